@@ -6,6 +6,7 @@ folder on its path to the world, while all we need is to start two binaries as s
 """
 
 import contextlib
+import gc
 import importlib.util
 import itertools
 import os
@@ -55,6 +56,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("ragbandit")
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end: every full garbage collection would look at a million of their objects."""
+    gc.collect()
+    gc.freeze()
+
 
 #: uid and gid of "nobody" on every Linux we know
 NOBODY = 65534

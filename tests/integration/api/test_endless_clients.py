@@ -70,10 +70,11 @@ def test_a_chunked_body_without_end(service, first, again, status):
         while time.monotonic() < give_up:
             link.sendall(again)
             bodies, headers = max(bodies, held(service)[0]), max(headers, held(service)[1])
-            if select.select([link], [], [], 0.002)[0] and not received:
-                received = link.recv(65_536)
+            if select.select([link], [], [], 0.002)[0]:
+                received = received or link.recv(65_536)
     assert time.monotonic() < give_up, "the connection was not closed"
-    assert received.startswith(b"HTTP/1.1 " + status)
+    # What is on its way to somebody who goes on sending may be lost with the connection.
+    assert received[:12] in (b"", b"HTTP/1.1 " + status)
     assert bodies <= 2 * service.router.settings.server.max_body_bytes
     assert headers < 20
     routed(service.http)

@@ -8,6 +8,8 @@ import threading
 import time
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, text
 from typer.testing import CliRunner
 
@@ -16,7 +18,7 @@ from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of, wait_for_schema
-from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
+from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.workers.cli import app
 
 from .test_migrations import set_revision
@@ -210,3 +212,12 @@ def test_the_command(tmp_path, monkeypatch):
     for options in (["--pre"], ["--wait", "0"], []):
         result = CliRunner().invoke(app, ["migrate", *options, "--json"])
         assert json.loads(result.output)["revision"] == SCHEMA_REVISION
+
+
+def test_what_code_reads_is_there_at_the_oldest_schema(empty):
+    """Every table and column that the code names exists in the oldest schema that it says it can use."""
+    migrate(empty, revision=OLDEST_REVISION)
+    with empty.read() as connection:
+        context = MigrationContext.configure(connection)
+        missing = [found for found in compare_metadata(context, metadata) if found[0] in ("add_table", "add_column")]
+    assert missing == [], "raise OLDEST_REVISION"

@@ -14,18 +14,19 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.storage.decision_search import LOOKED_AT, Place, Search, search
-from ragbandit.router.storage.decisions import DecisionRecord
-from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.types import DecisionState
 
 __all__ = ["add_decision_pages"]
 
 #: decisions on a page
 PAGE: Final = 50
-#: events of a trace that a page shows
-MOST_EVENTS: Final = 300
+#: steps of an answer that a page shows
+MOST_STEPS: Final = 300
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
 
@@ -61,8 +62,9 @@ def add_decision_pages(app: FastAPI) -> None:
     async def one(decision_id: str, request: Request) -> Response:
         router = router_of(request)
         await check_owner(request, checked_id(decision_id, field="decision_id"))
-        record = await reads_of(request).run(lambda: router.decision(decision_id))
-        values = _facts(record) | {"sign": ArmSigns(router.service.arms)}
+        rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
+        told = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+        values = _facts(told) | {"sign": ArmSigns(router.service.arms)}
         return await page(request, "decision.html", title="Decision", **values)
 
     @app.post("/ui/decisions/{decision_id}/cancel", include_in_schema=False)
@@ -113,40 +115,44 @@ def _place(text: str | None) -> Place | None:
         raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
 
 
-def _facts(record: DecisionRecord) -> dict[str, Any]:
+def _facts(told: Explanation) -> dict[str, Any]:
     """What the page of one decision shows."""
-    decision, outcome = record.decision, record.outcome
-    scores = decision.scores or (None,) * len(decision.arms)
-    rows = sorted(zip(decision.arms, decision.pmf, scores, strict=True), key=lambda row: (-row[1], row[0]))
-    spread = [score for score in scores if score is not None]
-    trace = [] if outcome is None else trace_json(outcome.trace)
+    outcome = told.record.outcome
     return {
-        "record": record,
-        "decision": decision,
+        "told": told,
+        "record": told.record,
+        "decision": told.record.decision,
         "outcome": outcome,
-        "rows": rows,
-        "score_range": (min(spread), max(spread)) if spread else None,
+        "rows": sorted(told.arms, key=lambda arm: (-arm.probability, arm.arm)),
+        "has": {
+            name: any(getattr(arm, name) is not None for arm in told.arms)
+            for name in ("score", "quality", "cost", "champion")
+        },
         "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
-        "trace": plain(trace[:MOST_EVENTS]),
-        "left_out": max(0, len(trace) - MOST_EVENTS),
-        "technical": _technical(record),
+        "steps": told.steps[:MOST_STEPS],
+        "left_out": max(0, len(told.steps) - MOST_STEPS),
+        "technical": _technical(told),
     }
 
 
-def _technical(record: DecisionRecord) -> list[tuple[str, Any]]:
-    decision = record.decision
+def _technical(told: Explanation) -> list[tuple[str, Any]]:
+    decision, draw = told.record.decision, told.draw
     return [
         ("decision id", decision.id),
         ("ledger", decision.policy),
         ("snapshot that decided", decision.version),
+        ("algorithm", told.snapshot.algorithm),
+        ("updates that it had learned", told.snapshot.learned),
         ("encoder", decision.encoder_hash),
-        ("seed of the draw", str(decision.seed)),
-        ("exploration floor", decision.floor),
+        ("seed of the draw", str(draw.seed)),
+        ("number of the draw", None if draw.made_elsewhere else draw.u),
+        ("what does not fit", draw.fault),
+        ("exploration floor", draw.floor),
         ("run by", decision.run_by),
         ("tenant", decision.query.tenant),
         ("session", decision.query.session),
         ("API key", decision.query.api_key),
-        ("facts", plain(dict(decision.facts)) or None),
+        ("what else the policy noted", plain(dict(told.facts)) or None),
         ("request", plain(dict(decision.query.request)) or None),
         ("context", plain(dict(decision.query.context)) or None),
     ]

@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
+.PHONY: install test clients test-faults test-browser screenshots test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
 
 install: $(STAMP)
 
@@ -64,6 +64,14 @@ api-fuzz: install
 # Databases, networks, clocks and disks that fail under load.
 test-faults: install
 	$(BIN)/python -m pytest tests/acceptance/test_faults.py -m faults
+
+# Pages of the dashboard in a real Chromium: apt-get install chromium.
+test-browser: install
+	$(BIN)/python -m pytest -q -m browser tests/integration/api/ui
+
+# The pictures of docs/dashboard.md, of a service with made-up traffic.
+screenshots: install
+	$(BIN)/python -m docs.screenshots
 
 # Unmodified clients of others, each kind in an environment of its own under .venv-clients/, against one live service.
 # ONLY="openai langchain": the folders of tests/clients/ with these words.

@@ -43,7 +43,8 @@ def check_site(headers: Headers, *, method: str) -> None:
     origins = _values(headers, b"origin")
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
-    if not origins:
+    # A browser tells no origin of a form on a page without referrers; that it is ours it says all the same.
+    if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
     hosts = _values(headers, b"host")
     if len(origins) > 1 or len(hosts) != 1 or _place(origins[0]) != hosts[0].lower():

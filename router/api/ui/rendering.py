@@ -124,7 +124,7 @@ class ArmSigns:
 
     def __call__(self, arm: str) -> Markup:
         """The arm's mark and name."""
-        return Markup("{}<bdi>{}</bdi>").format(self.mark(arm), shown(arm))
+        return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), shown(arm))
 
     def mark(self, arm: str) -> Markup:
         """The mark alone."""

@@ -64,6 +64,7 @@ def test_further_names_may_be_allowed(serve):
         {"origin": "http://localhost:8100, http://evil.example", "host": "localhost:8100"},
         {"sec_fetch_site": "cross-site"},
         {"sec_fetch_site": "same-site"},
+        {"origin": "null", "sec_fetch_site": "cross-site"},
         {"sec_fetch_site": "cross-site", "origin": "http://localhost:8100", "host": "localhost:8100"},
     ],
     ids=str,
@@ -79,6 +80,7 @@ def test_writes_of_other_sites_are_refused(http, headers):
         {"origin": "http://localhost:8100", "host": "localhost:8100"},
         {"origin": "http://localhost:8100", "host": "localhost:8100", "sec_fetch_site": "same-origin"},
         {"sec_fetch_site": "none"},
+        {"origin": "null", "sec_fetch_site": "same-origin"},
     ],
     ids=str,
 )

@@ -1,0 +1,1 @@
+"""Pictures of the dashboard for its page, of a service with made-up traffic: `make screenshots`."""

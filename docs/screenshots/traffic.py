@@ -1,0 +1,176 @@
+"""Made-up traffic of three days: questions of three kinds, three arms, people who judge, and a candidate policy.
+
+The store is a real one, and everything goes through the router and the learner, by a clock that is set. What is made up
+is what users ask, what arms answer and what people say.
+"""
+
+import random
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
+from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.storage.arm_hours.extending import Extender
+from ragbandit.router.storage.policy_versions import add_verdict, version_named
+from ragbandit.router.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
+
+__all__ = ["ARMS", "fill", "settings_of"]
+
+#: name -> (steps, seconds, chance to be right by kind of question)
+ARMS: Final[dict[str, tuple[int, float, tuple[float, ...]]]] = {
+    "no_retrieval": (0, 0.4, (0.85, 0.25, 0.1)),
+    "single_step": (1, 1.3, (0.87, 0.82, 0.3)),
+    "multi_step": (3, 4.6, (0.88, 0.84, 0.8)),
+}
+_HOUR: Final = 3600.0
+_KINDS: Final = (
+    ("What does {} stand for?", "Spell out the abbreviation {}.", "Who signs {} forms?"),
+    ("How many days of leave come with {}?", "Where is the form for {} kept?", "What is the limit for {}?"),
+    (
+        "Does the rule on {} still hold for those who moved between offices last year, and who decides it?",
+        "Compare what the handbook and the contract say about {}, and tell which one goes first.",
+    ),
+)
+_THINGS: Final = ("travel", "parental leave", "hardware", "remote work", "training", "sick leave", "expenses", "visas")
+
+
+def settings_of(folder: str) -> Settings:
+    """Settings of a service that needs no model and no server beside it."""
+    return Settings.model_validate(
+        {
+            "data_dir": folder,
+            "encoder": {"model": "hashing", "dimension": 64},
+            "arms": {name: {"run_by": "caller"} for name in ARMS},
+            "reward": {"weight": 0.08},
+            "server": {"port": 0},
+        }
+    )
+
+
+def fill(router: Router, *, hours: int = 72, each: int = 12, seed: int = 7) -> None:
+    """Make the traffic of so many hours, with so many questions in each, the last hour ending now."""
+    drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
+    learner = make_learner(router.settings, database=router.database, jobs=router.jobs)
+    try:
+        for hour in range(hours):
+            begin = now - (hours - hour) * _HOUR
+            for number in range(each):
+                _one(router, drawn, at=begin + (number + drawn.random()) * _HOUR / each, share=hour / hours)
+            learner.clock = lambda at=begin + _HOUR: at  # type: ignore[misc] # the time of this hour
+            learner.drain()
+            router.refresh()
+    finally:
+        learner.close()
+        router.service.clock = time.time
+    _candidate(router, drawn, now=now)
+    extender = Extender(router.database, holder="screenshots")
+    while extender.extend(seconds=60.0):
+        pass
+    extender.release()
+
+
+def _one(router: Router, drawn: random.Random, *, at: float, share: float) -> None:
+    """A question, its answer, and maybe what somebody says of it."""
+    kind = drawn.choices(range(3), weights=(4, 3, 2))[0]
+    thing = drawn.choice(_THINGS)
+    text = drawn.choice(_KINDS[kind]).format(thing)
+    session = f"chat-{drawn.randrange(400)}" if drawn.random() < 0.3 else None
+    router.service.clock = lambda: at
+    decision = router.route(Query(text=text, session=session))
+    steps, seconds, chances = ARMS[decision.arm]
+    right = drawn.random() < chances[kind]
+    failed = drawn.random() < (0.06 if decision.arm == "multi_step" else 0.01)
+    took = seconds * drawn.lognormvariate(0.0, 0.35)
+    _answer(router, decision, thing=thing, steps=steps, took=took, failed=failed, now=at + took)
+    if drawn.random() < 0.75:
+        said: dict[str, Any] = {"rating": right and not failed, "rater": f"user-{drawn.randrange(25)}"}
+        if drawn.random() < 0.2:
+            said = {"rating": 0.9 if right else 0.2, "source": "judge", "rater": "judge-small"}
+        given = made_feedback(decision_id=decision.id, settings=router.settings, now=at + took + 40 * share, **said)
+        router.submit_feedback(given).result(10)
+
+
+def _answer(
+    router: Router, decision: Decision, *, thing: str, steps: int, took: float, failed: bool, now: float
+) -> None:
+    outcome = made_outcome(
+        decision_id=decision.id,
+        now=now,
+        status="failed" if failed else "answered",
+        answer=None if failed else f"The handbook says so of {thing}: see its page, section {1 + len(thing) % 7}.",
+        steps=float(steps),
+        cost={"seconds_total": took},
+        error="the search did not reply within 10 s" if failed else None,
+    )
+    sources = tuple(
+        Source(id=f"handbook/{thing}#{number}", title=f"Handbook: {thing} ({number + 1})", text=f"Of {thing}. " * 8)
+        for number in range(2 * steps)
+    )
+    router.submit_outcome(
+        replace(
+            outcome,
+            trace=_trace(thing, steps=steps, took=took),
+            cost=Cost(
+                retriever_calls=steps,
+                passages=2 * steps,
+                llm_calls=1 + steps,
+                prompt_tokens=120 + 600 * steps,
+                completion_tokens=40 + 25 * steps,
+                seconds_total=took,
+                dollars=0.0002 + 0.0011 * steps,
+            ),
+            sources=() if failed else sources,
+        )
+    ).result(10)
+
+
+def _trace(thing: str, *, steps: int, took: float) -> tuple[TraceEvent, ...]:
+    found: list[TraceEvent] = []
+    for number in range(steps):
+        ids = tuple(f"handbook/{thing}#{2 * number + place}" for place in (0, 1))
+        found.append(Round(number=number + 1))
+        found.append(Retrieved(query=f"{thing} rule", ids=ids, scores=(9.2 - number, 7.5 - number), seconds=took / 9))
+        found.append(
+            Generated(purpose="answer", text="...", prompt_tokens=600, completion_tokens=25, seconds=took / (steps + 1))
+        )
+    return tuple(found)
+
+
+def _candidate(router: Router, drawn: random.Random, *, now: float) -> None:
+    """A version in shadow whose evidence grows, and one that is a draft."""
+    base = router.ledger.label
+    told: dict[str, Any] = {"base": base, "actor": "cli:ann@office", "reason": "try a lower price", "now": now - 9000.0}
+    made = verbs.add(router.database, changes={"reward": {"weight": 0.04}}, **told)
+    verbs.add(router.database, changes={"policy": {"name": "lints"}}, **(told | {"reason": "Thompson sampling"}))
+    act = verbs.Act(verb="shadow", name=made.name, **told)
+    verbs.perform(router.database, act, settings=router.settings.rollout)
+    points = [[n, 0.03 + drawn.gauss(0, 0.004), 0.03 - 2.2 / n**0.5, 0.03 + 2.2 / n**0.5] for n in range(60, 1500, 12)]
+    facts = {
+        "decisions": 1900,
+        "n": 1488,
+        "n_eff": 187.4,
+        "difference": 0.031,
+        "low": -0.027,
+        "high": 0.087,
+        "points": points,
+        "guardrails": {
+            "failures": {"state": "kept", "n": 880, "excess": 0.001, "low": -0.012, "high": 0.009, "margin": 0.01},
+            "latency": {"state": "unclear", "n": 880, "excess": 0.01, "low": -0.02, "high": 0.05, "margin": 0.2},
+            "cost": {"state": "unclear", "n": 880, "excess": 0.3, "low": 0.1, "high": 0.6, "margin": 0.1},
+        },
+    }
+    with router.database.write() as connection:
+        add_verdict(
+            connection,
+            version_named(connection, made.name, base=base),
+            kind="hold",
+            reason="187 of 200 effective rows, and the interval holds zero",
+            waits_for="about 13 more effective rows; then it may become a canary",
+            inputs_sha256="0" * 64,
+            facts=facts,
+            now=now - 60.0,
+        )

@@ -1,0 +1,153 @@
+"""Pages in a real Chromium: accessible in both colour schemes, no wider than a phone, usable by keyboard."""
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from docs.screenshots.traffic import fill, settings_of
+from tests.support.servers.http_service import Service
+
+CHROMIUM = shutil.which("chromium")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: apt-get install chromium"),
+]
+
+AXE = gzip.decompress((Path(__file__).parents[3] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
+PAGES = (
+    "/ui",
+    "/ui/decisions",
+    "decision",
+    "/ui/policies",
+    "/ui/policies/v1",
+    "/ui/feedback",
+    "/ui/queues",
+    "/ui/none",
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A service with a few hours of made-up traffic."""
+    service = Service(settings_of(str(tmp_path_factory.mktemp("pages"))))
+    fill(service.router, hours=6, each=10)
+    yield service
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_tab(chromium, world):
+    """A function from colours and width to a tab, whose console must stay empty."""
+    contexts, said = [], []
+
+    def opened(*, scheme: str = "light", width: int = 1200):
+        context = chromium.new_context(
+            color_scheme=scheme, viewport={"width": width, "height": 800}, base_url=world.url
+        )
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert [text for text in said if "404 (Not Found)" not in text] == []
+
+
+def path_of(page: str, world) -> str:
+    if page != "decision":
+        return page
+    answered = [row for row in world.http.get("/ui/decisions").text.split('href="/ui/decisions/')[1:] if row[8] == "-"]
+    return "/ui/decisions/" + answered[0].partition('"')[0]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(open_tab, world, scheme):
+    """Axe finds no fault on any page, with everything that can be opened opened; colours have contrast."""
+    tab = open_tab(scheme=scheme)
+    for page in PAGES:
+        tab.goto(path_of(page, world))
+        tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        tab.evaluate(AXE)
+        found = tab.evaluate("axe.run()")["violations"]
+        told = [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in found]
+        assert told == [], page
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_no_page_is_wider_than_the_screen(open_tab, world, width):
+    """On a phone nothing makes the page scroll sideways, with everything opened."""
+    tab = open_tab(width=width)
+    for page in PAGES:
+        tab.goto(path_of(page, world))
+        tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width, page
+
+
+def test_keys_reach_everything_in_order(open_tab):
+    """Tab goes to the skip link, the pages, the colours; Enter on the skip link leads to the content."""
+    tab = open_tab()
+    tab.goto("/ui/decisions")
+    order = []
+    for _ in range(10):
+        tab.keyboard.press("Tab")
+        order.append(tab.evaluate("document.activeElement.textContent.trim() || document.activeElement.name"))
+    assert order[:2] == ["To the content", "RagBandit"]
+    assert order.index("Overview") < order.index("Decisions") < order.index("Queues") < order.index("Dark")
+    tab.goto("/ui/decisions")
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.id") == "content"
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.name") == "id"
+
+
+def test_colours_are_chosen_and_kept(open_tab):
+    """The button turns dark to light and back, and the next page remembers; no script of a page's own is needed."""
+    tab = open_tab(scheme="dark")
+    tab.goto("/ui")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = tab.evaluate(paper)
+    tab.get_by_role("button", name="Change to light colours").click()
+    light = tab.evaluate(paper)
+    assert light != dark
+    tab.goto("/ui/queues")
+    assert tab.evaluate(paper) == light
+
+
+def test_an_operator_moves_a_version(open_tab, world):
+    """A verb is opened, asked for its reason and sent; the page then shows the new state."""
+    tab = open_tab()
+    tab.goto("/ui/policies/v2")
+    tab.locator("summary", has_text="Retire").click()
+    form = tab.locator("form[action$='/retire']")
+    form.get_by_label("Reason").fill("not needed")
+    form.get_by_role("button").click()
+    assert tab.url.endswith("/ui/policies/v2")
+    assert "retired" in tab.locator("main").inner_text()
+
+
+def test_a_hostile_question_stays_a_text(open_tab, world):
+    """A script in a question is shown and does not run."""
+    named = world.http.post(
+        "/v1/route", json={"question": "<img src=x onerror=document.title='hit'><script>document.title='hit'</script>"}
+    )
+    tab = open_tab()
+    tab.goto(f"/ui/decisions/{named.json()['decision_id']}")
+    assert "<script>" in tab.locator("h1").inner_text()
+    assert "hit" not in tab.title()

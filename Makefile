@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-browser screenshots test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs clean
+.PHONY: install test clients test-faults test-browser screenshots test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs release-check clean
 
 install: $(STAMP)
 
@@ -115,9 +115,18 @@ bench-publish: install
 bench-strategies: install
 	$(BIN)/python -m benchmarks.strategies --concurrency 8 --publish
 
-# The reference pages of settings and HTTP, from the code; a test fails where they are not up to date.
+# The reference pages of settings and HTTP, from the code (a test fails where they are not up to date), and then all of
+# docs/ as a site in build/site; a warning is an error. Needs no network where the packages of the extra are there.
 docs: install
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -c 'import furo, myst_parser, sphinx' 2>/dev/null \
+		|| $(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs -b html . build/site
+	@echo "wrote build/site/docs/index.html"
+
+# Before a release: wheel, sdist, their metadata, the README, licences, version and CHANGELOG, and a run of what is built.
+release-check: install
+	$(BIN)/python -m tests.release
 
 clean:
-	rm -rf $(VENV) .ragbandit
+	rm -rf $(VENV) .ragbandit build/site

@@ -1,8 +1,9 @@
-"""The reference pages of settings and HTTP, written from the code that they describe."""
+"""The reference pages of settings, HTTP and the command line, written from the code that they describe."""
 
 from pathlib import Path
 from typing import Final
 
+from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
 from docs.generate.http import http_page
 
@@ -13,4 +14,8 @@ DOCS: Final = Path(__file__).parents[1]
 
 def pages() -> dict[Path, str]:
     """File -> what it has to hold."""
-    return {DOCS / "configuration.md": configuration_page(), DOCS / "http.md": http_page()}
+    return {
+        DOCS / "configuration.md": configuration_page(),
+        DOCS / "http.md": http_page(),
+        DOCS / "command.md": command_page(),
+    }

@@ -46,7 +46,7 @@ def permissions(installation: Installation) -> Sequence[Finding]:
             remedy = f"run as its owner (uid {place.stat().st_uid}), or chown it"
             told.append(problem("permissions", f"this user cannot write {place}", means=means, remedy=remedy))
         mode = place.stat().st_mode & 0o777
-        if mode & 0o077 and not (place.is_dir() and place in (Path.cwd(), Path.home())):
+        if mode & 0o077 and not (place in (Path.cwd(), Path.home()) or _shielded(place)):
             means = "other users of this host may read questions and answers"
             remedy = f"chmod go= {place}"
             told.append(warning("permissions", f"{place} has the mode {mode:o}", means=means, remedy=remedy))
@@ -61,6 +61,11 @@ def _places(settings: Settings) -> list[Path]:
         places.append(Path(url.database))
     places += [Path(root) for root in (settings.snapshot_root, settings.checkpoint_root) if "://" not in root]
     return places
+
+
+def _shielded(place: Path) -> bool:
+    """Whether a folder above it lets nobody but its owner pass."""
+    return any(above.stat().st_mode & 0o077 == 0 for above in place.absolute().parents)
 
 
 def _existing(place: Path) -> Path:

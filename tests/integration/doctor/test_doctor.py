@@ -251,15 +251,25 @@ def test_a_disk_that_is_nearly_full(doctor, monkeypatch):
     assert levels == ["ok", "warning", "problem"]
 
 
-def test_files_that_others_may_read(doctor, settings):
+def test_files_that_others_may_read(doctor, settings, monkeypatch):
     """A database with a wide mode is named with the command that narrows it."""
     file = Path(settings().database.removeprefix("sqlite:///"))
+    monkeypatch.setattr(files, "_shielded", lambda _place: False)  # pytest's own folders are private
+    file.parent.chmod(0o700)
     file.chmod(0o600)
     assert doctor("permissions")["permissions"][0] == "ok"
     file.chmod(0o644)
     level, told = doctor("permissions")["permissions"]
     assert level == "warning"
     assert f"chmod go= {file}" in told
+
+
+def test_files_in_a_private_folder(doctor, settings):
+    """What lies in a folder that is closed to others may have any mode."""
+    file = Path(settings().database.removeprefix("sqlite:///"))
+    file.parent.chmod(0o700)
+    file.chmod(0o644)
+    assert doctor("permissions")["permissions"][0] == "ok"
 
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):

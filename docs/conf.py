@@ -1,0 +1,42 @@
+"""Settings of the site (Sphinx, MyST, furo): `make docs`. Its order of pages is that of docs/index.md."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import ragbandit  # noqa: E402
+from docs.toctree import with_toctrees  # noqa: E402
+
+project = "RagBandit"
+author = "The RagBandit developers"
+version = release = ragbandit.__version__
+
+extensions = ["myst_parser"]
+root_doc = "docs/index"
+#: the source folder is the repository's, so that links to README, CHANGELOG and examples lead somewhere
+include_patterns = ["*.md", "docs/*.md", "docs/**/*.md", "examples/**/*.md"]
+exclude_patterns = [".venv", ".venv-clients", ".ragbandit", "build", "dist", "deploy", "tests", "**/node_modules"]
+source_suffix = {".md": "markdown"}
+
+myst_heading_anchors = 4
+#: code without a language is text, not Python
+highlight_language = "none"
+suppress_warnings = ["myst.header"]  # a page may begin its sections at any level
+
+html_theme = "furo"
+html_title = f"RagBandit {release}"
+html_copy_source = False
+html_show_sphinx = False
+
+
+def setup(app: Any) -> None:
+    """Give the index its hidden tables of contents, which it has as plain lists where it is read unbuilt."""
+
+    def read(_app: Any, name: str, source: list[str]) -> None:
+        if name == root_doc:
+            source[0] = with_toctrees(source[0])
+
+    app.connect("source-read", read)

@@ -1,0 +1,35 @@
+"""Table of contents of the site, made from the lists of docs/index.md: one place says where a page belongs."""
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["sections", "with_toctrees"]
+
+
+def sections(index: str) -> Mapping[str, list[str]]:
+    """Heading -> the pages that its lists link to, as paths within docs/, in their order."""
+    found: dict[str, list[str]] = {}
+    for part in re.split(r"^## ", index, flags=re.M)[1:]:
+        head, _, body = part.partition("\n")
+        found[head.strip()] = re.findall(r"^- \[[^\]]+\]\(([^)#]+\.md)\)", body, flags=re.M)
+    return found
+
+
+def with_toctrees(index: str) -> str:
+    """The page with a hidden table of contents for every section behind it."""
+    tables = []
+    for head, pages in sections(index).items():
+        names = "\n".join(f"/{_from_root(page)}" for page in pages)
+        tables.append(f"```{{toctree}}\n:hidden:\n:caption: {head}\n\n{names}\n```")
+    return index + "\n" + "\n\n".join(tables) + "\n"
+
+
+def _from_root(page: str) -> str:
+    """A path as the repository's root sees it, without its ending."""
+    parts = ["docs"]
+    for part in page.removesuffix(".md").split("/"):
+        if part == "..":
+            parts.pop()
+        else:
+            parts.append(part)
+    return "/".join(parts)

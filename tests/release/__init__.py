@@ -1,0 +1,1 @@
+"""`make release-check`: what must hold before a release is published."""

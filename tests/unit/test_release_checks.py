@@ -1,0 +1,56 @@
+"""What `make release-check` looks at, as far as it is quick."""
+
+import pytest
+
+import ragbandit
+from tests.release.changelog import fault_of
+from tests.release.licences import EXCEPTIONS, allowed, dependencies, refused
+
+from .docs.test_pages import ROOT
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("# C\n\n## Unreleased\n\n## 1.0.0\n\n- new\n", None),
+        ("# C\n\n## 1.0.0 (2026-11-21)\n\n- new\n", None),
+        ("# C\n\n## Unreleased\n\n- more\n\n## 1.0.0\n\n- new\n", "Unreleased"),
+        ("# C\n\n## 0.9.0\n\n- new\n", "0.9.0"),
+        ("# C\n\n## 1.0.0\n\n## 0.9.0\n\n- new\n", "nothing of 1.0.0"),
+        ("# C\n", "none"),
+    ],
+)
+def test_the_changelog_has_the_version(text, fault):
+    """The newest heading is the version, it says something, and nothing stands under Unreleased."""
+    found = fault_of(text, version="1.0.0")
+    assert found is None if fault is None else fault in found
+
+
+def test_our_own_changelog_can_be_read():
+    """Of this tree the only fault is what is not released yet."""
+    found = fault_of((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version=ragbandit.__version__)
+    assert found is None or "Unreleased" in found
+
+
+@pytest.mark.parametrize(
+    ("licence", "expected"),
+    [
+        ("MIT", True),
+        ("Apache-2.0 OR GPL-3.0-only", True),
+        ("BSD-3-Clause AND MIT", True),
+        ("BSD License AND GNU General Public License v3 (GPLv3)", False),
+        ("GPL-3.0-only", False),
+        ("", False),
+    ],
+)
+def test_licences_that_may_come_along(licence, expected):
+    """Of alternatives one is enough, of what holds together all must be on the list; no licence is none."""
+    assert allowed(licence) is expected
+
+
+def test_every_dependency_has_a_licence_of_the_list():
+    """No package that an installation brings has a licence that is not on the list; every exception is needed."""
+    found = dependencies()
+    assert {"numpy", "sqlalchemy", "click"} <= found
+    assert refused(found) == {}
+    assert set(EXCEPTIONS) <= found | {"psycopg-binary"}

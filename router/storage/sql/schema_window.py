@@ -37,6 +37,8 @@ _GAVE_WAY: Final = frozenset({"55P03", "40P01"})
 #: longest wait of a migration for one lock, as a share of the time after which PostgreSQL looks for deadlocks: the
 #: migration is always the first to give way, never a request
 _BEFORE_DEADLOCK: Final = 0.6
+#: key of the advisory lock of migrations: "ragbandi" as a number
+_ONE_AT_A_TIME: Final = int.from_bytes(b"ragbandi")
 
 
 def session_name(revision: str) -> str:
@@ -123,11 +125,15 @@ def write_oldest_code(connection: Connection, *, revision: str | None) -> None:
 
 
 def give_way_first(connection: Connection) -> None:
-    """Let this transaction wait for locks shorter than requests do, however long its statements run (PostgreSQL)."""
+    """Let this transaction wait for locks shorter than requests do, however long its statements run (PostgreSQL).
+
+    Of two migrations at once one gives way too: in an empty database there is no table yet that would keep them apart.
+    """
     # A large table takes longer than the time limit of a statement of ours.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     found = connection.execute(text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")).scalar_one()
     connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(found) * _BEFORE_DEADLOCK))}"))
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
 
 
 def gave_way(error: StoreError) -> bool:

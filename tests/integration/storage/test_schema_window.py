@@ -6,6 +6,7 @@ import json
 import pkgutil
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -189,6 +190,22 @@ def test_a_migration_gives_way(postgres):
         holder.dispose()
         database.close()
         postgres.drop(name)
+
+
+def test_two_migrations_at_once(empty):
+    """Of several processes that migrate an empty database at once one does it, and all find it done."""
+    found: list[str] = []
+
+    def bring_up() -> None:
+        with closing(Database(empty.url.render_as_string(hide_password=False))) as database:
+            found.append(migrate(database))
+
+    threads = [threading.Thread(target=bring_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [SCHEMA_REVISION] * 3
 
 
 def test_waiting_for_somebody_else(empty):

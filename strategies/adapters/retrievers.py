@@ -10,6 +10,7 @@ How many passages there are to choose from is the framework's affair: of what it
 
 import asyncio
 import hashlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,8 +44,9 @@ class _Foreign(Retriever):
     async def close(self) -> None:
         """Nothing: the object belongs to the module that made it."""
 
+    @abstractmethod
     async def _found(self, query: str) -> list[Hit]:
-        raise NotImplementedError
+        """All that the framework finds, the best first. May raise whatever the framework raises."""
 
 
 class LangChainRetriever(_Foreign):

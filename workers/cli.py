@@ -77,6 +77,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "Check a backup, put it into an empty place, migrate it and verify it; exit code 1 on any difference.",
     ),
     "keys": ("keys", "Make, list, rotate and revoke the service's API keys."),
+    "policy": ("policy", "Roll versions of the policy out by evidence, back, or stop them."),
     "audit": ("audit", "Check and export the log of who did what."),
     "simulate": (
         "offline",

@@ -65,6 +65,12 @@ def _add_explain(app: typer.Typer) -> None:
     add_explain(app)
 
 
+def _add_policy(app: typer.Typer) -> None:
+    from ragbandit.router.cli.policy import add_policy
+
+    add_policy(app)
+
+
 def _add_sources(app: typer.Typer) -> None:
     from ragbandit.router.cli.sources import add_sources
 
@@ -169,6 +175,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "doctor": _add_doctor,
     "backup": _add_backup,
     "keys": _add_keys,
+    "policy": _add_policy,
     "audit": _add_audit,
     "offline": _add_offline,
     "logs": _add_logs,

@@ -28,6 +28,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
 from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
+from ragbandit.router.api.policies import POLICIES, add_policies
 from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.routing import DECISIONS
 from ragbandit.router.api.schemas.descriptions import describe
@@ -63,6 +64,7 @@ _TAGS = [
     {"name": DECISIONS, "description": "Choose an arm for a question, or have the question answered."},
     {"name": OPENAI, "description": "For clients of OpenAI's interface: models and chat completions."},
     {"name": FEEDBACK, "description": "Judge decisions; the policy learns from it."},
+    {"name": POLICIES, "description": "Roll versions of the policy out by evidence, back, or stop them."},
     {"name": OPERATIONS, "description": "Probes, status and metrics for operators."},
 ]
 
@@ -146,6 +148,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     add_openai(app)
     add_feedback(app)
     add_browser_feedback(app)
+    add_policies(app)
     add_operations(app)
     add_dashboard(app)
     _add_docs(app)

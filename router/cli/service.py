@@ -53,6 +53,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     from ragbandit.router.cli.explain import add_explain
     from ragbandit.router.cli.inspect import add_facts
     from ragbandit.router.cli.keys import add_keys
+    from ragbandit.router.cli.policy import add_policy
     from ragbandit.router.cli.remote import add_calls
     from ragbandit.router.cli.retire import add_retire
     from ragbandit.router.cli.sources import add_sources
@@ -70,6 +71,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     add_doctor(app)
     add_backup(app)
     add_keys(app)
+    add_policy(app)
     add_audit(app)
 
 

@@ -20,9 +20,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.types import CANDIDATE, KILLED, Json, PolicyVersion
+from ragbandit.router.types import CANDIDATE, KILLED, Json, PolicyLabel, PolicyVersion
 
-__all__ = ["CANDIDATE", "KILLED", "candidate_in", "mixed", "settings_of"]
+__all__ = ["CANDIDATE", "KILLED", "candidate_in", "check_changes", "mixed", "settings_of"]
 
 #: what a version may not change: its label is made for it, and what an incumbent is promised holds for all versions
 _NOT_THEIRS: Final = ("label", "incumbent", "harm")
@@ -36,6 +36,25 @@ def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] 
     others = first.get("others")
     found = [first, *(others if isinstance(others, list) else [])]
     return next((one for one in found if isinstance(one, Mapping) and one.get("version") == version), None)
+
+
+def check_changes(settings: Settings, changes: Mapping[str, Json]) -> None:
+    """Refuse changes of which no policy can be made here. Raises ConfigError naming the setting."""
+    draft = PolicyVersion(
+        name="draft",
+        base=PolicyLabel(settings.policy.label),
+        label=PolicyLabel(settings.policy.label),
+        state="draft",
+        weight=0.0,
+        former=None,
+        changes=changes,
+        revision=0,
+        reason="",
+        made_by="",
+        made_at=0.0,
+        since=0.0,
+    )
+    settings_of(settings, draft)
 
 
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:

@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.router.api.schemas.explanations import EXPLANATION_FIELDS
+from ragbandit.router.api.schemas.policies import POLICY_FIELDS
 
 __all__ = ["REPLY_FIELDS", "describe"]
 
@@ -197,6 +198,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "OpenAIErrorReply.error": "What is wrong, and what to do.",
         "feedback_to_policy_ms": "From feedback to this router's policy.",
         **EXPLANATION_FIELDS,
+        **POLICY_FIELDS,
     }
 )
 

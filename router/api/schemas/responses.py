@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from starlette.responses import JSONResponse, Response
 
+from ragbandit.router.api.schemas.policies import ControlReply, PoliciesReply, PolicyReply, VersionReply
 from ragbandit.router.api.schemas.reply_types import (
     AnswerReply,
     BatchReply,
@@ -321,6 +322,8 @@ def refusal(error: RagBanditError) -> JsonReply:
     """The reply to a request that ended with an error of ours; what may be sent again says when."""
     after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
+    if error.status == 409:
+        headers = {"x-should-retry": "false"}  # some clients try a conflict again by themselves, and it stays one
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
     return JsonReply(error_json(error), status_code=error.status, headers=headers)
@@ -372,6 +375,11 @@ REPLIES: Mapping[str, dict[int | str, dict[str, Any]]] = {
     "/v1/feedback/token": {200: _described("The token.", FeedbackTokenReply)},
     "/v1/sessions/{session_id:path}": {200: _described("Its newest decisions.", SessionReply)},
     "/v1/feedback/batch": {202: _described("A receipt or an error for each item.", BatchReply)},
+    "/v1/policies": {200: _described("The versions, and the kill switch.", PoliciesReply)},
+    "/v1/policies/{name}": {200: _described("The version with its verdicts.", PolicyReply)},
+    "/v1/policies/{name}/{verb}": {200: _described("The version as it is now.", VersionReply)},
+    "/v1/policies/kill": {200: _described("The switch as it is now.", ControlReply)},
+    "/v1/policies/unkill": {200: _described("The switch as it is now.", ControlReply)},
     "/health": {200: _described("The process is alive.", HealthReply)},
     "/ready": {200: _described("Ready.", ReadyReply), 503: _described("Not ready.", ReadyReply)},
     "/v1/status": {200: _described("State of the ledger and of this router.", StatusReply)},

@@ -36,6 +36,11 @@ ROLES_OF: Final[Mapping[str, str]] = {
     "POST /v1/feedback/token": "app",
     "POST /v1/feedback/browser": EVERYBODY,
     "OPTIONS /v1/feedback/browser": EVERYBODY,
+    "GET /v1/policies": "reader operator",
+    "GET /v1/policies/{name}": "reader operator",
+    "POST /v1/policies/kill": "operator",
+    "POST /v1/policies/unkill": "operator",
+    "POST /v1/policies/{name}/{verb}": "operator",
     "GET /v1/status": "reader operator",
     "GET /metrics": "reader operator",
     "GET /ui": "reader operator",
@@ -65,6 +70,11 @@ ROLES_OF: Final[Mapping[str, str]] = {
 #: endpoints that tell of all tenants: a key of one tenant may not call them, whatever its role
 OF_THE_SERVICE: Final = frozenset(
     {
+        "GET /v1/policies",
+        "GET /v1/policies/{name}",
+        "POST /v1/policies/kill",
+        "POST /v1/policies/unkill",
+        "POST /v1/policies/{name}/{verb}",
         "GET /v1/status",
         "GET /metrics",
         "GET /ui",

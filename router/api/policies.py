@@ -1,0 +1,148 @@
+"""Endpoints of policy versions: their states and verdicts, the verbs that move them, and the kill switch.
+
+Versions are added by `ragbandit policy add`, on the host: a policy may be any class, and no request may name one.
+"""
+
+import time
+from typing import Annotated
+
+from fastapi import FastAPI, Request
+from fastapi import Path as PathParameter
+from fastapi.responses import Response
+
+from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.schemas.policies import (
+    KillBody,
+    UnkillBody,
+    VerbBody,
+    control_json,
+    policies_json,
+    policy_json,
+    version_json,
+)
+from ragbandit.router.api.schemas.responses import REPLIES, JsonReply
+from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.rollouts.overview import detail, overview
+from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.policy_versions import version_named
+from ragbandit.router.types import PolicyLabel, PolicyVersion
+
+__all__ = ["POLICIES", "add_policies"]
+
+#: tag of these endpoints in /docs
+POLICIES = "Policies"
+
+_NamePath = Annotated[
+    str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
+]
+_VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
+
+
+def add_policies(app: FastAPI) -> None:
+    """Put the endpoints on the app."""
+    _add_reading(app)
+    _add_switch(app)
+    verb_path = "/v1/policies/{name}/{verb}"
+
+    @app.post(verb_path, tags=[POLICIES], summary="Move a version", responses=REPLIES[verb_path])
+    async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
+        """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
+
+        With `expected_state` or `revision` only if that is how it still is: of two operators who race one gets 409.
+        """
+        router, actor = router_of(request), _actor(request)
+        moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
+        return JsonReply(version_json(moved))
+
+
+def _add_reading(app: FastAPI) -> None:
+    list_path, show_path = "/v1/policies", "/v1/policies/{name}"
+
+    @app.get(list_path, tags=[POLICIES], summary="List the versions", responses=REPLIES[list_path])
+    async def listed(request: Request) -> Response:
+        """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
+        router = router_of(request)
+        found = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
+        return JsonReply(policies_json(found))
+
+    @app.get(show_path, tags=[POLICIES], summary="Read a version", responses=REPLIES[show_path])
+    async def shown(name: _NamePath, request: Request) -> Response:
+        """One version with its newest verdicts, why it waits, and what can be done to it now."""
+        router = router_of(request)
+        found = await reads_of(request).run(
+            lambda: detail(router.database, name, base=_base(router), settings=router.settings.rollout)
+        )
+        return JsonReply(policy_json(found))
+
+
+def _add_switch(app: FastAPI) -> None:
+    kill_path, unkill_path = "/v1/policies/kill", "/v1/policies/unkill"
+
+    @app.post(kill_path, tags=[POLICIES], summary="Throw the kill switch", responses=REPLIES[kill_path])
+    async def kill(body: KillBody, request: Request) -> Response:
+        """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
+
+        It holds for the next decision of every process on this database.
+        """
+        router, actor = router_of(request), _actor(request)
+        offered = tuple(router.settings.arms)
+        if body.arm is not None and body.arm not in offered:
+            raise NotFound(f"{body.arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+        control = await reads_of(request).run(
+            lambda: verbs.kill(
+                router.database,
+                base=_base(router),
+                arm=body.arm,
+                offered=offered,
+                actor=actor,
+                reason=body.reason,
+                now=time.time(),
+            )
+        )
+        return JsonReply(control_json(control))
+
+    @app.post(unkill_path, tags=[POLICIES], summary="Take the kill switch back", responses=REPLIES[unkill_path])
+    async def unkill(body: UnkillBody, request: Request) -> Response:
+        """Let champion and candidates go on where they were."""
+        router, actor = router_of(request), _actor(request)
+        control = await reads_of(request).run(
+            lambda: verbs.unkill(router.database, base=_base(router), actor=actor, reason=body.reason, now=time.time())
+        )
+        return JsonReply(control_json(control))
+
+
+def _base(router: Router) -> PolicyLabel:
+    return PolicyLabel(router.settings.policy.label)
+
+
+def _actor(request: Request) -> str:
+    """Who asks, for the audit log."""
+    key = caller_of(request).key
+    return "http:without a key" if key is None else f"key:{key}"
+
+
+def _moved(router: Router, name: str, *, verb: verbs.Verb, body: VerbBody, actor: str) -> PolicyVersion:
+    revision = body.revision
+    if body.expected_state is not None:
+        with router.database.read() as connection:
+            seen = version_named(connection, name, base=_base(router))
+        if seen.state != body.expected_state:
+            raise Conflict(
+                f"the version {name!r} is {seen.state}, not {body.expected_state}",
+                field="expected_state",
+                remedy="look at it again, then decide",
+            )
+        revision = seen.revision if revision is None else revision
+    act = verbs.Act(
+        verb=verb,
+        name=name,
+        base=_base(router),
+        actor=actor,
+        reason=body.reason,
+        now=time.time(),
+        weight=body.weight,
+        force=body.force,
+        revision=revision,
+    )
+    return verbs.perform(router.database, act, settings=router.settings.rollout)

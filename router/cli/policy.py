@@ -1,0 +1,264 @@
+"""Verbs `policy list`, `show`, `add`, `shadow`, `canary` ... `kill`, `unkill`: versions that roll out by evidence.
+
+They work on the database, so that a switch can be thrown while service, Redis and learner are down.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from ragbandit.router.cli.console import CommandLine, ConfigOption, JsonOption, console, failing_well, print_json, show
+from ragbandit.router.cli.keys import actor
+from ragbandit.router.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.rollouts.overview import Overview
+    from ragbandit.router.rollouts.verbs import Verb
+    from ragbandit.router.storage.sql.database import Database
+    from ragbandit.router.types import PolicyLabel, PolicyVersion
+
+__all__ = ["add_policy"]
+
+_NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
+_ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+_BY_HAND = "by hand"
+
+#: verb -> its line of help
+_PLAIN: Mapping["Verb", str] = {
+    "shadow": "Compute its pmf beside the champion's for every decision, and log it; nothing of it is served.",
+    "step": "Give a canary the next share of `rollout.steps`; from shadow the first one.",
+    "pause": "Compute and serve nothing of it until it is resumed; it goes on learning.",
+    "resume": "Let a paused one go on in the state that it was in.",
+    "rollback": "Take it out; of a champion: let the one before it decide again.",
+    "retire": "Give it up: its ledger is kept, and no decision waits for it any more.",
+}
+
+
+def add_policy(app: typer.Typer) -> None:
+    """Put the verbs on the command."""
+    policy = CommandLine(
+        name="policy", no_args_is_help=True, help="Roll versions of the policy out by evidence, back, or stop them."
+    )
+    policy.command(name="list")(_list)
+    policy.command(name="show")(_show)
+    policy.command(name="add")(_add)
+    policy.command(name="canary")(_canary)
+    policy.command(name="promote")(_promote)
+    for verb, told in _PLAIN.items():
+        policy.command(name=verb, help=told)(_plain(verb))
+    policy.command(name="kill")(_kill)
+    policy.command(name="unkill")(_unkill)
+    app.add_typer(policy, name="policy")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opened:
+    """The configured store."""
+
+    settings: "Settings"
+    database: "Database"
+
+    @property
+    def base(self) -> "PolicyLabel":
+        from ragbandit.router.types import PolicyLabel
+
+        return PolicyLabel(self.settings.policy.label)
+
+
+@contextmanager
+def _opened(config: str | None) -> Iterator[_Opened]:
+    from ragbandit.router.config import loading as configuration
+    from ragbandit.router.serving.setup.bootstrap import open_database
+
+    settings = configuration.load(config).settings
+    database = open_database(settings)
+    try:
+        yield _Opened(settings=settings, database=database)
+    finally:
+        database.close()
+
+
+def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """List all versions: state, share, since when, and what each waits for."""
+    from ragbandit.router.rollouts.overview import overview
+
+    with failing_well(), _opened(config) as store:
+        found = overview(store.database, base=store.base)
+        if as_json:
+            print_json(found.facts)
+            return
+        _print_switch(found)
+        table = Table(box=None)
+        for title in ("name", "state", "share", "since", "waits for", "reason"):
+            table.add_column(title)
+        for one in found.versions:
+            cells = [one.name, one.state, f"{one.weight:.0%}", _time(one.since), one.waits_for, one.reason]
+            table.add_row(*map(escape, cells))
+        console.print(table)
+
+
+def _print_switch(found: "Overview") -> None:
+    control = found.control
+    if control.killed is None:
+        return
+    what = f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
+    since = f"by {control.actor} since {_time(control.made_at)}"
+    console.print(f"[red]KILLED[/red] {escape(f'{what}, {since}: {control.reason}')}", highlight=False)
+    console.print("ragbandit policy unkill takes it back")
+
+
+def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show a version: what it changes, what it waits for, what can be done, and the newest verdicts."""
+    from ragbandit.router.rollouts.overview import detail
+
+    with failing_well(), _opened(config) as store:
+        found = detail(store.database, name, base=store.base, settings=store.settings.rollout)
+        if as_json:
+            print_json(found)
+            return
+        verdicts = found.pop("verdicts")
+        show(found, as_json=False)
+        for one in verdicts[:10]:
+            told = f"{_time(one['made_at'])} {one['kind']} at {one['weight']:.0%}: {one['reason']}"
+            console.print(escape(told), highlight=False, soft_wrap=True)
+
+
+def _add(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="a setting that differs: policy.name=linucb; repeat it")
+    ] = None,
+    reason: _ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add a version as a draft: the configuration with settings of policy, reward or arms changed."""
+    from ragbandit.router.rollouts import verbs
+    from ragbandit.router.rollouts.served import check_changes
+
+    with failing_well(), _opened(config) as store:
+        given = _changes(changes or ())
+        check_changes(store.settings, given)
+        made = verbs.add(
+            store.database, base=store.base, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
+        )
+        _tell(made, as_json=as_json)
+
+
+def _plain(verb: "Verb") -> Any:
+    def run(
+        name: _NameArgument,
+        reason: _ReasonOption = _BY_HAND,
+        config: ConfigOption = None,
+        as_json: JsonOption = False,
+    ) -> None:
+        _perform(verb, name, reason=reason, config=config, as_json=as_json)
+
+    return run
+
+
+def _canary(
+    name: _NameArgument,
+    weight: Annotated[
+        float | None, typer.Option(help="share of its pmf in what is served; default: the first of rollout.steps")
+    ] = None,
+    reason: _ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Serve a share of its pmf."""
+    _perform("canary", name, reason=reason, config=config, as_json=as_json, weight=weight)
+
+
+def _promote(
+    name: _NameArgument,
+    force: Annotated[bool, typer.Option("--force", help="whatever the evidence says; it is marked")] = False,
+    reason: _ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let it decide from now on, if the evidence says that it is better; routers take it over without a restart."""
+    _perform("promote", name, reason=reason, config=config, as_json=as_json, force=force)
+
+
+def _perform(verb: "Verb", name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
+    from ragbandit.router.rollouts import verbs
+
+    with failing_well(), _opened(config) as store:
+        act = verbs.Act(verb=verb, name=name, base=store.base, actor=actor(), reason=reason, now=time.time(), **more)
+        _tell(verbs.perform(store.database, act, settings=store.settings.rollout), as_json=as_json)
+
+
+def _kill(
+    arm: Annotated[
+        str | None, typer.Argument(metavar="[ARM]", help="the arm for every question; default: the champion alone")
+    ] = None,
+    reason: _ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop all candidates, and with ARM the champion too: that arm answers, from the next decision of every router."""
+    from ragbandit.router.rollouts import verbs
+
+    with failing_well(), _opened(config) as store:
+        throw = partial(verbs.kill, arm=arm, offered=tuple(store.settings.arms))
+        _switch(throw(store.database, base=store.base, actor=actor(), reason=reason, now=time.time()), as_json=as_json)
+
+
+def _unkill(reason: _ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Take the switch back: champion and candidates go on where they were."""
+    from ragbandit.router.rollouts import verbs
+
+    with failing_well(), _opened(config) as store:
+        control = verbs.unkill(store.database, base=store.base, actor=actor(), reason=reason, now=time.time())
+        _switch(control, as_json=as_json)
+
+
+def _switch(control: Any, *, as_json: bool) -> None:
+    from ragbandit.router.rollouts.overview import control_facts
+
+    show(control_facts(control), as_json=as_json)
+
+
+def _tell(version: "PolicyVersion", *, as_json: bool) -> None:
+    from ragbandit.router.rollouts.overview import version_facts
+
+    show(version_facts(version), as_json=as_json)
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _changes(given: Sequence[str]) -> dict[str, Any]:
+    """What `policy.params.ridge=2` and others say: {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for each in given:
+        key, equals, text = each.partition("=")
+        names = key.strip().split(".")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            equals = ""
+        if not equals or len(names) < 2 or not all(names):
+            raise InvalidInput(f"{each!r:.80} is not SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb")
+        place = found
+        for name in names[:-1]:
+            place = place.setdefault(name, {})
+            if not isinstance(place, dict):
+                raise InvalidInput(
+                    f"{name!r:.40} is set as a whole already", field="set", remedy="name each setting once"
+                )
+        place[names[-1]] = value
+    return found

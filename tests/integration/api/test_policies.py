@@ -1,0 +1,70 @@
+"""/v1/policies: versions are listed, moved and stopped over HTTP; of two operators who race one wins."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ragbandit.router.rollouts import verbs
+from tests.support.servers.http_service import refused
+
+WHY = {"reason": "it looked well"}
+
+
+@pytest.fixture
+def world(serve):
+    service = serve(policy={"name": "uniform"}, rollout={"time_limit_s": 5.0})
+    changes = {"policy": {"name": "fixed", "params": {"arm": "multi_step"}}}
+    verbs.add(service.router.database, base="main", changes=changes, actor="cli:ann", reason="tried", now=1.0)
+    return service
+
+
+def move(service, verb, *, name="v1", **more):
+    return service.http.post(f"/v1/policies/{name}/{verb}", json={**WHY, **more})
+
+
+def test_a_version_is_moved_and_says_why_it_waits(world):
+    """The list has every version and the switch; one version has its verdicts and what can be done to it."""
+    listed = world.http.get("/v1/policies").json()
+    assert [one["name"] for one in listed["policies"]] == ["main", "v1"]
+    assert listed["control"]["killed"] is None
+    assert world.http.get("/v1/policies/v1").json()["waits_for"] != ""
+    assert move(world, "shadow").json()["state"] == "shadow"
+    assert move(world, "canary", weight=0.1, expected_state="shadow").json()["weight"] == 0.1
+    world.router.refresh()
+    world.http.post("/v1/route", json={"question": "why?"})
+    shown = world.http.get("/v1/policies/v1").json()
+    assert (shown["state"], shown["reason"], shown["next_weight"]) == ("canary", WHY["reason"], 0.25)
+    assert {"step", "rollback", "pause"} <= set(shown["possible"])
+    assert shown["recent"] == {"decisions": 1, "faults": 0, "last_fault": None}
+    assert shown["verdicts"] == []
+
+
+def test_what_cannot_be_done_is_a_conflict(world):
+    """Another state than was seen is 409, which no client should try again; so is a verb that does not fit."""
+    reply = move(world, "shadow", expected_state="canary")
+    refused(reply, 409, "CONFLICT", field="expected_state")
+    assert reply.headers["x-should-retry"] == "false"
+    refused(move(world, "shadow", revision=7), 409, "CONFLICT", field="revision")
+    refused(move(world, "promote"), 409, "CONFLICT", field="state")
+    refused(move(world, "shadow", name="nobody"), 404, "NOT_FOUND", field="name")
+    refused(world.http.post("/v1/policies/unkill", json=WHY), 409, "CONFLICT", field="killed")
+    assert move(world, "nonsense").status_code == 422
+    assert world.http.post("/v1/policies/v1/shadow", json={}).status_code == 422
+
+
+def test_of_two_operators_one_wins(world):
+    """Both saw the same revision: one moves the version, the other is told."""
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda _: move(world, "shadow", revision=1).status_code, range(8)))
+    assert sorted(replies) == [200] + [409] * 7
+
+
+def test_the_switch_is_thrown_and_taken_back(world):
+    """From the next question on the pinned arm is played; then the policy decides again."""
+    kill, ask = "/v1/policies/kill", {"question": "why?"}
+    refused(world.http.post(kill, json=WHY | {"arm": "nonsense"}), 404, "NOT_FOUND", field="arm")
+    assert world.http.post(kill, json=WHY | {"arm": "no_retrieval"}).json()["killed"] == "arm"
+    made = world.http.post("/v1/route", json=ask).json()
+    assert (made["arm"], made["propensity"]) == ("no_retrieval", 1.0)
+    assert world.http.post("/v1/policies/unkill", json=WHY).json()["killed"] is None
+    assert len(world.http.post("/v1/route", json=ask).json()["pmf"]) == 3

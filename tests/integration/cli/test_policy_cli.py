@@ -1,0 +1,81 @@
+"""`ragbandit policy`: versions are added, moved and stopped on the database alone, whatever else is down."""
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragbandit.router.cli.policy import add_policy
+from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.rollouts.served import KILLED, candidate_in
+from ragbandit.router.serving.router import Router
+from ragbandit.router.types import Query
+
+
+@pytest.fixture(autouse=True)
+def made(settings, tmp_path, monkeypatch):
+    """The settings of a store, which the command finds by the environment."""
+    found = settings(policy={"name": "uniform"}, rollout={"time_limit_s": 5.0})
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(found.data_dir))
+    monkeypatch.setenv("RAGBANDIT_POLICY__NAME", "uniform")
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+def run(*arguments: str, code: int = 0):
+    app = typer.Typer()
+    add_policy(app)
+    done = CliRunner().invoke(app, ["policy", *arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+def told(*arguments: str):
+    return json.loads(run(*arguments, "--json").stdout)
+
+
+def test_from_draft_to_canary_and_back(made):
+    """Each verb moves the version, and a router that opens serves it so; the list says what each waits for."""
+    version = told("add", "--set", "policy.name=linucb", "--set", "policy.params.ridge=2", "--reason", "a [try]")
+    assert version["changes"] == {"policy": {"name": "linucb", "params": {"ridge": 2}}}
+    assert "policy shadow v1" in version["waits_for"]
+    assert told("shadow", "v1")["state"] == "shadow"
+    assert told("canary", "v1", "--weight", "0.2")["weight"] == 0.2
+    with Router.open(made, jobs=MemoryJobs()) as router:
+        said = candidate_in(router.submit(Query(text="why?"), run_by="caller").result(30).facts, "v1")
+        assert (said["state"], said["weight"], said["fault"]) == ("canary", 0.2, None)
+        run("kill", "single_step", "--reason", "smoke")
+        pinned = router.submit(Query(text="why?"), run_by="caller").result(30)
+        assert (pinned.arm, KILLED in pinned.facts) == ("single_step", True)
+        listed = run("list").stdout
+        assert "KILLED" in listed
+        assert "smoke" in listed
+        run("unkill")
+        assert KILLED not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
+    shown = told("show", "v1")
+    assert (shown["recent"]["decisions"], shown["killed"], "rollback" in shown["possible"]) == (2, None, True)
+    assert "canary" in run("show", "v1").stdout
+    assert told("step", "v1")["weight"] == 0.25
+    run("promote", "v1", code=2)
+    assert told("promote", "v1", "--force")["state"] == "champion"
+    assert told("rollback", "v1")["state"] == "rolled_back"
+    assert {one["name"]: one["state"] for one in told("list")["policies"]} == {"main": "champion", "v1": "rolled_back"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "--set", "policy.name=nonsense"], "nonsense"),
+        (["add", "--set", "policy.params.nonsense=1"], "policy.params.nonsense"),
+        (["add", "--set", "encoder.model=hashing"], "encoder"),
+        (["add", "--set", "policy=1"], "SECTION.NAME=VALUE"),
+        (["add", "A B"], "name of a version"),
+        (["shadow", "nobody"], "nobody"),
+        (["kill", "nonsense"], "nonsense"),
+        (["unkill"], "nothing is killed"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
+    """Exit code 2 and the setting's or the version's name."""
+    assert said in run(*arguments, code=2).output

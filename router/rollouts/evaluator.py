@@ -81,10 +81,13 @@ class Evaluator:
             versions = store.versions_of(connection, base=self.base) if control.revision else []
         live = [one for one in versions if one.state in LIVE_STATES]
         self._watches = {one.name: self._watch(one) for one in live}
-        if not live or not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
-            return []
         canary = next((one.name for one in live if one.state == "canary"), None)
-        return [self._look(one, control=control, canary=canary, now=now) for one in live]
+        looks = []
+        for one in live:  # the lease is prolonged for each: the first look at a long ledger takes a while
+            if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
+                break
+            looks.append(self._look(one, control=control, canary=canary, now=now))
+        return looks
 
     def close(self) -> None:
         """Give the lease back, so that another evaluator need not wait for it to run out."""

@@ -18,8 +18,8 @@ __all__ = ["EXPIRED", "Evidence", "Finding", "facts_of", "judge"]
 
 #: how the reason of a version begins that came back to shadow because its time ran out: a person moves it on
 EXPIRED: Final = "its time ran out"
-#: share of decisions without a pmf of the version above which it is no canary, and the decisions that this takes
-_FAULTS, _FAULTS_OF = 0.05, 100
+#: share of decisions without a pmf of the version from which on it is no canary, and the least number of them
+_FAULTS, _LEAST_FAULTS = 0.05, 20
 #: decisions between two looks at a proof that a forecast counts with, in deviations
 _PROOF: Final = 3.4
 _WORDS: Final[Mapping[GuardrailName, str]] = {
@@ -153,7 +153,7 @@ class _Judge:
         if rewards.worse_at is not None:
             told = f"{rewards.difference:+.3f}, {rewards.high:+.3f} at most"
             return "rollback", f"its reward is worse than the champion's ({told})", "", out
-        if self.in_canary and draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _FAULTS * _FAULTS_OF):
+        if self.in_canary and draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _LEAST_FAULTS):
             reason = f"{EXPIRED}: it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
             return "expire", reason, "", "shadow"
         return None
@@ -219,7 +219,10 @@ def _hold(reason: str, waits_for: str) -> _Found:
 
 
 def _time(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else f"{seconds:.0f} seconds"
+    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:

@@ -1,6 +1,7 @@
 """The evaluator on a real store: what it reads, keeps and does, and that another one goes on for it."""
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.types import CANDIDATE
 from tests.support.rollouts import BASE, Trial
 
 
@@ -175,3 +177,23 @@ def test_a_person_who_was_quicker_wins(in_sqlite, monkeypatch):
     (look,) = trial.look()
     assert look.finding.kind == "rollback"
     assert trial.version.state == "paused"
+
+
+def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
+    """Of a shadow beside a canary its own pmf counts, against the champion's; one arm or a fault tells nothing."""
+    trial = in_sqlite
+    made = [trial.make_decision(f"row-{number}") for number in range(4)]
+    other = {"version": "v2", "state": "canary", "weight": 0.5, "pmf": [0.1, 0.8, 0.1], "champion": [0.9, 0.05, 0.05]}
+    ours = {"version": "v1", "state": "shadow", "weight": 0.0, "pmf": [0.2, 0.2, 0.0], "fault": None, "unseen": 0.6}
+    fault = {**ours, "pmf": None, "fault": "slow"}
+    facts = [{**other, "others": [ours]}, fault, other, {"version": "v1"}]
+    told = [
+        replace(one, made_at=trial.now + 1.0, facts={CANDIDATE: said}) for one, said in zip(made, facts, strict=True)
+    ]
+    stays = replace(trial.make_decision("row-4"), arms=("single_step",), arm="single_step", pmf=(1.0,), propensity=1.0)
+    trial.decisions.add_decisions([*told, replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours})])
+    evidence = Evidence(settings=trial.settings.rollout)
+    reader = reading.VersionReader(version=trial.version, prices={})
+    assert reader.read(trial.database, evidence=evidence, now=trial.now + 10.0)
+    assert (evidence.draws.rows, evidence.draws.faults) == (1, 2)
+    assert evidence.draws.agreement == pytest.approx(min(0.5, 0.9) + min(0.5, 0.05))

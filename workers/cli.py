@@ -46,6 +46,7 @@ VERBS: Final[dict[str, tuple[str, str]]] = {
         "explain",
         "Why a decision was made and what came of it, from its question to its place in the ledger.",
     ),
+    "top": ("top", "Reward, quality, cost, savings and traffic of each arm, lag, queues and workers; live."),
     "quarantine": (
         "sources",
         "Decisions that could not be learned, and why. With --source: learn a new ledger without its feedback.",

@@ -22,6 +22,7 @@ from rq.worker_registration import clean_worker_registry
 
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
+from ragbandit.router.jobs.worker_registry import count_job
 
 if TYPE_CHECKING:
     import redis
@@ -121,15 +122,20 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
         del queue
         try:
             self.heartbeat(JOB_S)
+            self.connection.hset(self.key, "state", "busy")
         except RedisError as error:
             self._outage.failed(error)  # the job is at hand all the same
+        began, failed = time.monotonic(), True
         try:
             self._functions[job.name](job.argument)
+            failed = False
         except Exception:
             facts = {"action": "job", "job": job.name, "id": job.id}
             log.exception("a job failed; what it left undone is found in the database and tried again", extra=facts)
         try:
             self.heartbeat()
+            took_s = time.monotonic() - began
+            count_job(self.connection, self._queue, seconds=took_s, failed=failed, worker_key=self.key)
         except RedisError as error:
             self._outage.failed(error)
             raise StopRequested from error  # RQ's way to end without a traceback

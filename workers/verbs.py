@@ -71,6 +71,12 @@ def _add_policy(app: typer.Typer) -> None:
     add_policy(app)
 
 
+def _add_top(app: typer.Typer) -> None:
+    from ragbandit.router.cli.top import add_top
+
+    add_top(app)
+
+
 def _add_sources(app: typer.Typer) -> None:
     from ragbandit.router.cli.sources import add_sources
 
@@ -168,6 +174,7 @@ SECTIONS: Final[dict[str, Callable[[typer.Typer], None]]] = {
     "calls": _add_calls,
     "facts": _add_facts,
     "explain": _add_explain,
+    "top": _add_top,
     "sources": _add_sources,
     "archive": _add_archive,
     "retire": _add_retire,

@@ -28,6 +28,7 @@ from ragbandit.router.api.metrics import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
 from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
 from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
+from ragbandit.router.api.overview import add_overview
 from ragbandit.router.api.policies import POLICIES, add_policies
 from ragbandit.router.api.process_metrics import ProcessMetrics
 from ragbandit.router.api.routing import DECISIONS
@@ -151,6 +152,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     add_policies(app)
     add_operations(app)
     add_dashboard(app)
+    add_overview(app, tag=OPERATIONS)
     _add_docs(app)
     _add_errors(app)
     app.add_middleware(RateMiddleware, state=app.state)

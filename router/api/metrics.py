@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from ragbandit.router.api.arm_metrics import earned_metrics, worker_metrics
 from ragbandit.router.api.http_server.read_delay import ReadDelay
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.encoders.base import Encoder
@@ -276,6 +277,9 @@ def _shared(state: RouterState) -> Iterator[Metric]:
     for arm in state.arms:
         offered.add_metric([arm.arm], arm.offered)
     yield offered
+    yield from worker_metrics(state)
+    if state.earned is not None:
+        yield from earned_metrics(state.earned)
     jobs = GaugeMetricFamily("ragbandit_jobs", "Jobs waiting, by queue; absent while Redis is down.", labels=["queue"])
     for queue, depth in (state.jobs or {}).items():
         jobs.add_metric([queue], depth)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ragbandit.router.api.schemas.reply_types import AnswerReply, PendingReply
     from ragbandit.router.client import Client
 
-__all__ = ["add_calls"]
+__all__ = ["add_calls", "client_of"]
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
 
@@ -41,7 +41,7 @@ def add_calls(app: typer.Typer) -> None:
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
-def _client(url: str | None, *, config: str | None, key_env: str | None) -> "Client":
+def client_of(url: str | None, *, config: str | None, key_env: str | None) -> "Client":
     """A client of this URL; None: of the service that the configuration describes, on this machine.
 
     key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
@@ -75,7 +75,7 @@ def _route(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
-    with failing_well(), _client(url, config=config, key_env=key_env) as client:
+    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
         show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
 
 
@@ -89,7 +89,7 @@ def _answer(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
-    with failing_well(), _client(url, config=config, key_env=key_env) as client:
+    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait)
     if as_json:
         print_json(reply)
@@ -116,7 +116,7 @@ def _cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the workers not to answer a decision, or to stop where they are."""
-    with failing_well(), _client(url, config=config, key_env=key_env) as client:
+    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
         show(client.cancel(decision_id), as_json=as_json)
 
 
@@ -137,7 +137,7 @@ def _feedback(
 ) -> None:
     """Judge a decision: a label, a rating, a reward or an event."""
     more = {"event": event, "source": source, "rater": rater}
-    with failing_well(), _client(url, config=config, key_env=key_env) as client:
+    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
         reply = client.feedback(
             decision_id,
             feedback_id=feedback_id,

@@ -24,6 +24,7 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.errors import RagBanditError
 
 if TYPE_CHECKING:
+    from ragbandit.router.cli.top import add_top
     from ragbandit.router.cli.validate import Check
     from ragbandit.router.jobs.presence import Presence
     from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
@@ -64,6 +65,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     add_calls(app)
     add_facts(app)
     add_explain(app)
+    add_top(app)
     add_sources(app)
     add_archive(app)
     add_retire(app)

@@ -10,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import httpx
 
+from ragbandit.router.api.schemas.overview_types import OverviewReply
 from ragbandit.router.api.schemas.reply_types import (
     AnswerReply,
     CancellationReply,
@@ -169,6 +170,12 @@ class AsyncClient:
     async def status(self) -> StatusReply:
         """GET /v1/status."""
         return await self._run(self._calls.status())
+
+    async def overview(
+        self, *, since: float | None = None, until: float | None = None, step: int = 3600
+    ) -> OverviewReply:
+        """GET /v1/overview. since, until: seconds since 1970, left out the last day; step: seconds."""
+        return await self._run(self._calls.overview(since=since, until=until, step=step))
 
     async def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""

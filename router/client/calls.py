@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, cast
 from urllib.parse import quote
 
+from ragbandit.router.api.schemas.overview_types import OverviewReply
 from ragbandit.router.api.schemas.reply_types import (
     AnswerReply,
     CancellationReply,
@@ -169,6 +170,12 @@ class Calls:
     def status(self) -> Steps[StatusReply]:
         """Steps of GET /v1/status."""
         return cast(StatusReply, (yield from self._get("/v1/status")))
+
+    def overview(self, *, since: float | None, until: float | None, step: int) -> Steps[OverviewReply]:
+        """Steps of GET /v1/overview."""
+        times = {"since": since, "until": until}
+        given = "".join(f"&{name}={value!r}" for name, value in times.items() if value is not None)
+        return cast(OverviewReply, (yield from self._get(f"/v1/overview?step={step}{given}")))
 
     def is_degraded(self, decision_id: str) -> bool:
         """Whether this decision was made by this client, or by another, because the service was away."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.queue import Subscription
+from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 __all__ = ["MemoryJobs"]
@@ -75,6 +76,16 @@ class MemoryJobs:
         """0: nobody else reaches this queue."""
         self._check()
         return 0
+
+    def workers(self) -> list[WorkerState]:
+        """None: jobs are done by whoever reads what is enqueued."""
+        self._check()
+        return []
+
+    def work(self) -> dict[str, QueueWork]:
+        """Nothing is counted."""
+        self._check()
+        return {}
 
     def ping(self) -> None:
         """Nothing to reach."""

@@ -31,6 +31,7 @@ from ragbandit.router.jobs.records import (
     running_key,
     taken_key,
 )
+from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState, work_of, workers_of
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
@@ -128,6 +129,14 @@ class Jobs(Protocol):
 
     def refused(self) -> int:
         """What workers found in the queues that is none of our jobs, and have removed."""
+        ...
+
+    def workers(self) -> list[WorkerState]:
+        """The registered workers, MOST_WORKERS at most."""
+        ...
+
+    def work(self) -> dict[str, QueueWork]:
+        """What all workers have done, by queue."""
         ...
 
     def ping(self) -> None:
@@ -306,6 +315,14 @@ class RedisJobs:
     def refused(self) -> int:
         """What workers found in the queues that is none of our jobs, since this Redis has been counting."""
         return self._reached(lambda: int(self.client.get(REFUSED_KEY) or 0))
+
+    def workers(self) -> list[WorkerState]:
+        """As RQ has them registered."""
+        return self._reached(lambda: workers_of(self.client))
+
+    def work(self) -> dict[str, QueueWork]:
+        """Since this Redis has been counting."""
+        return self._reached(lambda: work_of(self.client))
 
     def ping(self) -> None:
         """Raises QueueError if Redis does not answer on a new connection.

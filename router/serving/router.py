@@ -26,6 +26,7 @@ from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.batching.admission import QueueState
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.lifecycle import RouterLifecycle
+from ragbandit.router.serving.overview import earned
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.serving.state import RouterState, percentiles
 from ragbandit.router.serving.validation import (
@@ -367,7 +368,10 @@ class Router(RouterLifecycle):
             failed_notifications=self.failed_notifications,
             feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
             route_queue=self.service.depth(),
+            earned=earned(self.database, policy=self.ledger.label),
             jobs=self._asked_of_redis(self.jobs.depth),
+            workers=self._asked_of_redis(self.jobs.workers),
+            work=self._asked_of_redis(self.jobs.work),
             jobs_refused=self._asked_of_redis(self.jobs.refused),
         )
 

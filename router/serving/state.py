@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.overview import Earned
 
 __all__ = ["LagPercentiles", "RouterState", "percentiles"]
 
@@ -49,8 +51,13 @@ class RouterState:
     feedback_to_policy_ms: LagPercentiles
     #: requests waiting for the next batch
     route_queue: int
+    #: by the arms; None: the schema has no totals yet
+    earned: Earned | None
     #: jobs waiting, by queue; None if Redis cannot be reached
     jobs: Mapping[str, int] | None
+    #: the registered workers, and what all of them have done, by queue; None if Redis cannot be reached
+    workers: Sequence[WorkerState] | None
+    work: Mapping[str, QueueWork] | None
     #: what workers found in the queues that is none of our jobs; None if Redis cannot be reached
     jobs_refused: int | None
 

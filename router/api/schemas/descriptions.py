@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ragbandit.router.api.schemas.explanations import EXPLANATION_FIELDS
+from ragbandit.router.api.schemas.overview_types import OVERVIEW_FIELDS
 from ragbandit.router.api.schemas.policies import POLICY_FIELDS
 
 __all__ = ["REPLY_FIELDS", "describe"]
@@ -199,6 +200,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "feedback_to_policy_ms": "From feedback to this router's policy.",
         **EXPLANATION_FIELDS,
         **POLICY_FIELDS,
+        **OVERVIEW_FIELDS,
     }
 )
 

@@ -46,6 +46,11 @@ class Progress:
     #: updates of this ledger that are in no total yet
     updates_behind: int
 
+    @classmethod
+    def none(cls) -> "Progress":
+        """Of a schema without totals."""
+        return cls(decided_to=None, behind_s=0.0, updates_behind=0)
+
 
 class Extender:
     """Extends the totals of one store. holder: names this process in the lease."""

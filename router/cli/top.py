@@ -1,0 +1,177 @@
+"""Verb `top`: what the policy earns and how the service is, live in the terminal."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ragbandit.router.cli.console import (
+    ConfigOption,
+    JsonOption,
+    KeyOption,
+    UrlOption,
+    console,
+    failing_well,
+    harmless,
+    print_json,
+)
+from ragbandit.router.cli.inspect import opened_ledger
+from ragbandit.router.cli.remote import client_of
+
+if TYPE_CHECKING:
+    from ragbandit.router.api.schemas.overview_types import ArmOverviewReply, OverviewReply, TotalsReply
+
+__all__ = ["add_top", "screen"]
+
+Read = Callable[[], "OverviewReply"]
+#: longest name of an arm that is shown
+_LONGEST: Final = 40
+#: arms and workers that are shown
+_MOST: Final = 40
+
+
+def add_top(app: typer.Typer) -> None:
+    """Put the verb on the command."""
+    app.command(name="top")(_top)
+
+
+def _top(
+    hours: Annotated[int, typer.Option(min=1, max=1000, help="the time that is shown, until now")] = 24,
+    every: Annotated[float, typer.Option(min=0.5, max=3600, help="seconds between two looks")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="print it once and end; so does a pipe")] = False,
+    url: UrlOption = None,
+    key_env: KeyOption = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Reward, quality, cost, traffic and savings of each arm, lag, queues and workers; refreshed until Ctrl-C.
+
+    Of a running service with --url; else read from the database. --json prints what /v1/overview has.
+    """
+    with failing_well(), _source(url, key_env=key_env, config=config, hours=hours) as read:
+        if as_json:
+            print_json(read())
+        elif once or not console.is_terminal:
+            console.print(screen(read(), now=time.time()))
+        else:
+            _live(read, every=every)
+
+
+@contextmanager
+def _source(url: str | None, *, key_env: str | None, config: str | None, hours: int) -> Iterator[Read]:
+    if url is not None:
+        with client_of(url, config=config, key_env=key_env) as client:
+            yield lambda: client.overview(since=time.time() - 3600 * hours)
+        return
+    from ragbandit.router.api.schemas.overviews import overview_json
+    from ragbandit.router.learning.examples import closing_rule
+    from ragbandit.router.learning.status import status
+    from ragbandit.router.serving.overview import overview
+
+    with opened_ledger(config, label=None) as (settings, ledger):
+        rule = closing_rule(settings.learning)
+
+        def read() -> "OverviewReply":
+            now = time.time()
+            found = overview(ledger.database, policy=ledger.label, since=now - 3600 * hours, until=now)
+            return overview_json(found, status=status(ledger, serving=None, rule=rule, now=now))
+
+        yield read
+
+
+def _live(read: Read, *, every: float) -> None:
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(screen(read(), now=time.time()), refresh=True)
+                time.sleep(every)
+        except KeyboardInterrupt:
+            return
+
+
+def screen(found: "OverviewReply", *, now: float) -> RenderableType:
+    """What is shown. Texts of others in it are made harmless, and are no markup."""
+    return Group(*_head(found, now=now), _arms(found), *_service(found))
+
+
+def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
+    totals = found["totals"]
+    hours = round((found["until"] - found["since"]) / 3600)
+    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    yield _text(f"{found['policy']}  last {hours} h  {at}", style="bold")
+    yield _text(
+        f"decided {totals['decided']}  learned {totals['learned']}  reward {_number(totals['reward'])}  "
+        f"quality {_number(totals['quality'])}  cost {_number(totals['cost'])}  dollars {totals['dollars']:.4g}  "
+        f"failed {_percent(totals['failure_share'])}  explored {totals['explored']}"
+    )
+
+
+def _arms(found: "OverviewReply") -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("arm", overflow="fold", min_width=8)
+    for name in (
+        "share",
+        "reward",
+        "quality",
+        "cost",
+        "dollars",
+        "failed",
+        "p50 s",
+        "p95 s",
+        "saved against always it",
+    ):
+        table.add_column(name, justify="right")
+    for arm in found["arms"][:_MOST]:
+        table.add_row(*(_text(cell) for cell in _row(arm)))
+    if not found["arms"]:
+        table.add_row(_text("nothing in this time"))
+    return table
+
+
+def _row(arm: "ArmOverviewReply") -> Iterator[str]:
+    totals: TotalsReply = arm["totals"]
+    yield arm["arm"][:_LONGEST]
+    yield _percent(arm["share"])
+    for value in (totals["reward"], totals["quality"], totals["cost"]):
+        yield _number(value)
+    yield f"{totals['dollars']:.4g}"
+    yield _percent(totals["failure_share"])
+    yield _number(totals["p50_s"])
+    yield _number(totals["p95_s"])
+    saved = arm["saved"]
+    if saved is None:
+        yield "-"
+    elif saved["low"] is None or saved["high"] is None:
+        yield f"{saved['difference']:+.3f} (too few)"
+    else:
+        yield f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
+
+
+def _service(found: "OverviewReply") -> Iterator[Text]:
+    lag = f"lag {found['lag_s']:.1f} s  waiting {found['waiting']}  updates not in totals {found['updates_behind']}"
+    if found["behind_s"] > 60.0:
+        lag += f"  totals are {found['behind_s']:.0f} s behind: a learner must run"
+    yield _text(lag)
+    if found["queues"] is not None:
+        yield _text("queues  " + "  ".join(f"{name} {count}" for name, count in found["queues"].items()))
+    for worker in (found["workers"] or [])[:_MOST]:
+        yield _text(f"worker {worker['queue']} {worker['state']} on {worker['host']}")
+
+
+def _text(text: str, *, style: str = "") -> Text:
+    return Text(harmless(text).replace("\n", " "), style=style)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"

@@ -1,0 +1,213 @@
+"""Overview: what the policy earned, spent and saved in a time, of all arms and of each; read from the hourly totals.
+
+Nothing here counts decisions: the cost follows the hours and the arms that are asked for, never the size of the store.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, func, select
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.storage.arm_hours.extending import Progress, progress_of
+from ragbandit.router.storage.arm_hours.rows import KEPT, ArmHour, has_totals, hour_of, hours_of, totals_ever
+from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.types import ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
+
+__all__ = [
+    "HOUR_S",
+    "MOST_POINTS",
+    "ArmOverview",
+    "Earned",
+    "Overview",
+    "Point",
+    "Saved",
+    "earned",
+    "mean",
+    "overview",
+    "saved_of",
+]
+
+HOUR_S: Final = 3600
+#: most points of a series
+MOST_POINTS: Final = 1000
+#: versions of a policy that a scrape tells of
+MOST_VERSIONS: Final = 50
+#: false alarms of an interval that is looked at again and again, and the updates at which it is narrowest
+_ALPHA: Final = 0.05
+_NARROWEST_AT: Final = 5000
+#: fewer updates give no interval: it is asymptotic
+_FEWEST: Final = 30
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saved:
+    """What the policy earned beyond always taking one arm, in reward per question."""
+
+    #: updates that compare the two
+    questions: int
+    #: > 0: the policy earned more
+    difference: float
+    #: 95 % interval that holds however often one looks; None: too few updates
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmOverview:
+    """One arm in the time."""
+
+    arm: ArmName
+    totals: ArmTotals
+    #: of all decisions
+    share: float
+    #: against always this arm; None: nothing compares them
+    saved: Saved | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """A step of the time."""
+
+    #: its beginning, seconds since the epoch
+    at: float
+    totals: ArmTotals
+    #: arms without any count are left out
+    arms: Mapping[ArmName, ArmTotals]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Overview:
+    """Totals of a policy over a time. Means are sums over counts: `mean`."""
+
+    policy: PolicyLabel
+    #: seconds since the epoch, whole hours; step: seconds
+    since: float
+    until: float
+    step: int
+    totals: ArmTotals
+    #: the most used first
+    arms: tuple[ArmOverview, ...]
+    #: the oldest first, those without any count too
+    points: tuple[Point, ...]
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Earned:
+    """What the arms of a policy ever did, and its versions: what a scrape of the metrics reads."""
+
+    arms: Mapping[ArmName, ArmTotals]
+    progress: Progress
+    #: the newest ones, MOST_VERSIONS at most
+    versions: tuple[PolicyVersion, ...]
+    #: the kill switch decides
+    killed: bool
+
+
+def earned(database: Database, *, policy: PolicyLabel) -> Earned | None:
+    """One row for each arm, and those of the versions; None on a schema without totals. Raises StoreError."""
+    with database.read() as connection:
+        if not has_totals(connection):
+            return None
+        return Earned(
+            arms=totals_ever(connection, policy=policy),
+            progress=_progress(connection, policy=policy),
+            versions=tuple(versions_of(connection, base=policy)[-MOST_VERSIONS:]),
+            killed=control_of(connection, base=policy).killed is not None,
+        )
+
+
+def mean(total: float, count: int) -> float | None:
+    """The mean; None of nothing."""
+    return total / count if count else None
+
+
+def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
+    """The overview of since <= time < until, widened to whole hours.
+
+    step: seconds of a point, a multiple of an hour. Hours of more than five weeks ago are kept as days. Raises
+    InvalidInput, StoreError.
+    """
+    first, last = _checked(since=since, until=until, step=step)
+    with database.read() as connection:
+        ready = has_totals(connection)
+        rows = hours_of(connection, policy=policy, since=first, until=last) if ready else []
+        progress = _progress(connection, policy=policy) if ready else Progress.none()
+    by_arm: dict[ArmName, list[ArmTotals]] = {}
+    for row in rows:
+        by_arm.setdefault(row.arm, []).append(row.totals)
+    sums = {arm: sum_of(parts) for arm, parts in by_arm.items()}
+    everything = sum_of(sums.values())
+    arms = [
+        ArmOverview(
+            arm=arm,
+            totals=totals,
+            share=totals.decided / everything.decided if everything.decided else 0.0,
+            saved=saved_of(totals),
+        )
+        for arm, totals in sums.items()
+    ]
+    return Overview(
+        policy=policy,
+        since=float(first * HOUR_S),
+        until=float(last * HOUR_S),
+        step=step,
+        totals=everything,
+        arms=tuple(sorted(arms, key=lambda one: (-one.totals.decided, one.arm))),
+        points=tuple(_points(rows, first=first, last=last, hours=step // HOUR_S)),
+        progress=progress,
+    )
+
+
+def _checked(*, since: float, until: float, step: int) -> tuple[int, int]:
+    """The hours of the time. Raises InvalidInput."""
+    if not (math.isfinite(since) and math.isfinite(until) and 0.0 <= since < until < 1e11):
+        raise InvalidInput(f'"since" is {since}, "until" is {until}', field="since", remedy="send an earlier since")
+    if step < HOUR_S or step % HOUR_S:
+        raise InvalidInput(f'"step" is {step}', field="step", remedy="send a multiple of 3600, seconds")
+    first, last = hour_of(since), hour_of(math.ceil(until) + HOUR_S - 1)
+    if last - first > KEPT or (last - first) * HOUR_S > MOST_POINTS * step:
+        remedy = f"ask for at most {KEPT // 24} days and {MOST_POINTS} steps"
+        raise InvalidInput("the time is too long for its step", field="step", remedy=remedy)
+    return first, last
+
+
+def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int) -> Iterable[Point]:
+    by_step: dict[int, dict[ArmName, ArmTotals]] = {}
+    for row in rows:
+        arms = by_step.setdefault((row.hour - first) // hours, {})
+        arms[row.arm] = arms[row.arm] + row.totals if row.arm in arms else row.totals
+    for place in range(-(-(last - first) // hours)):
+        arms = by_step.get(place, {})
+        yield Point(at=float((first + place * hours) * HOUR_S), totals=sum_of(arms.values()), arms=arms)
+
+
+def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
+    newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
+    last_seq = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == policy)).scalar()
+    return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
+
+
+def saved_of(totals: ArmTotals) -> Saved | None:
+    """What the policy saved against always this arm.
+
+    The interval is the asymptotic confidence sequence of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2021),
+    equation 9: with n updates of variance v and q = n rho^2 + 1, its half width is the root of
+    v 2 q / (n rho)^2 ln(sqrt(q) / alpha).
+    """
+    n = totals.against
+    if not n:
+        return None
+    difference = totals.against_sum / n
+    if n < _FEWEST:
+        return Saved(questions=n, difference=difference, low=None, high=None)
+    variance = max(0.0, totals.against_squares - n * difference * difference) / (n - 1)
+    rho2 = (-2.0 * math.log(_ALPHA) + math.log(1.0 - 2.0 * math.log(_ALPHA))) / _NARROWEST_AT
+    q = n * rho2 + 1.0
+    half = math.sqrt(variance * 2.0 * q / (n * n * rho2) * math.log(math.sqrt(q) / _ALPHA))
+    return Saved(questions=n, difference=difference, low=difference - half, high=difference + half)

@@ -1,0 +1,133 @@
+"""Overview: what was earned and saved in a time, at the same cost in a store of any size."""
+
+import io
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from sqlalchemy import event, text
+
+from ragbandit.router.api.schemas.overviews import overview_json
+from ragbandit.router.cli.top import screen
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.overview import overview, saved_of
+from ragbandit.router.storage.arm_hours.extending import Extender
+from ragbandit.router.types import ArmTotals
+from tests.integration.storage.test_arm_hours import lived
+
+
+@pytest.fixture
+def world(make_world):
+    """A world with ten decisions in two hours, all of them counted."""
+    made = make_world()
+    lived(made)
+    Extender(made.database, holder="one", clock=lambda: made.now + 60.0).extend()
+    return made
+
+
+def read(world, **changes):
+    given = {"policy": "main", "since": world.now - 10_000.0, "until": world.now, **changes}
+    return overview(world.database, **given)
+
+
+def test_arms_and_points_add_up(world):
+    """Shares add up to one; the points, those without any count among them, to the totals."""
+    found = read(world)
+    assert found.totals.decided == 10
+    assert sum(arm.share for arm in found.arms) == pytest.approx(1.0)
+    assert sum(point.totals.decided for point in found.points) == 10
+    assert len(found.points) == (found.until - found.since) / 3600
+    assert [point.at for point in found.points] == sorted(point.at for point in found.points)
+    whole = read(world, step=86_400)
+    assert len(whole.points) == 1
+    assert whole.points[0].totals.answered == 10
+
+
+def test_nothing_is_an_overview_too(world):
+    """A time without decisions has no arms, no means and no savings."""
+    found = read(world, since=1000.0, until=90_000.0)
+    assert (found.totals, found.arms) == (ArmTotals(), ())
+    reply = overview_json(found, status=world.router.status())
+    assert (reply["totals"]["reward"], reply["totals"]["p95_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"step": 60},
+        {"step": 5400},
+        {"since": 5e9},
+        {"since": math.nan},
+        {"since": 0.0},
+        {"step": 3600, "since": 1.69e9},
+    ],
+)
+def test_times_that_cannot_be_told_are_refused(world, wrong):
+    """A step that is no whole hour, a time that is none, and a series that would be too long."""
+    with pytest.raises(InvalidInput):
+        read(world, **wrong)
+
+
+def test_intervals_are_those_of_the_notes():
+    """The half width for variance 1/4 at n = 1,000 and 5,000 is that of the published formula."""
+    for n, half in ((1000, 0.053188), (5000, 0.021462)):
+        squares = 0.25 * (n - 1)
+        saved = saved_of(replace(ArmTotals(), against=n, against_sum=0.0, against_squares=squares))
+        assert saved.high == pytest.approx(half, abs=2e-6)
+        assert saved.low == -saved.high
+    assert saved_of(replace(ArmTotals(), against=29, against_sum=2.9, against_squares=1.0)).low is None
+    assert saved_of(ArmTotals()) is None
+
+
+def test_no_statement_reads_a_whole_table(world):
+    """Every statement of an overview is a search of an index, or the largest key of one."""
+    statements = []
+
+    def seen(_connection, _cursor, statement, parameters, _context, _many):
+        statements.append((statement, parameters))
+
+    event.listen(world.database.engine, "before_cursor_execute", seen)
+    read(world)
+    event.remove(world.database.engine, "before_cursor_execute", seen)
+    big = ("decisions", "outcomes", "updates", "arm_hours", "feedback", "waiting")
+    found = [(s, p) for s, p in statements if any(f"FROM {name}" in s.replace("\n", " ") for name in big)]
+    assert len(found) == 3
+    with world.database.read() as connection:
+        for statement, parameters in found:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+            assert not [row for row in plan if row[3].startswith("SCAN") and "INDEX" not in row[3]], plan
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+
+
+def shown(reply, **options):
+    out = io.StringIO()
+    Console(file=out, width=140, **options).print(screen(reply, now=1.7e9))
+    return out.getvalue()
+
+
+def test_the_screen_shows_hostile_names_as_text(world):
+    """A name with an escape sequence, markup or a line break steers no terminal; a pipe gets no escapes."""
+    reply = overview_json(read(world), status=world.router.status(), queues={"answer": 3}, workers=[])
+    reply["arms"][0]["arm"] = "\x1b[2J[red]evil\n\u202e"
+    reply["workers"] = [{"name": "w", "queue": "answer", "state": "busy", "host": "\x1b]0;host", "heard_at": None}]
+    plain = shown(reply)
+    assert "\x1b" not in plain
+    assert "\u202e" not in plain
+    assert "\\u001b[2J[red]evil" in plain
+    assert "\\u001b]0;host" in plain
+    assert "queues  answer 3" in plain
+    assert "\x1b[2J" not in shown(reply, force_terminal=True)
+
+
+def test_forty_arms_fit(world):
+    """Forty arms are shown, each on its line; what is empty is said."""
+    reply = overview_json(read(world), status=world.router.status())
+    first = reply["arms"][0]
+    reply["arms"] = [{**first, "arm": f"arm-{number}"} for number in range(45)]
+    lines = shown(reply).splitlines()
+    assert sum(line.startswith("arm-") for line in lines) == 40
+    reply["arms"] = []
+    assert "nothing in this time" in shown(reply)
+    assert json.dumps(reply)

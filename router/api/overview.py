@@ -17,7 +17,12 @@ __all__ = ["add_overview"]
 #: the time that is told of where none is named, seconds
 _DAY_S = 86_400.0
 
-TimeQuery = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False)]
+SinceQuery = Annotated[
+    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a day before.")
+]
+UntilQuery = Annotated[
+    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: now.")
+]
 StepQuery = Annotated[int, Query(ge=HOUR_S, le=400 * 86_400, description="Seconds of a point, a multiple of 3600.")]
 
 
@@ -32,13 +37,13 @@ def add_overview(app: FastAPI, *, tag: str) -> None:
     )
     async def read(
         request: Request,
-        since: TimeQuery = None,
-        until: TimeQuery = None,
+        since: SinceQuery = None,
+        until: UntilQuery = None,
         step: StepQuery = HOUR_S,
     ) -> Response:
         """Reward, quality, cost and traffic over time and by arm, and what was saved against always taking one arm.
 
-        since, until: seconds since 1970; left out, the last day. The time is widened to whole hours; hours of more
+        The time is widened to whole hours; hours of more
         than five weeks ago are kept as days. Read from hourly totals, which are half a minute behind: it costs the same
         in a store of any size.
         """

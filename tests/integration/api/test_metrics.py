@@ -1,10 +1,26 @@
-"""Prometheus metrics: every name is documented, and what the arms did is told alike by every process."""
+"""Prometheus metrics: every name is documented, and board and alerts ask for nothing that is not exported."""
 
+import json
+import re
 import time
+from pathlib import Path
 
+import promql_parser
+import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.storage.arm_hours.extending import Extender
+from ragbandit.router.storage.policy_versions import add_version
+from tests.integration.storage.test_policy_versions import draft
+
+ROOT = Path(__file__).parents[3]
+#: in a service of one process with default settings nothing happens that they count, or they are of several processes
+SOMETIMES = {
+    "ragbandit_process_up",
+    "ragbandit_rewrite_tokens",
+    "ragbandit_rewrites",
+}
 
 
 def families(service):
@@ -40,3 +56,107 @@ def test_arms_are_told_from_the_totals(service):
     assert found["ragbandit_kill_switch"].samples[0].value == 0.0
     workers = sums(found["ragbandit_workers"])
     assert workers["ragbandit_workers", ("queue", "learn"), ("state", "idle")] == 0
+
+
+@pytest.fixture
+def used(service):
+    """A service in which everything happened once that has labels."""
+    made = service.http.post("/v1/route", json={"question": "Who wrote Dracula?"}).json()
+    service.http.post("/v1/outcomes", json={"decision_id": made["decision_id"], "answer": "Stoker"})
+    service.http.post("/v1/feedback", json={"decision_id": made["decision_id"], "rating": 1.0})
+    Extender(service.router.database, holder="one", clock=lambda: time.time() + 60.0).extend()
+    with service.router.database.write() as connection:
+        add_version(connection, draft())
+    return families(service)
+
+
+def test_every_metric_is_documented(used):
+    """docs/metrics.md has the name, the type, the labels and the meaning of each metric, and no other."""
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(ragbandit_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", text, flags=re.M)
+    documented = {name: (kind, labels, meaning) for name, kind, labels, meaning in rows}
+    exported = {}
+    for name, family in used.items():
+        if name.startswith("ragbandit_") and not name.endswith("_created"):
+            labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
+            full = f"{name}_total" if family.type == "counter" else name
+            told = ", ".join(f"`{label}`" for label in labels)
+            if not family.samples:  # its labels are not told before something happens
+                told = documented.get(full, ("", "", ""))[1]
+            exported[full] = (family.type, told, family.documentation)
+    wrong = {name: row for name, row in exported.items() if documented.get(name) != row}
+    table = "\n".join(f"| `{name}` | {' | '.join(row)} |" for name, row in sorted(exported.items()))
+    assert not wrong, f"docs/metrics.md should have:\n{table}"
+    assert {name.removesuffix("_total") for name in documented.keys() - exported.keys()} == SOMETIMES
+
+
+def asked(expression):
+    """(metric, labels that are matched) of every selector, and all labels that results are grouped by."""
+    selectors, labels = [], set()
+    waiting = [promql_parser.parse(expression)]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, promql_parser.VectorSelector):
+            selectors.append((part.name, {matcher.name for matcher in part.matchers.matchers}))
+        modifier = getattr(part, "modifier", None)
+        if isinstance(part, promql_parser.AggregateExpr) and modifier is not None:
+            labels |= set(modifier.labels)
+        for name in ("expr", "lhs", "rhs", "vector_selector", "param"):
+            inner = getattr(part, name, None)
+            if inner is not None and not isinstance(inner, str):
+                waiting.append(inner)
+        waiting += list(getattr(part, "args", None) or [])
+    return selectors, labels
+
+
+def series(used):
+    """Name of a series -> the labels that it has."""
+    found = {}
+    for family in used.values():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def board():
+    """Title -> query, of every panel, with Grafana's variables filled in."""
+    panels = json.loads((ROOT / "deploy" / "grafana" / "ragbandit.json").read_text())["panels"]
+    for panel in panels:
+        for target in panel.get("targets", ()):
+            filled = target["expr"].replace("$__rate_interval", "5m").replace("$window", "1h")
+            yield panel["title"], filled, set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+
+
+def alerts():
+    found = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
+    return [rule for group in found["groups"] for rule in group["rules"]]
+
+
+def test_board_and_alerts_ask_for_what_is_exported(used):
+    """Every query parses; each metric, each label matched, grouped by or shown is one that a service exports."""
+    exported = series(used)
+    queries = [*board()]
+    for rule in alerts():
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        queries += [(rule["alert"], rule["expr"], shown)]
+    assert len(queries) > 40
+    for title, query, shown in queries:
+        selectors, grouped = asked(query)
+        assert selectors, title
+        for name, matched in selectors:
+            assert name in exported, f"{title}: {name}"
+            assert matched <= exported[name], f"{title}: {name} {matched}"
+            assert grouped <= exported[name], f"{title}: {name} {grouped}"
+        assert shown <= grouped, f"{title}: {shown}"
+
+
+def test_alerts_say_what_to_do():
+    """Each rule has a summary, what it means, what to do, and its place in docs/operations.md."""
+    text = (ROOT / "docs" / "operations.md").read_text()
+    anchors = {heading.lower() for heading in re.findall(r"^### (\w+)$", text, flags=re.M)}
+    for rule in alerts():
+        notes = rule["annotations"]
+        assert {"summary", "meaning", "action", "runbook"} <= notes.keys()
+        assert notes["runbook"] == f"docs/operations.md#{rule['alert'].lower()}"
+        assert rule["alert"].lower() in anchors
+        assert rule["labels"]["severity"] in ("warning", "critical")

@@ -24,7 +24,6 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.errors import RagBanditError
 
 if TYPE_CHECKING:
-    from ragbandit.router.cli.top import add_top
     from ragbandit.router.cli.validate import Check
     from ragbandit.router.jobs.presence import Presence
     from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
@@ -58,6 +57,7 @@ def add_verbs(app: typer.Typer, *, check: "Check", check_more: "Check" = lambda 
     from ragbandit.router.cli.remote import add_calls
     from ragbandit.router.cli.retire import add_retire
     from ragbandit.router.cli.sources import add_sources
+    from ragbandit.router.cli.top import add_top
     from ragbandit.router.cli.validate import add_validate
 
     add_service(app, check=check)

@@ -35,6 +35,7 @@ from ragbandit.strategies.base import (
     Sampling,
     error_text,
 )
+from ragbandit.strategies.spans import NO_SPANS, Spans
 
 __all__ = ["Answer", "Run", "Strategy"]
 
@@ -53,6 +54,8 @@ class Run:
     generator: Generator
     #: the caps in force
     budget: Budget
+    #: who is told of the calls, for traces
+    spans: Spans = NO_SPANS
     #: the answer as far as a reader has it
     stream: AnswerStream = field(default_factory=AnswerStream)
     started: float = field(default_factory=time.monotonic)
@@ -149,7 +152,9 @@ class Run:
         began = time.monotonic()
         try:
             async with asyncio.timeout(self._left()) as limit:
-                hits = await self.retriever.search(query, k=k)
+                with self.spans.searching(query, k=k, retriever=self.retriever) as span:
+                    hits = await self.retriever.search(query, k=k)
+                    span.retrieved(hits)
         except BaseException as error:
             late = isinstance(error, TimeoutError) and limit.expired()
             shown = OutOfBudget("seconds") if late else error
@@ -206,7 +211,9 @@ class Run:
         self.tell(in_words(purpose))
         began = time.monotonic()
         try:
-            done = await self.generator.complete(request)
+            with self.spans.generating(request, purpose=purpose, generator=self.generator) as span:
+                done = await self.generator.complete(request)
+                span.generated(done)
         except BaseException as error:
             # A call that broke counts as a call and its seconds; with tokens where the generator knows of any.
             spent_on = error.spent if isinstance(error, CallBroke) else Cost()

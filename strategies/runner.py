@@ -27,6 +27,7 @@ from ragbandit.strategies.base import Generator, OutOfBudget, Passage, QuestionT
 from ragbandit.strategies.prompting.prompts import templates_digest
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy
+from ragbandit.strategies.spans import NO_SPANS, Spans
 
 __all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
 
@@ -72,6 +73,7 @@ async def run_strategy(
     stop: "Future[None] | None" = None,
     reader: AnswerReader | None = None,
     source_chars: int = SOURCE_CHARS,
+    spans: Spans = NO_SPANS,
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
@@ -84,14 +86,14 @@ async def run_strategy(
     status "exhausted", with the stop reason "budget_seconds" and a warning in the log.
     reader: is given the answer while it is written, as far as the arm can say it, and notes on what the arm does; what
     it was given is a beginning of the outcome's answer. An arm for which that is not so is told of in the log.
-    source_chars: characters of a passage's text that the outcome's sources keep.
+    source_chars: characters of a passage's text that the outcome's sources keep. spans: told of every call.
     Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
     (asyncio.CancelledError), which passes through.
     """
     if query.id is None:
         raise InvalidInput("the query has no id", field="id", remedy="give the query the id of its decision")
     stream = AnswerStream(reader)
-    run = Run(query=query, retriever=retriever, generator=generator, budget=budget, stream=stream)
+    run = Run(query=query, retriever=retriever, generator=generator, budget=budget, spans=spans, stream=stream)
     try:
         with _stopped_by(stop):
             end = _as_given(

@@ -20,6 +20,7 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner,
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.telemetry.tracing import make_tracing
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
@@ -63,6 +64,9 @@ def run_worker(
         store=DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings)),
         ledger=Ledger(database, label=label),
         jobs=jobs,
+        tracing=make_tracing(
+            enabled=settings.telemetry.enabled, service=settings.telemetry.service_name, process="worker"
+        ),
     )
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
@@ -102,6 +106,7 @@ def run_worker(
             context.learner.close()
         jobs.close()
         database.close()
+        context.tracing.close()
 
 
 def job_functions(context: tasks.Context) -> JobFunctions:

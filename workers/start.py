@@ -26,6 +26,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.router.policies.checks import check_policy
     from ragbandit.router.serving.setup.bootstrap import open_database
     from ragbandit.router.serving.setup.exposure import check_exposure
+    from ragbandit.router.telemetry.logs import set_log_format
     from ragbandit.strategies.registry import make_arms
     from ragbandit.workers.supervisor import Supervisor
     from ragbandit.workers.wiring.arms import arm_params, check_arms
@@ -37,6 +38,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
         listen_on(host=host, port=port)
         loaded = configuration.load(config)
         settings = loaded.settings
+        set_log_format(settings.log.format)
         check_arms(settings)
         check_policy(settings)
         check_judge(settings, fetch=True)
@@ -71,6 +73,7 @@ def _worker(
 ) -> None:
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     from ragbandit.router.config import loading as configuration
+    from ragbandit.router.telemetry.logs import set_log_format
     from ragbandit.workers.process import QUEUES, run_worker
 
     with failing_well():
@@ -78,5 +81,6 @@ def _worker(
         if unknown:
             raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
         settings = configuration.load(config).settings
+        set_log_format(settings.log.format)
         configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]
         run_worker(settings, queues=queue or configured, burst=burst, heartbeat=heartbeat)

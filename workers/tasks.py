@@ -23,6 +23,9 @@ from ragbandit.router.serving.validation import capped, unrun_outcome
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
+from ragbandit.router.telemetry.carriers import REQUEST_ID, trace_id_of
+from ragbandit.router.telemetry.logs import bound
+from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.router.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome, PolicyLabel
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
@@ -32,6 +35,7 @@ from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judging.job import Judging
 from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.tracing import spans_of, traced_run
 from ragbandit.workers.wiring.arms import arm_params
 
 __all__ = ["KEEP_S", "LEARN_S", "MARGIN_S", "MAX_TRIES", "PING_S", "AnswerJob", "Context", "answer", "drain", "learn"]
@@ -72,6 +76,7 @@ class Context:
     judging: Judging | None = None
     #: where runs give their answers out; None: nowhere
     streams: StreamWriter | None = None
+    tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
     #: held by a run that is not its question's first
     retrying: threading.Lock = field(default_factory=threading.Lock)
@@ -143,7 +148,10 @@ def _answer_claimed(context: Context, key: DecisionId) -> None:
         return
     if task.cancelled and context.notifier.attempt(lambda: context.jobs.is_running(key)):
         return  # another worker runs it, which alone knows what it has cost
-    AnswerJob(context, decision=task.decision).run(cancelled=task.cancelled)
+    asked = task.decision.query.request
+    request = asked.get(REQUEST_ID)
+    with bound(request=request if isinstance(request, str) else None, decision=key, trace=trace_id_of(asked)):
+        AnswerJob(context, decision=task.decision).run(cancelled=task.cancelled)
 
 
 class AnswerJob:
@@ -209,7 +217,7 @@ class AnswerJob:
         if tries > MAX_TRIES:
             return self._given_up(tries)
         try:
-            outcome = self._run_arm()
+            outcome = self._run_arm(attempt=max(tries, 1))
         except CancelledError:
             if not context.ending.is_set():
                 raise  # the arm cancelled itself
@@ -218,7 +226,7 @@ class AnswerJob:
             context.notifier.attempt(lambda: context.jobs.uncount_try(key))
         return outcome
 
-    def _run_arm(self) -> Outcome:
+    def _run_arm(self, *, attempt: int) -> Outcome:
         context, decision, budget = self.context, self.decision, self._budget
         arm = context.arms.get(decision.arm) or arm_of_version(context, decision.arm)
         if arm is None:
@@ -239,7 +247,9 @@ class AnswerJob:
             stop=self._stop,
             reader=writer,
             source_chars=context.settings.log.source_chars,
+            spans=spans_of(context.tracing),
         )
+        work = traced_run(context.tracing, work, decision=decision, attempt=attempt)
         try:
             return context.loop.run(work, timeout_s=budget.seconds + MARGIN_S)
         except TimeoutError:

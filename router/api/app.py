@@ -42,6 +42,7 @@ from ragbandit.router.api.security.middleware import AccessMiddleware
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.sessions import add_sessions
+from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
 from ragbandit.router.api.ui.middleware import PageMiddleware
 from ragbandit.router.errors import NotReady, RagBanditError
@@ -51,6 +52,8 @@ from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.telemetry.carriers import SCOPE_ID
+from ragbandit.router.telemetry.tracing import make_tracing
 
 __all__ = ["create_app"]
 
@@ -104,6 +107,8 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         router = await asyncio.to_thread(open_router)
         app.state.router, app.state.metrics = router, Metrics(router)
+        told = router.settings.telemetry
+        app.state.tracing = make_tracing(enabled=told.enabled, service=told.service_name, process="service")
         app.state.read_state = state_of(router)
         app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
         app.state.page_sessions = PageSessions(router.database)
@@ -130,6 +135,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
             app.state.read_state.close()
             app.state.reads.close()
             await asyncio.to_thread(router.close)
+            await asyncio.to_thread(app.state.tracing.close)
 
     app = _Service(
         title="RagBandit",
@@ -159,7 +165,8 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     app.add_middleware(AccessMiddleware, state=app.state)
     app.add_middleware(LimitsMiddleware, state=app.state)
     app.add_middleware(PageMiddleware, state=app.state)
-    app.add_middleware(OpenAIErrors)  # the last: what every other layer refuses is said in OpenAI's shape there
+    app.add_middleware(OpenAIErrors)  # what every other layer refuses is said in OpenAI's shape there
+    app.add_middleware(RequestMiddleware, state=app.state)  # the outermost: it names the request for all of them
     return app
 
 
@@ -227,5 +234,6 @@ def _add_errors(app: FastAPI) -> None:
                 remedy="try again; if it stays, read the log of the service",
             ),
             status_code=500,
+            headers={"x-request-id": str(request.scope.get(SCOPE_ID, ""))},
         )
         return unforeseen_reply(request.scope, reply)

@@ -19,6 +19,7 @@ from ragbandit.router.api.security.feedback_tokens import (
     signed,
 )
 from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.api.tracing import tell_feedback
 from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import checked_rater, made_feedback
@@ -111,6 +112,7 @@ async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
     await _check_votes(request, made)
     receipt = await awaited(request, router.submit_feedback(made), what="token")
     count_feedback(request, made, receipt)
+    await tell_feedback(request, [(made, receipt)])
     return JsonReply(receipt_json(receipt), status_code=202)
 
 

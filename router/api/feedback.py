@@ -15,6 +15,7 @@ from ragbandit.router.api.schemas.reply_types import BatchReply, ErrorReply, Rec
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, receipt_json
 from ragbandit.router.api.security.ownership import check_owner, strangers
+from ragbandit.router.api.tracing import tell_feedback
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.idempotency import unknown_decision
@@ -49,6 +50,7 @@ def add_feedback(app: FastAPI) -> None:
         await _take_quota(request, items=1)
         receipt = await awaited(request, router_of(request).submit_feedback(made), what="feedback_id")
         count_feedback(request, made, receipt)
+        await tell_feedback(request, [(made, receipt)])
         return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
     @app.post(
@@ -72,9 +74,10 @@ def add_feedback(app: FastAPI) -> None:
         # Taken as one: a batch is not refused halfway.
         futures = router_of(request).submit_feedback_batch(sound)
         results = await awaited_all(request, futures, what="feedback_id")
-        for accepted, result in zip(sound, results, strict=True):
-            if isinstance(result, Receipt):
-                count_feedback(request, accepted, result)
+        taken = [(each, told) for each, told in zip(sound, results, strict=True) if isinstance(told, Receipt)]
+        for accepted, receipt in taken:
+            count_feedback(request, accepted, receipt)
+        await tell_feedback(request, taken)
         replies: list[ReceiptReply | ErrorReply] = []
         kept = iter(results)
         for item in made:

@@ -27,10 +27,13 @@ from ragbandit.router.api.schemas.reply_types import ErrorReply, RouteBatchReply
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
 from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
+from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.router.serving.field_checks import checked_text
 from ragbandit.router.serving.link_checks import MAX_LINKS
 from ragbandit.router.storage.decision_links import LINKS, links_of, trace_links
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.router.telemetry.tracing import Span
 from ragbandit.router.types import ArmName, Budget, Caller, Decision, DecisionId, Query, RunBy
 from ragbandit.router.types import Message as Said
 
@@ -88,10 +91,11 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     router = router_of(request)
     asked = await _questions(request, [_item_query(request, item) for item in items])
     asked = await _within_quotas(request, asked)
-    sound = [query for query in asked if isinstance(query, Query)]
+    sound, spans = _spanned(request, [query for query in asked if isinstance(query, Query)])
     began = time.perf_counter()
     futures = router.submit_many(sound) if sound else []
     found = await awaited_all(request, futures, what="decision_id")
+    _end_spans(spans, found)
     seconds, results = time.perf_counter() - began, iter(found)
     replies: list[RouteReply | ErrorReply] = []
     for query in asked:
@@ -105,6 +109,27 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
         else:
             raise result
     return replies
+
+
+def _spanned(request: Request, asked: list[Query]) -> tuple[list[Query], list[Span]]:
+    """Each question in a span of its own, where telemetry is on."""
+    tracing = tracing_of(request)
+    spans = (
+        [tracing.begin(names.DECIDE, attributes=asked_attributes(each)) for each in asked] if tracing.enabled else []
+    )
+    placed = [
+        in_trace(request, each, span=span) for each, span in zip(asked, spans or [Span()] * len(asked), strict=True)
+    ]
+    return placed, spans
+
+
+def _end_spans(spans: Sequence[Span], found: Sequence[Decision | BaseException]) -> None:
+    for span, result in zip(spans, found, strict=False):
+        if isinstance(result, Decision):
+            span.set(decided_attributes(result))
+        else:
+            span.fail(type(result).__name__)
+        span.end()
 
 
 async def _within_quotas(
@@ -235,7 +260,13 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
         query = _traced(query, request.headers.get("traceparent"))
     quotas: Quotas = request.app.state.quotas
     await quotas.take("decisions", tenant=query.tenant)
-    decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
+    tracing = tracing_of(request)
+    told = asked_attributes(query) if tracing.enabled else {}
+    with tracing.span(names.DECIDE, attributes=told) as span:
+        query = in_trace(request, query, span=span)
+        decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
+        if tracing.enabled:
+            span.set(decided_attributes(decision))
     seconds = time.perf_counter() - began
     request.app.state.metrics.decided(decision, seconds=seconds)
     note_owner(request, decision)

@@ -95,12 +95,14 @@ def _add_serve(app: typer.Typer, *, check: "Check") -> None:
         from ragbandit.router.serving.setup.data_dir import narrow_data_dir
         from ragbandit.router.serving.setup.exposure import check_exposure
         from ragbandit.router.serving.setup.requirements import check_port
+        from ragbandit.router.telemetry.logs import set_log_format
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # too early is no reason to die
         with failing_well():
             listen_on(host=host, port=port)
             loaded = configuration.load(config)
             settings = loaded.settings
+            set_log_format(settings.log.format)
             check(settings)
             check_policy(settings)
             if ServiceProcess.of_environment() is None:  # it is held for the others

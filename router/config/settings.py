@@ -23,6 +23,7 @@ from ragbandit.router.config.sections import (
     Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
+from ragbandit.router.config.telemetry import TelemetrySettings
 
 __all__ = [
     "COLD_START_SHARE",
@@ -45,6 +46,7 @@ __all__ = [
     "RolloutSettings",
     "ServerSettings",
     "Settings",
+    "TelemetrySettings",
     "TenantSettings",
     "WeightSettings",
     "WorkerSettings",
@@ -161,7 +163,7 @@ class HealthSettings(_Section):
 
 
 class LogSettings(_Section):
-    """What decisions and outcomes keep of texts."""
+    """What decisions and outcomes keep of texts, and the form of the processes' log."""
 
     #: full: questions, contexts, answers, traces and messages of errors; hash: the question's sha256 alone; none: none.
     #: Of a context the keys that `context` declares are kept in any case, since they are learned from.
@@ -170,6 +172,8 @@ class LogSettings(_Section):
     #: characters of every passage shown to the model that an outcome keeps among its sources; 0: ids, titles and
     #: addresses alone. Without texts (`text`) no sources are kept
     source_chars: Annotated[int, Field(ge=0, le=100_000)] = 2000
+    #: lines of the processes' own log: text for people, or one JSON object in a line, for what collects logs
+    format: Literal["text", "json"] = "text"
 
 
 class WorkerSettings(_Section):
@@ -226,6 +230,7 @@ class Settings(_Section):
     rollout: RolloutSettings = RolloutSettings()
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     #: tenant -> its quotas; "default" are those of every tenant that has none of its own
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()

@@ -5,9 +5,11 @@ transaction and are never changed. A value may stand for several decisions: a tr
 asked, a message that was sent twice. What is known of it tells them apart; see `Linked`.
 """
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -15,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal, select, tuple_
 from sqlalchemy import text as sql
 
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decision_links, decisions
 from ragbandit.router.types import Decision, Json
 
@@ -28,6 +31,7 @@ __all__ = [
     "links_of",
     "named_ids",
     "trace_links",
+    "traces_of",
     "write_links",
 ]
 
@@ -168,6 +172,24 @@ def decisions_named(connection: Connection, values: Sequence[str]) -> dict[str, 
         for row in rows:
             one = Linked(decision_id=row.id, tenant=row.tenant, made_at=row.made_at)
             found.update({value: one for value in asked[row.id] if value not in found or value == row.id})
+    return found
+
+
+def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
+    """What the edge knew of the requests of these decisions, among it their places in traces; of those that know some.
+
+    Raises StoreError.
+    """
+    wanted, found = list(ids), dict[str, Mapping[str, Json]]()
+    with database.read() as connection:
+        for start in range(0, len(wanted), _BATCH):
+            some = decisions.c.id.in_(wanted[start : start + _BATCH])
+            rows = connection.execute(
+                select(decisions.c.id, decisions.c.request).where(some, decisions.c.request.is_not(None))
+            )
+            for row in rows:
+                with suppress(ValueError):  # a damaged row is `verify`'s matter
+                    found[row.id] = json.loads(row.request).get("edge", {})
     return found
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.judgements import Claim, Judgements, Spent
+from ragbandit.router.telemetry.carriers import carrier_of
+from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.router.types import DecisionId, Feedback, FeedbackId, Json
 from ragbandit.workers.judging.judge import CALLS, Judge, NoVerdict, ServerFailed, Suspicious, Verdict
 from ragbandit.workers.store_outage import StoreOutage
@@ -100,6 +102,8 @@ def judge(context: "Context", decision_id: str) -> None:
         return
     feedback, spent = _judged(context, judging, claim, record=record)
     if feedback is not None and _keep(context, judging, claim, feedback=feedback, spent=spent):
+        carrier = carrier_of(record.decision.query.request)
+        tell_evaluation(context.tracing, feedback, late=False, carrier=carrier)
         log.info("judged", extra={"action": "judge", "decision": claim.decision_id, "score": feedback.value})
         context.notifier.notify_learner()
 

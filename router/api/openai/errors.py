@@ -8,12 +8,12 @@ import json
 import re
 from typing import Any, ClassVar, Final
 
-import uuid_utils
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.errors import InvalidInput, NotFound
+from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of
 
 __all__ = ["ModelNotFound", "OpenAIErrors", "Unsupported", "as_openai_error", "is_openai_path", "unforeseen_reply"]
 
@@ -27,7 +27,6 @@ _CODES: Final = {
     "RATE_LIMITED": "rate_limit_exceeded",
 }
 _TYPES: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class ModelNotFound(NotFound):
@@ -74,7 +73,7 @@ def unforeseen_reply(scope: Scope, reply: JsonReply) -> JsonReply:
 
 
 class OpenAIErrors:
-    """Middleware, the outermost: on OpenAI's paths errors are in its shape, and every reply has x-request-id."""
+    """Middleware: on OpenAI's paths errors are in its shape, and every reply has x-request-id."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -130,8 +129,5 @@ def _error_in(body: bytes) -> dict[str, Any] | None:
 
 
 def _request_id(scope: Scope) -> str:
-    """The id that the caller sent as x-request-id, if it is one, or else a new one."""
-    for name, value in scope["headers"]:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(sent := value.decode("latin-1")):
-            return str(sent)
-    return f"req_{uuid_utils.uuid7().hex}"
+    """The id of the request."""
+    return str(scope.get(SCOPE_ID) or request_id_of(scope["headers"]))

@@ -107,6 +107,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "waiting_for": "What has to be reported before the feedback can be learned; null if nothing.",
         "question": "The question that was decided on: as it was sent, or rewritten to stand alone.",
         "RouteReply.question": "The question that was decided on, where messages came with the one that was sent.",
+        "trace_id": "The trace that the decision is in, 32 hex digits; only where telemetry is on.",
         "decisions": "The newest decisions, the oldest of them first.",
         "more": "Whether there are older ones.",
         "sticky": "Where it stayed on the arm of an earlier turn: that decision, its place, of how many; else null.",

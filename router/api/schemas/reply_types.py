@@ -87,6 +87,7 @@ class RouteReply(DecisionFields):
 
     route_ms: float
     question: NotRequired[str]
+    trace_id: NotRequired[str]
 
 
 class RouteBatchReply(TypedDict):

@@ -46,6 +46,7 @@ from ragbandit.router.serving.state import LagPercentiles, RouterState
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.storage.sessions import TurnRecord
+from ragbandit.router.telemetry.carriers import trace_id_of
 from ragbandit.router.types import (
     STICKY,
     Cost,
@@ -152,12 +153,14 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
 
 def headers(decision: Decision) -> dict[str, str]:
     """The decision's main facts as HTTP headers, for callers that do not read the body."""
+    trace = trace_id_of(decision.query.request)
     return {
         "x-ragbandit-decision-id": decision.id,
         "x-ragbandit-strategy": decision.arm,
         "x-ragbandit-policy-version": decision.version,
         "x-ragbandit-propensity": repr(decision.propensity),
         "x-ragbandit-explored": str(decision.explored).lower(),
+        **({} if trace is None else {"x-ragbandit-trace-id": trace}),
     }
 
 
@@ -181,6 +184,8 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
     made = cast(RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
     if decision.query.asked is not None:
         made["question"] = decision.query.text
+    if (trace := trace_id_of(decision.query.request)) is not None:
+        made["trace_id"] = trace
     return made
 
 

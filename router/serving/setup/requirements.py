@@ -24,10 +24,17 @@ def check_packages(settings: Settings) -> None:
         url = make_url(settings.database_url)
         if url.get_backend_name() == "postgresql" and importlib.util.find_spec(url.get_driver_name()) is None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
+    if settings.telemetry.enabled and not _has_telemetry():
+        raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     if settings.encoder.model != "hashing":
         for name in _ENCODER_PACKAGES:
             if importlib.util.find_spec(name) is None:
                 raise missing_package(name, extra="models", field="encoder.model")
+
+
+def _has_telemetry() -> bool:
+    found = importlib.util.find_spec("opentelemetry") is not None  # a part of it may come with FastAPI
+    return found and importlib.util.find_spec("opentelemetry.sdk") is not None
 
 
 def check_port(server: ServerSettings) -> None:

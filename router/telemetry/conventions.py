@@ -1,0 +1,63 @@
+"""Names of spans, attributes and events, as literals in one place.
+
+Those of OpenTelemetry were read on 2026-11-20: HTTP of semantic conventions 1.45, and GenAI of the repository
+semantic-conventions-genai, all of which is in development and may be renamed. The constants of OpenTelemetry's own
+packages for GenAI are deprecated as moved, so that none of them is used here. Those of OpenInference are of 0.1.42.
+docs/telemetry.md says what each means; a test compares the two.
+"""
+
+from typing import Final
+
+# ---------------------------------------------------------------------------------------------------------------- HTTP
+HTTP_METHOD: Final = "http.request.method"
+HTTP_ROUTE: Final = "http.route"
+HTTP_STATUS: Final = "http.response.status_code"
+URL_SCHEME: Final = "url.scheme"
+ERROR_TYPE: Final = "error.type"
+
+# --------------------------------------------------------------------------------------------------------------- GenAI
+OPERATION: Final = "gen_ai.operation.name"
+WORKFLOW: Final = "gen_ai.workflow.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+DATA_SOURCE: Final = "gen_ai.data_source.id"
+TOP_K: Final = "gen_ai.retrieval.top_k"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+RESPONSE_ID: Final = "gen_ai.response.id"
+EVALUATION: Final = "gen_ai.evaluation.name"
+EVALUATION_SCORE: Final = "gen_ai.evaluation.score.value"
+# texts: only where their capture is on
+QUERY_TEXT: Final = "gen_ai.retrieval.query.text"
+DOCUMENTS: Final = "gen_ai.retrieval.documents"
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+
+#: the event of a judgement: a log record in the trace of the decision
+EVALUATION_RESULT: Final = "gen_ai.evaluation.result"
+
+# ------------------------------------------------------------------------------------------------------- OpenInference
+SPAN_KIND: Final = "openinference.span.kind"
+
+# ---------------------------------------------------------------------------------------------------------------- ours
+DECIDE: Final = "ragbandit.decide"
+DECISION_ID: Final = "ragbandit.decision.id"
+DECISION_ARM: Final = "ragbandit.decision.arm"
+DECISION_PROPENSITY: Final = "ragbandit.decision.propensity"
+DECISION_EXPLORED: Final = "ragbandit.decision.explored"
+DECISION_POLICY: Final = "ragbandit.decision.policy"
+DECISION_VERSION: Final = "ragbandit.decision.policy.version"
+DECISION_DEGRADED: Final = "ragbandit.decision.degraded"
+REQUEST_ID: Final = "ragbandit.request.id"
+PURPOSE: Final = "ragbandit.purpose"
+PASSAGES: Final = "ragbandit.passages"
+ATTEMPT: Final = "ragbandit.attempt"
+STATUS: Final = "ragbandit.outcome.status"
+STOP_REASON: Final = "ragbandit.outcome.stop_reason"
+STEPS: Final = "ragbandit.outcome.steps"
+DOLLARS: Final = "ragbandit.outcome.dollars"
+FEEDBACK_SOURCE: Final = "ragbandit.feedback.source"
+FEEDBACK_LATE: Final = "ragbandit.feedback.late"
+PROCESS: Final = "ragbandit.process"

@@ -1,0 +1,177 @@
+"""Tracing by OpenTelemetry's SDK, sent by OTLP over HTTP.
+
+Where to is told by OpenTelemetry's own variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on). The providers are this
+package's own and not the process's global ones: a library that is instrumented elsewhere does not find them.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from ragbandit.router.errors import missing_package
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.router.telemetry.tracing import Attribute, Span, SpanKind, Tracing
+
+try:
+    from opentelemetry import trace
+    from opentelemetry._logs import SeverityNumber
+    from opentelemetry.context import Context
+    from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk._logs import LoggerProvider
+    from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ImportError as error:
+    raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled") from error
+
+__all__ = ["OpenTelemetry", "open_telemetry"]
+
+#: OpenTelemetry's own name and values for the capture of texts
+_CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_NOTHING: Final[Mapping[str, Attribute | None]] = {}
+_SCOPE: Final = "ragbandit"
+#: what is left when a process ends is sent within that long, milliseconds
+_FLUSH_MS: Final = 3_000
+#: longest tracestate that is kept with a decision, characters: W3C asks for 512 at least
+_TRACESTATE: Final = 512
+#: longest text in an attribute, characters
+_LONGEST_TEXT: Final = 20_000
+_KINDS: Final = {
+    "internal": trace.SpanKind.INTERNAL,
+    "server": trace.SpanKind.SERVER,
+    "client": trace.SpanKind.CLIENT,
+}
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+
+
+def _told(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
+    return {
+        name: value[:_LONGEST_TEXT] if isinstance(value, str) else value
+        for name, value in attributes.items()
+        if value is not None
+    }
+
+
+class _Span(Span):
+    def __init__(self, span: trace.Span) -> None:
+        self.span = span
+
+    @property
+    def carrier(self) -> Mapping[str, str]:
+        """As of Span."""
+        found: dict[str, str] = {}
+        _PROPAGATOR.inject(found, context=trace.set_span_in_context(self.span))
+        if len(found.get("tracestate", "")) > _TRACESTATE:
+            del found["tracestate"]
+        return found
+
+    def set(self, attributes: Mapping[str, Attribute | None]) -> None:
+        """As of Span."""
+        self.span.set_attributes(_told(attributes))
+
+    def rename(self, name: str) -> None:
+        """As of Span."""
+        self.span.update_name(name)
+
+    def fail(self, error_type: str) -> None:
+        """As of Span."""
+        self.span.set_attribute(names.ERROR_TYPE, error_type)
+        self.span.set_status(trace.StatusCode.ERROR)
+
+    def end(self) -> None:
+        """As of Span."""
+        self.span.end()
+
+
+class OpenTelemetry(Tracing):
+    """Spans and events of one process."""
+
+    enabled = True
+
+    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:
+        capture = os.environ.get(_CAPTURE, "NO_CONTENT").strip().upper()
+        self.texts_in_spans = capture in ("SPAN_ONLY", "SPAN_AND_EVENT")
+        self._tracers, self._loggers = tracers, loggers
+        self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
+
+    def begin(
+        self,
+        name: str,
+        *,
+        kind: SpanKind = "internal",
+        attributes: Mapping[str, Attribute | None] = _NOTHING,
+        parent: Mapping[str, str] | None = None,
+        link: Mapping[str, str] | None = None,
+    ) -> Span:
+        """As of Tracing."""
+        context, links = _context(parent), []
+        if link is not None:
+            context = Context()
+            linked = trace.get_current_span(_context(link)).get_span_context()
+            links = [trace.Link(linked)] if linked.is_valid else []
+        told = _told(attributes)
+        return _Span(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=told, links=links))
+
+    @contextmanager
+    def span(
+        self,
+        name: str,
+        *,
+        kind: SpanKind = "internal",
+        attributes: Mapping[str, Attribute | None] = _NOTHING,
+        parent: Mapping[str, str] | None = None,
+        link: Mapping[str, str] | None = None,
+    ) -> Iterator[Span]:
+        """As of Tracing."""
+        made = self.begin(name, kind=kind, attributes=attributes, parent=parent, link=link)
+        assert isinstance(made, _Span)
+        try:
+            # No exception is recorded: its message may hold a question.
+            with trace.use_span(made.span, record_exception=False, set_status_on_exception=False):
+                yield made
+        except BaseException as error:
+            made.fail(type(error).__name__)
+            raise
+        finally:
+            made.end()
+
+    def event(
+        self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
+    ) -> None:
+        """As of Tracing."""
+        self._logger.emit(
+            event_name=name,
+            severity_number=SeverityNumber.INFO,
+            attributes=_told(attributes),
+            context=_context(parent),
+        )
+
+    def close(self) -> None:
+        """Send what is left, and end the threads."""
+        for provider in (self._tracers, self._loggers):
+            provider.force_flush(_FLUSH_MS)
+            provider.shutdown()
+
+
+def _context(carrier: Mapping[str, str] | None) -> Context | None:
+    """The context of W3C headers; None: the current one."""
+    return None if carrier is None else _PROPAGATOR.extract(carrier, context=Context())
+
+
+def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
+    """The tracing of this process; its threads send in the background, and drop what does not fit into their queues."""
+    import ragbandit
+
+    known: dict[str, Any] = {"service.version": ragbandit.__version__, names.PROCESS: process}
+    if not os.environ.get("OTEL_SERVICE_NAME"):
+        known["service.name"] = service
+    resource = Resource.create(known)
+    tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+    loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
+    tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
+    return OpenTelemetry(tracers=tracers, loggers=loggers)

@@ -1,0 +1,39 @@
+"""Tracing into memory."""
+
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from ragbandit.router.telemetry.otel import OpenTelemetry
+
+__all__ = ["Memory"]
+
+
+class Memory:
+    """A tracing, and what it was told."""
+
+    def __init__(self) -> None:
+        self._spans, self._events = InMemorySpanExporter(), InMemoryLogRecordExporter()
+        tracers, loggers = TracerProvider(), LoggerProvider()
+        tracers.add_span_processor(SimpleSpanProcessor(self._spans))
+        loggers.add_log_record_processor(SimpleLogRecordProcessor(self._events))
+        self.tracing = OpenTelemetry(tracers=tracers, loggers=loggers)
+
+    @property
+    def spans(self):
+        return self._spans.get_finished_spans()
+
+    def span(self, name):
+        (found,) = (span for span in self.spans if span.name == name)
+        return found
+
+    @property
+    def events(self):
+        return [each.log_record for each in self._events.get_finished_logs()]
+
+    def texts(self) -> str:
+        """Every name and attribute that was told."""
+        spans = [f"{span.name} {dict(span.attributes)} {span.status.description} {span.events}" for span in self.spans]
+        return "\n".join([*spans, *(f"{each.event_name} {each.body} {dict(each.attributes)}" for each in self.events)])

@@ -1,0 +1,24 @@
+"""The names of spans and attributes: those of the code and those of the page are the same."""
+
+import re
+from pathlib import Path
+
+from ragbandit.router.telemetry import conventions
+
+PAGE = Path(__file__).parents[4] / "docs" / "telemetry.md"
+ROOMS = ("router/api/tracing.py", "router/telemetry/evaluations.py", "router/telemetry/otel.py", "workers/tracing.py")
+
+
+def test_the_page_lists_every_name():
+    """The table of docs/telemetry.md has each literal of the code once, and no other."""
+    listed = re.findall(r"^\| `([a-z_.]+)` \|", PAGE.read_text("utf-8"), flags=re.M)
+    names = [value for name, value in vars(conventions).items() if name.isupper()]
+    assert sorted(listed) == sorted(names)
+
+
+def test_every_name_is_used():
+    """No literal is left over."""
+    root = PAGE.parents[1]
+    text = "".join((root / room).read_text("utf-8") for room in (*ROOMS, "router/api/routing.py"))
+    unused = [name for name in vars(conventions) if name.isupper() and not re.search(rf"\bnames\.{name}\b", text)]
+    assert unused == []

@@ -1,0 +1,60 @@
+"""Log lines: one JSON object in a line, with the ids that are bound, and without secrets."""
+
+import json
+import logging
+import math
+
+from ragbandit.router.telemetry.logs import JsonLines, TextLines, WithIds, bound, set_log_format
+
+
+def line(message="done", *, form=None, error=None, **facts):
+    record = logging.LogRecord("ragbandit.x", logging.INFO, "f", 1, message, (), error)
+    record.__dict__ |= facts
+    assert WithIds().filter(record)
+    return (form or JsonLines()).format(record)
+
+
+def test_a_line_is_one_json_object():
+    """Time, level, logger and message come first; facts keep their numbers, other values are texts."""
+    text = line("two\nlines", action="answer", times=3, share=0.5, nan=math.nan, arms=("a", "b"))
+    assert "\n" not in text
+    found = json.loads(text)
+    assert list(found)[:4] == ["time", "level", "logger", "message"]
+    assert found["message"] == "two\nlines"
+    assert (found["times"], found["share"], found["nan"], found["arms"]) == (3, 0.5, "nan", "('a', 'b')")
+    assert found["time"].endswith("Z")
+
+
+def test_bound_ids_are_in_every_line():
+    """Ids of request, decision and trace stand in each line of the block, the inner ones with the outer."""
+    with bound(request="r1"), bound(decision="d1", trace="t1"):
+        assert json.loads(line()) | {"request": "r1", "decision": "d1", "trace": "t1"} == json.loads(line())
+        assert json.loads(line(decision="d2"))["decision"] == "d2"
+        assert "request=r1" in line(form=TextLines())
+    assert "request" not in json.loads(line())
+
+
+def test_secrets_are_in_no_line():
+    """Neither in the message, nor in a fact, nor in a traceback."""
+    try:
+        raise ValueError("https://user:hunter2@host/")
+    except ValueError as error:
+        text = line("at https://user:hunter2@host", error=(ValueError, error, None), url="redis://:hunter2@host")
+    assert "hunter2" not in text
+    assert "ValueError" in json.loads(text)["exception"]
+
+
+def test_the_form_can_be_changed():
+    """Handlers with one of our forms get the other; those of others stay."""
+    root = logging.getLogger()
+    ours, theirs = logging.NullHandler(), logging.NullHandler()
+    ours.setFormatter(TextLines())
+    root.addHandler(ours)
+    root.addHandler(theirs)
+    try:
+        set_log_format("json")
+        assert isinstance(ours.formatter, JsonLines)
+        assert theirs.formatter is None
+    finally:
+        root.removeHandler(ours)
+        root.removeHandler(theirs)

@@ -1,5 +1,7 @@
 """Tracing into memory."""
 
+import time
+
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.sdk.trace import TracerProvider
@@ -25,7 +27,15 @@ class Memory:
     def spans(self):
         return self._spans.get_finished_spans()
 
+    def wait(self, *names):
+        """A span may end after the reply is there: wait for those with these names."""
+        give_up = time.monotonic() + 10
+        while not set(names) <= {span.name for span in self.spans}:
+            assert time.monotonic() < give_up, [span.name for span in self.spans]
+            time.sleep(0.01)
+
     def span(self, name):
+        self.wait(name)
         (found,) = (span for span in self.spans if span.name == name)
         return found
 

@@ -1,19 +1,16 @@
 """Chances: where the probability of every arm came from, and what was drawn."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Final
 
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.policies.conservative.restraint import INCUMBENT, configured_floor
 from ragbandit.router.policies.draw import raised_floors
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
-from ragbandit.router.types import IMPORTED, STICKY, Decision, Json
+from ragbandit.router.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
 
-__all__ = ["CANDIDATE", "chances_of", "draw_of", "mapping_of", "numbers_of"]
-
-#: the key of a decision's facts that says what part a version on trial had in it
-CANDIDATE: Final = "candidate"
+__all__ = ["chances_of", "draw_of", "mapping_of", "numbers_of"]
 
 
 def draw_of(decision: Decision) -> DrawShown:
@@ -81,33 +78,42 @@ def _trial(decision: Decision) -> tuple[list[float], list[float]] | None:
 
 def _parts(decision: Decision) -> list[dict[str, float]]:
     """The parts of every arm's probability, those that are 0 left out."""
-    if STICKY in decision.facts or IMPORTED in decision.facts or not decision.pmf:
+    if STICKY in decision.facts or KILLED in decision.facts or decision.query.forced:
+        return [{"given": p} for p in decision.pmf]
+    if IMPORTED in decision.facts or not decision.pmf:
         return [{"policy": p} for p in decision.pmf]
-    trial, weight = _trial(decision), mapping_of(decision.facts.get(CANDIDATE)).get("weight")
+    said, trial = mapping_of(decision.facts.get(CANDIDATE)), _trial(decision)
+    weight, floor, added = said.get("weight"), said.get("floor"), said.get("added")
     if trial is None or not isinstance(weight, int | float):
-        return _of_one_policy(decision, decision.pmf)
+        return _of_one_policy(decision, decision.arms, decision.pmf, floor=configured_floor(decision))
     champion, candidate = trial
+    count = len(champion) - (len(added) if isinstance(added, list) else 0)  # those of the candidate alone come last
+    floor = configured_floor(replace(decision, floor=float(floor) if isinstance(floor, int | float) else 0.0))
+    own_parts = _of_one_policy(decision, decision.arms[:count], champion[:count], floor=floor)
+    own_parts += [{} for _ in champion[count:]]
     found = []
-    for own, theirs in zip(_of_one_policy(decision, champion), candidate, strict=True):
+    for own, theirs in zip(own_parts, candidate, strict=True):
         scaled = {name: (1.0 - weight) * part for name, part in own.items()}
         found.append(scaled | ({"candidate": weight * theirs} if weight * theirs > 0.0 else {}))
     return found
 
 
-def _of_one_policy(decision: Decision, pmf: Sequence[float]) -> list[dict[str, float]]:
+def _of_one_policy(
+    decision: Decision, arms: Sequence[ArmName], pmf: Sequence[float], *, floor: float
+) -> list[dict[str, float]]:
     """As `with_floor` and `held_back` have put them together, taken apart again."""
     count = len(pmf)
     held = mapping_of(decision.facts.get(INCUMBENT))
     share, incumbent = held.get("share"), held.get("arm") if held.get("arm") in decision.arms else None
     share = float(share) if isinstance(share, int | float) and incumbent is not None else 1.0
-    floor = min(configured_floor(decision), 1.0 / count)
+    floor = min(floor, 1.0 / count)
     room = 1.0 - count * floor
     raised = raised_floors(decision.facts) or {}
-    more = [max(0.0, float(raised.get(arm, 0.0)) - floor) for arm in decision.arms]
+    more = [max(0.0, float(raised.get(arm, 0.0)) - floor) for arm in arms]
     wanted = sum(more)
     scale = 1.0 if wanted <= room else room / wanted
     found = []
-    for arm, p, cold in zip(decision.arms, pmf, more, strict=False):
+    for arm, p, cold in zip(arms, pmf, more, strict=True):
         fixed = {
             "floor": share * floor,
             "cold_start": share * scale * cold,

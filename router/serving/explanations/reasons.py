@@ -1,20 +1,31 @@
 """Reasons: why this arm, in plain sentences."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ragbandit.router.policies.conservative.restraint import INCUMBENT
-from ragbandit.router.serving.explanations.chances import CANDIDATE, mapping_of
+from ragbandit.router.serving.explanations.chances import mapping_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.serving.service import REBUILDING
-from ragbandit.router.types import STICKY, ArmName, Decision
+from ragbandit.router.types import CANDIDATE, KILLED, STICKY, ArmName, Decision, Json
 
 __all__ = ["OWN_FACTS", "excluded_of", "reasons_of"]
 
 #: facts that an explanation tells in its own words
 OWN_FACTS: Final = frozenset(
-    {CANDIDATE, INCUMBENT, EXCLUDED_ARMS, REBUILDING, STICKY, "cold_start_floor", "data_floor", "quality", "cost"}
+    {
+        CANDIDATE,
+        KILLED,
+        INCUMBENT,
+        EXCLUDED_ARMS,
+        REBUILDING,
+        STICKY,
+        "cold_start_floor",
+        "data_floor",
+        "quality",
+        "cost",
+    }
     | {"weight", "erased"}
 )
 #: how a part of a probability is called
@@ -24,6 +35,7 @@ _PARTS: Final = {
     "cold_start": "the higher floor of a new arm",
     "incumbent": "the incumbent's share",
     "candidate": "the candidate",
+    "given": "what was settled before any draw",
 }
 
 
@@ -54,6 +66,11 @@ def _given(decision: Decision, *, draw: DrawShown) -> Iterator[str]:
             f"Turn {sticky.get('turn')} of {sticky.get('turns')} of the conversation stays on {decision.arm}, which "
             f"decision {sticky.get('first')} drew. It is no draw of its own."
         )
+    killed = mapping_of(decision.facts.get(KILLED))
+    if killed:
+        pinned = killed.get("arm")
+        here = "" if pinned == decision.arm else f", which this question does not allow, so that {decision.arm} plays"
+        yield f"The kill switch was on with the arm {pinned} pinned{here}: no policy was asked, and nothing was drawn."
     if decision.query.forced:
         yield f"The caller chose {decision.arm}: nothing was drawn, and nothing is learned from it."
 
@@ -63,7 +80,7 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
     if drawn is None:
         yield f"The row does not fit together: {draw.fault}."
         return
-    if STICKY in decision.facts or decision.query.forced:
+    if STICKY in decision.facts or KILLED in decision.facts or decision.query.forced:
         return
     if len(arms) == 1:
         yield f"{drawn.arm} was the only arm on offer, so it had probability 1."
@@ -117,20 +134,23 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
 
 
 def _of_versions(decision: Decision, *, arms: Sequence[ArmChance]) -> Iterator[str]:
-    facts = mapping_of(decision.facts.get(CANDIDATE))
-    if not facts:
-        return
+    first = mapping_of(decision.facts.get(CANDIDATE))
+    others = first.get("others")
+    for facts in (first, *(map(mapping_of, others) if isinstance(others, list) else ())):
+        if facts:
+            yield _of_version(facts, drawn=next((arm for arm in arms if arm.drawn), None))
+
+
+def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
     name, weight = facts.get("version"), facts.get("weight")
-    drawn = next((arm for arm in arms if arm.drawn), None)
     if facts.get("fault"):
-        yield f"The candidate {name} could not say what it would do: {facts['fault']}."
-    elif facts.get("state") == "canary" and isinstance(weight, int | float):
+        return f"The candidate {name} had no part in the draw: {facts['fault']}."
+    if facts.get("state") == "canary" and isinstance(weight, int | float):
         told = ""
         if drawn is not None and drawn.champion is not None and drawn.candidate is not None:
             told = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
-        yield f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{told}."
-    else:
-        yield f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
+        return f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{told}."
+    return f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
 
 
 def _of_the_offer(decision: Decision) -> Iterator[str]:

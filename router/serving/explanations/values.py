@@ -30,7 +30,7 @@ class ArmChance:
     arm: ArmName
     #: in [0, 1], what was drawn from
     probability: float
-    #: its parts: "policy", "floor", "cold_start", "incumbent", "candidate"; they add up to `probability`
+    #: its parts: "policy", "floor", "cold_start", "incumbent", "candidate", "given"; they add up to `probability`
     parts: Mapping[str, float]
     #: the policy's value, in units of reward; None: it has none
     score: float | None

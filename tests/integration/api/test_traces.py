@@ -106,6 +106,7 @@ def test_probes_have_no_span_and_every_reply_has_an_id(service, memory):
     """What is asked all the time is not traced; every reply has the caller's request id, or a new one."""
     for path in ("/health", "/ready", "/metrics", "/v1/status"):
         assert service.http.get(path, headers={"x-request-id": "mine:1"}).headers["x-request-id"] == "mine:1"
+    memory.wait("GET /v1/status")
     assert [span.name for span in memory.spans] == ["GET /v1/status"]
     made = [service.http.get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"] for _ in range(2)]
     assert made[0] != made[1] != "a b"

@@ -16,7 +16,7 @@ __all__ = ["EXPLANATION_FIELDS", "ExplanationReply", "explanation_json"]
 EXPLANATION_FIELDS: Final[Mapping[str, str]] = {
     "ChanceReply.arm": "An arm that was offered.",
     "ChanceReply.probability": "The probability that it was drawn with, floors included.",
-    "ChanceReply.parts": "Where that came from: policy, floor, cold_start, incumbent, candidate, given; they add up to it.",
+    "ChanceReply.parts": "Its parts: policy, floor, cold_start, incumbent, candidate, given; they add up to it.",
     "ChanceReply.score": "The policy's value of it, in units of reward; null if it has none.",
     "ChanceReply.quality": "The quality that the policy expected; null where it keeps none apart.",
     "ChanceReply.cost": "The cost that the policy expected; null where it keeps none apart.",

@@ -178,8 +178,9 @@ def written(world, make_decision, *, draws=True, **changes):
         ({"facts": {"candidate": {"version": "v2", "state": "shadow", "pmf": [1, 0, 0]}}}, "v2 was in the shadow"),
         (
             {"facts": {"candidate": {"version": "v2", "fault": "it raised"}}},
-            "v2 could not say what it would do: it raised",
+            "v2 had no part in the draw: it raised",
         ),
+        ({"facts": {"killed": {"arm": "multi_step", "revision": 3}}}, "kill switch was on with the arm multi_step"),
         ({"facts": {"candidate": "nonsense", "incumbent": [], "quality": "x", "cost": [1]}}, "probability"),
     ],
 )
@@ -192,12 +193,24 @@ def test_reasons(make_world, make_decision, changes, said):
 def test_a_canary_tells_both_parts(make_world, make_decision):
     """Of the mixture that was drawn from, champion and candidate are told apart, and the parts add up."""
     champion, candidate = [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]
-    facts = {"version": "v2", "state": "canary", "weight": 0.25, "pmf": candidate, "champion": champion}
+    facts = {"version": "v2", "state": "canary", "weight": 0.25, "pmf": candidate, "champion": champion, "floor": 0.04}
+    facts["others"] = [{"version": "v3", "state": "shadow", "pmf": candidate}]
     explained = written(make_world(), make_decision, facts={"candidate": facts})
+    assert [arm.parts["floor"] for arm in explained.arms] == pytest.approx([0.03, 0.03, 0.03])
+    assert any("v3 was in the shadow" in reason for reason in explained.reasons)
     assert [arm.champion for arm in explained.arms] == champion
     assert [arm.parts["candidate"] for arm in explained.arms] == pytest.approx([0.05, 0.1, 0.1])
     assert [sum(arm.parts.values()) for arm in explained.arms] == pytest.approx([0.5, 0.25, 0.25])
     assert any("0.75 champion and 0.25 candidate v2" in reason for reason in explained.reasons)
+
+
+def test_an_arm_of_the_candidate_alone_has_its_part_alone(make_world, make_decision):
+    """An arm that only the candidate offers has none of the champion's floor."""
+    facts = {"version": "v2", "state": "canary", "weight": 0.5, "champion": [0.5, 0.5, 0.0], "pmf": [0.5, 0.0, 0.5]}
+    facts |= {"floor": 0.1, "added": ["multi_step"]}
+    explained = written(make_world(), make_decision, facts={"candidate": facts})
+    assert explained.arms[2].parts == {"candidate": 0.25}
+    assert [sum(arm.parts.values()) for arm in explained.arms] == pytest.approx([0.5, 0.25, 0.25])
 
 
 def test_forced_and_sticky_turns_are_no_draws(make_world):

@@ -133,6 +133,8 @@ class Traffic:
         self.decided: dict[str, str] = {}
         self.judged: set[str] = set()
         self.faults: list[str] = []
+        #: of one request, seconds
+        self.slowest = 0.0
         self._stop = threading.Event()
         #: how many calls are under way at each release
         self.under_way: Counter[str] = Counter()
@@ -179,11 +181,13 @@ class Traffic:
         with self._lock:
             release = chance.choice(self.rollout.live)
             self.under_way[release] += 1
+        began = time.monotonic()
         try:
             reply = http.post(f"http://127.0.0.1:{self.rollout.ports[release]}{path}", json=body)
         finally:
             with self._lock:
                 self.under_way[release] -= 1
+                self.slowest = max(self.slowest, time.monotonic() - began)
         self.statuses[release, reply.status_code] += 1
         if reply.status_code >= 400:
             raise RuntimeError(f"{release} {path}: {reply.status_code} {reply.text[:300]}")
@@ -260,5 +264,6 @@ def test_a_rolling_upgrade_loses_nothing(rollout):
     assert (verdict["ok"], verdict["notes"]) == (True, [])
     assert verdict["updates"] == len(load.judged)
     assert verdict["replay_sha256"] == verdict["live_sha256"] != ""
-    facts = {"decided": len(load.decided), **{f"{r} {s}": n for (r, s), n in sorted(load.statuses.items())}}
+    statuses = {f"{r} {s}": n for (r, s), n in sorted(load.statuses.items())}
+    facts = {"decided": len(load.decided), "slowest_s": load.slowest, **statuses}
     (rollout.folder / "seen.json").write_text(json.dumps(facts))

@@ -28,8 +28,8 @@ def by_lambda(weight: float) -> str:
     routed = sum(SHARES[kind] * reward(kind, best[kind], weight) for kind in SHARES)
     chosen = ", ".join(f"{kind}: {arm}" for kind, arm in best.items())
     return (
-        f"lambda {weight:.2f}: best is {chosen}; always fast {always['fast']:.3f}, "
-        f"always deep {always['deep']:.3f}, routed {routed:.3f}"
+        f"lambda {weight:.2f}: best {chosen:24} always fast {always['fast']:.3f}, "
+        f"always deep {always['deep']:6.3f}, routed {routed:.3f}"
     )
 
 
@@ -76,22 +76,23 @@ def found(values: list[float]) -> tuple[bool, bool]:
     return usual, anytime
 
 
-def peeking() -> str:
+def peeking() -> list[str]:
     """How often looking all the time finds a difference between two equal pipelines."""
     chance = random.Random(5)
     runs = [
         found([float(chance.random() < 0.5) - float(chance.random() < 0.5) for _ in range(LOOKS)]) for _ in range(RUNS)
     ]
     usual, anytime = (sum(each) / RUNS for each in zip(*runs, strict=True))
-    return (
-        f"two equal pipelines, looked at after every question up to {LOOKS}: the usual 95 % interval finds a "
-        f"difference in {usual:.0%} of {RUNS} runs, a confidence sequence in {anytime:.1%}"
-    )
+    return [
+        f"two equal pipelines, {RUNS} runs, looked at after every question up to {LOOKS}:",
+        f"  the usual 95 % interval finds a difference in {usual:.0%} of the runs",
+        f"  a confidence sequence finds one in {anytime:.1%}",
+    ]
 
 
 def lines() -> list[str]:
     """Everything that the page quotes."""
-    return [*(by_lambda(weight) for weight in (0.0, 0.05, 0.25)), *from_a_log(), peeking()]
+    return [*(by_lambda(weight) for weight in (0.0, 0.05, 0.25)), *from_a_log(), *peeking()]
 
 
 if __name__ == "__main__":

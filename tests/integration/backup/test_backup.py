@@ -286,6 +286,25 @@ def test_a_newer_backup_is_refused(learned, monkeypatch, tmp_path):
         check_backup(str(tmp_path / "copy"), progress=no_progress)
 
 
+def test_progress_is_told(learned, settings, tmp_path):
+    """Backup and restore tell how far each kind of work is, up to its end, for the bars of the command."""
+    told = []
+    take(learned, tmp_path / "copy", progress=lambda *step: told.append(step))
+    place = settings(data_dir=str(tmp_path / "again"))
+    Path(place.data_dir, "ragbandit.db").unlink()
+    manifest = check_backup(str(tmp_path / "copy"), progress=lambda *step: told.append(step))
+    restore_backup(
+        str(tmp_path / "copy"),
+        settings=place,
+        manifest=manifest,
+        actor="cli:me@here",
+        now=2e9,
+        progress=lambda *step: told.append(step),
+    )
+    ended = {what for what, done, total in told if done == total}
+    assert {"pages of the database", "snapshots", "checkpoints", "bytes checked", "migration"} <= ended
+
+
 def test_the_manifest_counts_every_table(learned, tmp_path):
     """Its rows are those of the copy, its schema the one in force."""
     take(learned, tmp_path / "copy")

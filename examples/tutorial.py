@@ -5,38 +5,50 @@ What each pipeline makes of each question was recorded (examples/handbook/table.
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ragbandit import Client
 
 TABLE = Path(__file__).parent / "handbook" / "table.jsonl"
+#: what a step costs in examples/tutorial.yaml
+STEP = 0.1
 ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
 def main() -> None:
-    """Ask the questions of the table; print what routing gave, a hundred questions at a time."""
+    """Ask the questions of the table, again and again; print what routing gave in each pass, and what it learned from."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", default="http://localhost:8100")
-    parser.add_argument("--limit", type=int, default=500, help="questions to ask")
+    parser.add_argument("--limit", type=int, default=300, help="questions")
+    parser.add_argument("--passes", type=int, default=4, help="times that each is asked")
     arguments = parser.parse_args()
     rows = [json.loads(line) for line in TABLE.read_text(encoding="utf-8").splitlines()][: arguments.limit]
-    right = steps = 0.0
-    taken = dict.fromkeys(ARMS, 0)
     with Client(arguments.url) as client:
-        for number, row in enumerate(rows, start=1):
-            decision = client.route(row["question"])
-            arm = decision["arm"]
-            quality, cost = row["correct"][arm], row["steps"][arm]
-            client.outcome(decision["decision_id"], answer="recorded", steps=cost)
-            client.feedback(decision["decision_id"], rating=quality)
-            right, steps, taken[arm] = right + quality, steps + cost, taken[arm] + 1
-            if number % 100 == 0 or number == len(rows):
-                shares = ", ".join(f"{name} {count}" for name, count in taken.items())
-                print(f"{number:4} questions: {right / number:.0%} right so far, {steps / number:.2f} steps; {shares}")
+        for number in range(1, arguments.passes + 1):
+            gave = [(arm, row["correct"][arm], row["steps"][arm]) for row in rows if (arm := ask(client, row))]
+            shares = ", ".join(f"{name} {sum(arm == name for arm, _, _ in gave)}" for name in ARMS)
+            print(f"pass {number}        {summary([(right, steps) for _, right, steps in gave])}; {shares}")
     print("always one pipeline, on the same questions:")
     for arm in ARMS:
-        right = sum(row["correct"][arm] for row in rows) / len(rows)
-        print(f"  {arm:13} {right:.0%} right, {sum(row['steps'][arm] for row in rows) / len(rows):.2f} steps")
+        print(f"  {arm:13} {summary([(row['correct'][arm], row['steps'][arm]) for row in rows])}")
+
+
+def ask(client: Client, row: dict[str, Any]) -> str:
+    """One question: choose, look up what the pipeline gave, report it. The arm that was taken."""
+    decision = client.route(row["question"])
+    arm = decision["arm"]
+    client.outcome(decision["decision_id"], answer="recorded", steps=row["steps"][arm])
+    client.feedback(decision["decision_id"], rating=row["correct"][arm])
+    return arm
+
+
+def summary(gave: Sequence[tuple[float, float]]) -> str:
+    """Share of right answers and steps a question, and what that is worth at the price of the configuration."""
+    right = sum(right for right, _ in gave) / len(gave)
+    steps = sum(steps for _, steps in gave) / len(gave)
+    return f"{right:.0%} right, {steps:.2f} steps, reward {right - STEP * steps:.3f}"
 
 
 if __name__ == "__main__":

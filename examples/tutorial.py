@@ -18,7 +18,7 @@ ARMS = ("no_retrieval", "single_step", "multi_step")
 
 
 def main() -> None:
-    """Ask the questions of the table, again and again; print what routing gave in each pass, and what it learned from."""
+    """Ask the questions of the table, again and again; print what routing gave in each pass."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--url", default="http://localhost:8100")
     parser.add_argument("--limit", type=int, default=300, help="questions")

@@ -9,12 +9,12 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.telemetry.logs import TextLines
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.consumers import Signals
-from ragbandit.workers.log_setup import _Plain
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of
@@ -63,7 +63,7 @@ def test_facts_come_before_the_traceback():
     """A line of the log with an exception has its facts in the line, and the traceback below it."""
     said = io.StringIO()
     handler = logging.StreamHandler(said)
-    handler.setFormatter(_Plain("%(levelname)s: %(message)s"))
+    handler.setFormatter(TextLines())
     log = logging.Logger("test", level=logging.INFO)
     log.addHandler(handler)
     try:
@@ -71,7 +71,7 @@ def test_facts_come_before_the_traceback():
     except ValueError:
         log.exception("it broke", extra={"action": "broke", "reason": "two words"})
     first, second, *_, last = said.getvalue().splitlines()
-    assert first == "ERROR: it broke action=broke reason='two words'"
+    assert first[24:] == "ERROR test: it broke action=broke reason='two words'"
     assert second.startswith("Traceback")
     assert last == "ValueError: of mine"
 

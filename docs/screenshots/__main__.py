@@ -20,7 +20,8 @@ from ragbandit.router.serving.router import Router
 IMAGES: Final = Path(__file__).parents[1] / "images"
 #: name of a picture -> the page that it shows
 PAGES: Final = {
-    "overview": "/ui",
+    "overview": "/ui?time=week",
+    "arms": "/ui/arms?time=week",
     "decisions": "/ui/decisions",
     "decision": "decision",
     "policies": "/ui/policies",

@@ -1,4 +1,4 @@
-"""Made-up traffic of three days: questions of three kinds, three arms, people who judge, and a candidate policy.
+"""Made-up traffic of a week: questions of three kinds, three arms, people who judge, and a candidate policy.
 
 The store is a real one, and everything goes through the router and the learner, by a clock that is set. What is made up
 is what users ask, what arms answer and what people say.
@@ -51,7 +51,7 @@ def settings_of(folder: str) -> Settings:
     )
 
 
-def fill(router: Router, *, hours: int = 72, each: int = 12, seed: int = 7) -> None:
+def fill(router: Router, *, hours: int = 156, each: int = 6, seed: int = 7) -> None:
     """Make the traffic of so many hours, with so many questions in each, the last hour ending now."""
     drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
     learner = make_learner(router.settings, database=router.database, jobs=router.jobs)
@@ -66,6 +66,7 @@ def fill(router: Router, *, hours: int = 72, each: int = 12, seed: int = 7) -> N
     finally:
         learner.close()
         router.service.clock = time.time
+        router.snapshots.lags.clear()  # of a clock that was set
     _candidate(router, drawn, now=now)
     extender = Extender(router.database, holder="screenshots")
     while extender.extend(seconds=60.0):

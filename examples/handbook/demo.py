@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     parser.add_argument("--workers", type=int, help="answer processes; by default the configured ones")
+    parser.add_argument("--keep", action="store_true", help="keep the service up at the end, until Ctrl-C")
     chosen = parser.parse_args()
     data: Path = chosen.data.absolute()
     began = time.monotonic()
@@ -77,13 +78,24 @@ def main() -> None:
         records: list[Row] = [dict(client.decision(row["id"])) for row in asked]
         with console.status("verifying: every draw again, the ledger again, every pmf again"):
             verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
-    report = summarise(
-        asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
-    )
-    (data / "report.json").write_text(json.dumps(report | {"learning": learning}, indent=2))
-    show(console, report, file=Path(os.path.relpath(data / "report.json")))
+        report = summarise(
+            asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
+        )
+        (data / "report.json").write_text(json.dumps(report | {"learning": learning}, indent=2))
+        show(console, report, file=Path(os.path.relpath(data / "report.json")))
+        _point_to_dashboard(f"{url}/ui", keep=chosen.keep)
     if not report["ok"]:
         raise SystemExit(1)
+
+
+def _point_to_dashboard(address: str, *, keep: bool) -> None:
+    """Where all of this can be looked at; keep: until somebody presses Ctrl-C."""
+    if not keep:
+        console.print(f"\nthe dashboard was at {address}: make demo KEEP=1 keeps it up")
+        return
+    console.print(f"\nthe dashboard is at [link={address}]{address}[/link]; Ctrl-C ends it")
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.pause()
 
 
 def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Path) -> Row:

@@ -1,26 +1,71 @@
-"""The first page: what the service earns, and whether it is well."""
+"""The first pages: what the service earns, whether it is well, and what each arm does."""
 
-from typing import Any
+import time
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from ragbandit.router.api.dependencies import router_of
+from ragbandit.router.api.dependencies import reads_of, router_of
+from ragbandit.router.api.ui.charts import arm_charts, earned_charts, intervals
+from ragbandit.router.api.ui.drawing import around_zero
 from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.serving.overview import Overview, mean, overview
 
-__all__ = ["add_overview_pages"]
+__all__ = ["TIMES", "add_overview_pages"]
+
+#: name -> (words, seconds, seconds of a point)
+TIMES: Final[dict[str, tuple[str, float, int]]] = {
+    "day": ("last 24 hours", 86_400.0, 3_600),
+    "week": ("last 7 days", 7 * 86_400.0, 6 * 3_600),
+    "month": ("last 30 days", 30 * 86_400.0, 24 * 3_600),
+    "year": ("last 12 months", 360 * 86_400.0, 10 * 24 * 3_600),
+}
 
 
 def add_overview_pages(app: FastAPI) -> None:
-    """Put /ui on the app."""
+    """Put /ui and /ui/arms on the app."""
 
     @app.get("/ui", include_in_schema=False)
-    async def overview(request: Request) -> Response:
+    async def first(request: Request) -> Response:
         router = router_of(request)
+        chosen, found = await _found(request)
         values: dict[str, Any] = {
             "state": await state_or_none(request),
             "parts": router.with_policy(router.readiness.states()),
-            "sign": ArmSigns(router.service.arms),
+            "charts": earned_charts(found),
         }
-        return await page(request, "overview.html", title="Overview", **values)
+        return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, found))
+
+    @app.get("/ui/arms", include_in_schema=False)
+    async def arms(request: Request) -> Response:
+        chosen, found = await _found(request)
+        values = _shared(request, chosen, found)
+        return await page(request, "arms.html", title="Arms", charts=arm_charts(found), **values)
+
+
+async def _found(request: Request) -> tuple[str, Overview]:
+    """The time that a page is about, and its totals."""
+    chosen = request.query_params.get("time") or "day"
+    if chosen not in TIMES:
+        raise InvalidInput(f"{chosen!r:.40} is no time", field="time", remedy=f"use one of {', '.join(TIMES)}")
+    _, length, step = TIMES[chosen]
+    router, now = router_of(request), time.time()
+    # The beginning of a step, so that points do not move while a page is looked at again.
+    begin = (now - length) // step * step
+    label, database = router.ledger.label, router.database
+    found = await reads_of(request).run(lambda: overview(database, policy=label, since=begin, until=now, step=step))
+    return chosen, found
+
+
+def _shared(request: Request, chosen: str, found: Overview) -> dict[str, Any]:
+    return {
+        "found": found,
+        "mean": mean,
+        "sign": ArmSigns(router_of(request).service.arms),
+        "axis": around_zero(intervals(found)),
+        "time": chosen,
+        "times": {name: words for name, (words, _, _) in TIMES.items()},
+    }

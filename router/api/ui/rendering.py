@@ -27,6 +27,7 @@ _DASH: Final = Markup("\u2013")
 #: path, title, and whether it tells of all tenants
 PAGES: Final = (
     ("/ui", "Overview", True),
+    ("/ui/arms", "Arms", True),
     ("/ui/decisions", "Decisions", False),
     ("/ui/policies", "Policies", True),
     ("/ui/feedback", "Feedback", True),

@@ -20,6 +20,7 @@ pytestmark = [
 
 AXE = gzip.decompress((Path(__file__).parents[3] / "data" / "axe" / "axe.min.js.gz").read_bytes()).decode()
 PAGES = (
+    "/ui/arms",
     "/ui",
     "/ui/decisions",
     "decision",

@@ -1,0 +1,124 @@
+"""Charts over time: the tables that pages hold, of which a script draws the lines."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ragbandit.router.api.ui.rendering import number, percent, seconds
+from ragbandit.router.serving.overview import Overview, mean
+from ragbandit.router.types import ArmName, ArmTotals
+
+__all__ = ["MOST_LINES", "Chart", "Line", "arm_charts", "earned_charts", "intervals"]
+
+#: arms that a chart has lines of, the most used
+MOST_LINES: Final = 8
+#: of one cell: None where there is nothing
+Value = Callable[[ArmTotals], float | None]
+#: how values are written: in a cell, and by the script on its axis
+_WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
+    "number": number,
+    "percent": percent,
+    "seconds": seconds,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line of a chart."""
+
+    name: str
+    #: the arm whose colour and shape it has; None: it has a number of its own
+    arm: ArmName | None
+    values: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chart:
+    """Lines over time."""
+
+    title: str
+    #: number, percent or seconds
+    unit: str
+    #: seconds since the epoch
+    times: tuple[float, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return all(value is None for line in self.lines for value in line.values)
+
+    @property
+    def told(self) -> str:
+        """The newest value of each line, in words."""
+        said = []
+        for line in self.lines:
+            last = next((value for value in reversed(line.values) if value is not None), None)
+            if last is not None:
+                said.append(f"{line.name} {self.written(last)}")
+        return f"{self.title}. Newest: {', '.join(said) or 'nothing'}"
+
+    def written(self, value: float | None) -> str:
+        """A value as the table has it."""
+        return _WRITTEN[self.unit](value)
+
+
+def earned_charts(found: Overview) -> list[Chart]:
+    """What the policy earned over the time: reward and quality, cost, and decisions."""
+    times = tuple(point.at for point in found.points)
+
+    def line(name: str, value: Value) -> Line:
+        return Line(name=name, arm=None, values=tuple(value(point.totals) for point in found.points))
+
+    earned = (
+        line("reward", lambda totals: mean(totals.reward, totals.rewarded)),
+        line("quality", lambda totals: mean(totals.quality, totals.rewarded)),
+    )
+    spent = (line("cost", lambda totals: mean(totals.cost, totals.rewarded)),)
+    asked = (line("decisions", lambda totals: float(totals.decided)),)
+    late = (line("95th percentile", lambda totals: totals.latency_at(0.95)),)
+    return [
+        Chart(title="Reward and quality per question", unit="number", times=times, lines=earned),
+        Chart(title="Cost per question, as the reward counts it", unit="number", times=times, lines=spent),
+        Chart(title="Decisions", unit="number", times=times, lines=asked),
+        Chart(title="Latency, 95th percentile", unit="seconds", times=times, lines=late),
+    ]
+
+
+def arm_charts(found: Overview) -> list[Chart]:
+    """Share, quality, cost, price, latency and failures of the arms over the time."""
+    arms = [one.arm for one in found.arms[:MOST_LINES]]
+    times = tuple(point.at for point in found.points)
+
+    def chart(title: str, unit: str, value: Value) -> Chart:
+        lines = [_line(found, arm, value) for arm in arms]
+        return Chart(title=title, unit=unit, times=times, lines=tuple(lines))
+
+    shares = tuple(
+        Line(name=arm, arm=arm, values=tuple(_share(point.arms.get(arm), point.totals) for point in found.points))
+        for arm in arms
+    )
+    return [
+        Chart(title="Share of the decisions", unit="percent", times=times, lines=shares),
+        chart("Quality per question", "number", lambda totals: mean(totals.quality, totals.rewarded)),
+        chart("Cost per question", "number", lambda totals: mean(totals.cost, totals.rewarded)),
+        chart("Dollars per answer", "number", lambda totals: mean(totals.dollars, totals.ended)),
+        chart("Latency, 95th percentile", "seconds", lambda totals: totals.latency_at(0.95)),
+        chart("Failures", "percent", lambda totals: mean(totals.failed, totals.ended)),
+    ]
+
+
+def _line(found: Overview, arm: ArmName, value: Value) -> Line:
+    none = ArmTotals()
+    return Line(name=arm, arm=arm, values=tuple(value(point.arms.get(arm, none)) for point in found.points))
+
+
+def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
+    """Of the decisions of a step; None while there are none."""
+    return mean(0 if of is None else of.decided, everything.decided)
+
+
+def intervals(found: Overview) -> Sequence[tuple[float, float]]:
+    """The intervals of what was saved, of the arms that have one."""
+    saved = [one.saved for one in found.arms if one.saved is not None]
+    return [(one.low, one.high) for one in saved if one.low is not None and one.high is not None]

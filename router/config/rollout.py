@@ -33,7 +33,7 @@ class RolloutSettings(Section):
     #: chance that a candidate which is not better by `margin` is promoted, however often one looks
     alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
     #: chance that a candidate which is not worse than `harm` is rolled back for its reward, in each state that it is in
-    rollback_alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
     #: reward by which a candidate must be better than the champion
     margin: Annotated[float, Field(ge=0)] = 0.0
     #: reward by which a candidate may be worse before it is rolled back; 0: rolled back as soon as it is surely worse

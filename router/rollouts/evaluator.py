@@ -80,7 +80,8 @@ class Evaluator:
             control = store.control_of(connection, base=self.base)
             versions = store.versions_of(connection, base=self.base) if control.revision else []
         live = [one for one in versions if one.state in LIVE_STATES]
-        self._watches = {one.name: self._watch(one) for one in live}
+        champion = next((one.label for one in versions if one.state == "champion"), self.base)
+        self._watches = {one.name: self._watch(one, champion=champion) for one in live}
         canary = next((one.name for one in live if one.state == "canary"), None)
         looks = []
         for one in live:  # the lease is prolonged for each: the first look at a long ledger takes a while
@@ -93,7 +94,7 @@ class Evaluator:
         """Give the lease back, so that another evaluator need not wait for it to run out."""
         self._lease.release(holder=self.holder)
 
-    def _watch(self, version: PolicyVersion) -> _Watch:
+    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> _Watch:
         known = self._watches.get(version.name)
         if known is not None and known.version.revision == version.revision:
             known.version = version
@@ -101,7 +102,7 @@ class Evaluator:
         return _Watch(
             version=version,
             evidence=Evidence(settings=self.settings.rollout),
-            reader=VersionReader(version=version, prices=self.settings.reward.cost),
+            reader=VersionReader(version=version, champion=champion, prices=self.settings.reward.cost),
         )
 
     def _look(self, version: PolicyVersion, *, control: PolicyControl, canary: str | None, now: float) -> Look:

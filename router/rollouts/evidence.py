@@ -21,6 +21,8 @@ __all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
 MIN_EFFECTIVE: Final = 50.0
 #: number of rows where the asymptotic bound is tightest
 _TUNED_ROWS: Final = 1000.0
+#: what rounding may make of the difference of two policies that are the same, in shares of the reward's range
+_ROUNDING: Final = 1e-9
 #: points that are kept of a sequence, for its picture
 _POINTS: Final = 200
 _STRIDE: Final = 25
@@ -126,7 +128,7 @@ class RewardEvidence:
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
             high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
             effective = ratios**2 / np.maximum(ratio_squares, 1e-12)
-            worse = (high < -self.settings.harm / self._range) & (effective >= MIN_EFFECTIVE)
+            worse = (high < -self.settings.harm / self._range - _ROUNDING) & (effective >= MIN_EFFECTIVE)
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
         self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])

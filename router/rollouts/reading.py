@@ -21,7 +21,7 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.router.types import CANCELLED, CANDIDATE, Json, PolicyVersion
+from ragbandit.router.types import CANCELLED, CANDIDATE, Json, PolicyLabel, PolicyVersion
 
 __all__ = ["PAGE", "SETTLE_S", "VersionReader"]
 
@@ -37,13 +37,25 @@ _DRAWN: Final = (
     full(decisions.c.arms),
     decisions.c.arm,
     decisions.c.facts,
+    decisions.c.policy,
     decisions.c.body_hash,
     decisions.c.seed,
     decisions.c.pmf,
     decisions.c.scores,
     decisions.c.draw,
+    decisions.c.fault,
     decisions.c.made_at,
 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """A row, and what it says of the version."""
+
+    row: RowMapping
+    said: Mapping[str, Any]
+    #: the champion's pmf, of a canary
+    champion: object
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +77,8 @@ class VersionReader:
     """Where the three readings of one version in one state stand."""
 
     version: PolicyVersion
+    #: the ledger of the champion that it is compared with
+    champion: PolicyLabel
     #: price per unit of cost, of the configuration: what the guardrail of cost compares
     prices: Mapping[str, float]
     _decided: tuple[float, str] = (-math.inf, "")
@@ -93,10 +107,10 @@ class VersionReader:
         page = connection.execute(query.order_by(decisions.c.made_at, decisions.c.id).limit(PAGE)).mappings().all()
         if page:
             self._decided = (page[-1]["made_at"], page[-1]["id"])
-            known = [row for row in page if candidate_in(json.loads(row["facts"]), self.version.name)]
-            rows = _rows(known, version=self.version.name)
-            evidence.draws.faults += len([row for row in known if self._is_fault(row)])
-            evidence.draws.add(_draws(rows))
+            told = self._told(page)
+            # Where the champion itself failed nobody asked for the version's word.
+            evidence.draws.faults += sum(one.said.get("pmf") is None and one.row["fault"] is None for one in told)
+            evidence.draws.add(_draws(_rows(told)))
         return len(page) < PAGE
 
     def _read_outcomes(self, connection: Connection, evidence: Evidence, now: float) -> bool:
@@ -114,7 +128,7 @@ class VersionReader:
         if page:
             self._ended = (page[-1]["ended_at"], page[-1]["id"])
             ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-            rows = {row.id: row for row in _rows(ours, version=self.version.name)}
+            rows = {row.id: row for row in _rows(self._told(ours))}
             evidence.ended(self._outcomes([row for row in ours if row["id"] in rows], list(rows.values())))
         return len(page) < PAGE
 
@@ -133,7 +147,7 @@ class VersionReader:
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
         rewards = {row["id"]: row["value"] for row in page}
-        rows = _rows(page, version=self.version.name)
+        rows = _rows(self._told(page))
         if rows:
             reward = np.array([rewards[row.id] for row in rows])
             bounds = page[0]["minimum"], page[0]["maximum"]
@@ -156,9 +170,22 @@ class VersionReader:
             cost=np.array(charged, dtype=np.float64),
         )
 
-    def _is_fault(self, row: RowMapping) -> bool:
-        told = candidate_in(json.loads(row["facts"]), self.version.name)
-        return told is not None and told.get("pmf") is None
+    def _told(self, page: Sequence[RowMapping]) -> list[_Told]:
+        """The rows that say something of the version as it is now.
+
+        For a moment after a change routers decide as before: with the former champion, or by the former weight.
+        """
+        found = []
+        for row in page:
+            if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
+                continue
+            facts: dict[str, Json] = json.loads(row["facts"])
+            said = candidate_in(facts, self.version.name)
+            if said is None or (said.get("state"), said.get("weight")) != (self.version.state, self.version.weight):
+                continue
+            first = facts[CANDIDATE]
+            found.append(_Told(row=row, said=said, champion=first.get("champion") if isinstance(first, dict) else None))
+        return found
 
 
 def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
@@ -179,36 +206,34 @@ def _first_since(connection: Connection, *, label: str, last: int, since: float)
     return low
 
 
-def _rows(page: Sequence[RowMapping], *, version: str) -> list[_Row]:
+def _rows(told: Sequence[_Told]) -> list[_Row]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
-    found = (_row(row, version=version) for row in page)
+    found = (_row(one) for one in told)
     return [row for row in found if row is not None]
 
 
-def _row(row: RowMapping, *, version: str) -> _Row | None:
-    facts: dict[str, Json] = json.loads(row["facts"])
-    told, first = candidate_in(facts, version), facts.get(CANDIDATE)
-    arms = tuple(json.loads(row["arms"]))
-    if told is None or len(arms) < 2 or not isinstance(first, Mapping):
+def _row(told: _Told) -> _Row | None:
+    arms = tuple(json.loads(told.row["arms"]))
+    given = told.said.get("pmf")
+    if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
         return None
-    candidate, draw = told.get("pmf"), draw_of(row)
-    if not isinstance(candidate, list) or len(candidate) != len(arms):
+    draw = draw_of(told.row)
+    # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
+    # version is compared by what it does with the others.
+    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, draw.pmf, strict=True)]
+    seen = math.fsum(drawable)
+    if not (seen > 0.0 and draw.pmf[arms.index(told.row["arm"])] > 0.0):
         return None
-    seen = math.fsum(candidate)
-    if not seen > 0.0:
-        return None
-    champion = first.get("champion")
-    weight = told.get("weight") if told.get("state") == "canary" else 0.0
+    champion = told.champion
     return _Row(
-        id=row["id"],
+        id=told.row["id"],
         arms=arms,
-        arm=row["arm"],
+        arm=told.row["arm"],
         pmf=draw.pmf,
         scores=draw.scores,
-        # In shadow an arm that only the version offers cannot be drawn: it is compared by what it does with the others.
-        candidate=[mass / seen for mass in candidate],
+        candidate=[mass / seen for mass in drawable],
         champion=champion if isinstance(champion, list) and len(champion) == len(arms) else draw.pmf,
-        weight=float(weight) if isinstance(weight, int | float) else 0.0,
+        weight=float(told.said["weight"]),  # the version's
     )
 
 

@@ -23,7 +23,7 @@ from ragbandit.router.errors import Conflict, InvalidInput
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import policy_control
+from ragbandit.router.storage.sql.tables import policy_control, policy_versions
 from ragbandit.router.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 __all__ = ["ALLOWED", "Act", "Verb", "add", "kill", "next_weight", "perform", "perform_within", "unkill", "verbs_of"]
@@ -107,8 +107,9 @@ def add(
         versions = store.versions_of(connection, base=base)
         if len([one for one in versions if one.state not in ("rolled_back", "retired")]) > MAX_OPEN:
             raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
-        taken = {one.name for one in versions}
-        name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken) if name is None else name
+        if name is None:  # names are unique in the store, whatever configuration they are of
+            taken = set(connection.execute(select(policy_versions.c.name)).scalars())
+            name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken)
         version = PolicyVersion(
             name=name,
             base=base,

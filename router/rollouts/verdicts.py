@@ -153,13 +153,24 @@ class _Judge:
         if rewards.worse_at is not None:
             told = f"{rewards.difference:+.3f}, {rewards.high:+.3f} at most"
             return "rollback", f"its reward is worse than the champion's ({told})", "", out
-        if self.in_canary and draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _LEAST_FAULTS):
-            reason = f"{EXPIRED}: it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
-            return "expire", reason, "", "shadow"
+        if self.in_canary and self._is_faulty:
+            return "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
         return None
+
+    @property
+    def _is_faulty(self) -> bool:
+        draws = self.evidence.draws
+        return draws.faults >= max(_FAULTS * (draws.rows + draws.faults), _LEAST_FAULTS)
+
+    @property
+    def _faults(self) -> str:
+        draws = self.evidence.draws
+        return f"it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
 
     def _missing(self) -> _Found | None:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
+        if self._is_faulty:
+            return _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
         wanted, there = self.settings.rows_per_step, self.evidence.effective
         if rewards.rows == 0 or guardrails.rows == 0:
             what = (

@@ -1,16 +1,19 @@
 """The evaluator on a real store: what it reads, keeps and does, and that another one goes on for it."""
 
+import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import reading, verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import CANDIDATE
 from tests.support.rollouts import BASE, Trial
 
@@ -72,7 +75,7 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
     for page, looks in ((7, 1), (1000, 3)):
         monkeypatch.setattr(reading, "PAGE", page)
         evidence = Evidence(settings=trial.settings.rollout)
-        reader = reading.VersionReader(version=trial.version, prices={"steps": 1.0})
+        reader = reading.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
         for _ in range(looks):
             if not found:
                 trial.live(110, gap=0.1)
@@ -192,8 +195,51 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
     ]
     stays = replace(trial.make_decision("row-4"), arms=("single_step",), arm="single_step", pmf=(1.0,), propensity=1.0)
     trial.decisions.add_decisions([*told, replace(stays, made_at=trial.now + 1.0, facts={CANDIDATE: ours})])
-    evidence = Evidence(settings=trial.settings.rollout)
-    reader = reading.VersionReader(version=trial.version, prices={})
-    assert reader.read(trial.database, evidence=evidence, now=trial.now + 10.0)
-    assert (evidence.draws.rows, evidence.draws.faults) == (1, 2)
+    evidence = evidence_on(trial)
+    assert (evidence.draws.rows, evidence.draws.faults) == (1, 1)
     assert evidence.draws.agreement == pytest.approx(min(0.5, 0.9) + min(0.5, 0.05))
+
+
+def evidence_on(trial):
+    """What a reader that begins now finds."""
+    evidence = Evidence(settings=trial.settings.rollout)
+    reader = reading.VersionReader(version=trial.version, champion=BASE, prices={})
+    assert reader.read(trial.database, evidence=evidence, now=trial.now + 10.0)
+    return evidence
+
+
+def test_rows_of_a_state_before_and_of_a_former_champion_do_not_count(in_sqlite):
+    """For a moment routers decide by the former weight, or with the former champion: such rows compare other things."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    ours, early, former, broken = trial.live(4, outcome=False, label=False)
+    told = {**early.facts[CANDIDATE], "weight": 0.25}
+    changes = {
+        early.id: {"facts": json.dumps({CANDIDATE: told})},
+        former.id: {"policy": "main.v0"},
+        broken.id: {"fault": "a bug", "facts": json.dumps({CANDIDATE: {**broken.facts[CANDIDATE], "pmf": None}})},
+    }
+    with trial.database.write() as connection:
+        for key, values in changes.items():
+            connection.execute(decisions.update().where(decisions.c.id == key).values(**values))
+    evidence = evidence_on(trial)
+    assert (evidence.draws.rows, evidence.draws.faults) == (1, 0)  # and the champion's own fault is not its
+    assert ours.id
+
+
+def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
+    """Where the floor is 0 a shadow is compared by what the champion plays too; the log is as good as before."""
+    trial = in_sqlite
+    ours = {"version": "v1", "state": "shadow", "weight": 0.0, "pmf": [0.2, 0.4, 0.4], "fault": None}
+    made = [trial.make_decision(f"row-{number}") for number in range(120)]
+    told = {"arm": made[0].arms[0], "pmf": (0.75, 0.25, 0.0), "made_at": trial.now + 1.0, "facts": {CANDIDATE: ours}}
+    arms = [one.arms[choose(told["pmf"], seed=one.seed)] for one in made]
+    trial.decisions.add_decisions(
+        [
+            replace(one, **{**told, "arm": arm, "propensity": told["pmf"][one.arms.index(arm)]})
+            for one, arm in zip(made, arms, strict=True)
+        ]
+    )
+    evidence = evidence_on(trial)
+    assert (evidence.draws.rows, evidence.draws.invalid_at) == (120, None)
+    assert evidence.draws.mean_ratio == pytest.approx(1.0, abs=0.2)

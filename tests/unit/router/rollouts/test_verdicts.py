@@ -166,3 +166,37 @@ def test_a_few_lives():
     assert [run.ending for run in worse] == ["rollback"] * 3
     (better,) = [lived(0, world=World(name="b", gap=0.05), decisions=5000, settings=settings)]
     assert better.ending == "promote"
+
+
+@pytest.mark.parametrize("parts", [(0.95 - 0.05 / 2, 0.05 / 2 + 0.05), (0.3, 0.3, 0.4), (0.94, 0.02, 0.02, 0.02)])
+def test_rounding_is_no_harm(parts):
+    """A candidate that plays as the champion does but for the last bit of its probabilities is not found worse."""
+    chance, count = np.random.default_rng(3), 600
+    pmf = np.tile(np.array(parts) / sum(parts), (count, 1))
+    arm = chance.choice(len(parts), size=count, p=pmf[0])
+    draws = Draws(
+        ids=tuple(map(str, range(count))),
+        arms=tuple("abcd"[: len(parts)]),
+        arm=arm,
+        pmf=pmf,
+        candidate=pmf * (1.0 - 2.0**-52),
+        champion=pmf,
+        weight=np.zeros(count),
+        scores=np.full(pmf.shape, np.nan),
+    )
+    evidence = Evidence(settings=SETTINGS)
+    reward = (chance.random(count) < 0.7).astype(float)
+    evidence.judged(Judged(draws=draws, reward=reward, minimum=-1.0, maximum=1.0))
+    assert evidence.rewards.worse_at is None
+
+
+def test_a_shadow_that_often_gives_no_pmf_stays_there():
+    """Faults hold a version in shadow, also one that may become a canary by itself; a canary goes back."""
+    settings = SETTINGS.model_copy(update={"enter_canary": True})
+    evidence = evidence_of(SAME, settings=settings)
+    shadow = replace(VERSION, state="shadow", weight=0.0)
+    assert verdict(evidence, version=shadow).verb == "step"
+    evidence.draws.faults = 60
+    found = verdict(evidence, version=shadow)
+    assert (found.kind, found.verb, found.reason) == ("hold", None, "it gave no pmf for 60 of 660 decisions")
+    assert verdict(evidence).kind == "expire"

@@ -5,6 +5,8 @@ package's own and not the process's global ones: a library that is instrumented 
 """
 
 import os
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -34,8 +36,8 @@ __all__ = ["OpenTelemetry", "open_telemetry"]
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _NOTHING: Final[Mapping[str, Attribute | None]] = {}
 _SCOPE: Final = "ragbandit"
-#: what is left when a process ends is sent within that long, milliseconds
-_FLUSH_MS: Final = 3_000
+#: what is left when a process ends is sent within that long, seconds; what is left then is lost
+_CLOSE_S: Final = 3.0
 #: longest tracestate that is kept with a decision, characters: W3C asks for 512 at least
 _TRACESTATE: Final = 512
 #: longest text in an attribute, characters
@@ -151,10 +153,18 @@ class OpenTelemetry(Tracing):
         )
 
     def close(self) -> None:
-        """Send what is left, and end the threads."""
-        for provider in (self._tracers, self._loggers):
-            provider.force_flush(_FLUSH_MS)
-            provider.shutdown()
+        """Send what is left, for _CLOSE_S in all."""
+        # The SDK takes no limit that holds: with a receiver that hangs it waits 10 s for each batch that is left, which
+        # is longer than a process has to end. The threads do not hold up its end.
+        endings = [
+            threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
+            for provider in (self._tracers, self._loggers)
+        ]
+        give_up = time.monotonic() + _CLOSE_S
+        for ending in endings:
+            ending.start()
+        for ending in endings:
+            ending.join(max(0.0, give_up - time.monotonic()))
 
 
 def _context(carrier: Mapping[str, str] | None) -> Context | None:

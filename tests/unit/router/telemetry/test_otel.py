@@ -1,0 +1,52 @@
+"""Sending of traces: a receiver that is away or hangs holds up nobody."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk")
+
+from ragbandit.router.telemetry import otel
+
+
+@pytest.fixture
+def hanging(monkeypatch):
+    """A receiver that takes requests and replies when the event is set."""
+    replies = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            replies.wait(30)
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+    yield replies
+    replies.set()
+    for ending in threading.enumerate():
+        if ending.name == "ragbandit-telemetry":
+            ending.join(30)
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def test_a_receiver_that_hangs_holds_up_nobody(hanging, monkeypatch):
+    """Spans beyond the queue are made and dropped without a wait, and closing ends while nothing was taken yet."""
+    monkeypatch.setattr(otel, "_CLOSE_S", 0.1)
+    tracing = otel.open_telemetry(service="one", process="service")
+    for number in range(3000):
+        with tracing.span("more than the queue of 2,048 holds", attributes={"number": number}):
+            pass
+    tracing.event("judged", attributes={})
+    tracing.close()
+    assert not hanging.is_set()  # it has replied to nothing

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from ragbandit.router.storage.files.atomic import private_folder
+from ragbandit.router.storage.files.folders import remote_system
 
 __all__ = ["Place", "Progress", "copy_file", "no_progress", "sha256_of"]
 
@@ -93,9 +94,7 @@ class Place:
             Path(self.root, name).unlink(missing_ok=True)
 
     def _system(self, name: str) -> tuple[Any, str]:
-        import fsspec  # only a remote root needs it
-
-        system, path = fsspec.core.url_to_fs(self.root)
+        system, path = remote_system(self.root, field="the backup")
         return system, f"{path}/{name}"
 
 

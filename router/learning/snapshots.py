@@ -71,7 +71,7 @@ class SnapshotFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
-        self._folder = Folder(root)
+        self._folder = Folder(root, field="snapshots")
 
     def write(self, info: SnapshotInfo, tensors: bytes, described: Mapping[str, Any]) -> None:
         """Both files, the JSON last: a snapshot without it does not exist. Raises SnapshotError."""

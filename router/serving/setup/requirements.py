@@ -9,6 +9,7 @@ import socket
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.weights import at_hand
 from ragbandit.router.errors import ConfigError, missing_package
+from ragbandit.router.storage.files.folders import check_root
 
 __all__ = ["check_packages", "check_port", "check_weights"]
 
@@ -17,7 +18,10 @@ _ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database or an encoder whose package is not installed. Neither is imported. Raises ConfigError."""
+    """Refuse a database, a place of files or an encoder whose package is not installed. Raises ConfigError.
+
+    None of them is imported.
+    """
     if settings.database_url is not None:
         from sqlalchemy.engine import make_url
 
@@ -26,6 +30,8 @@ def check_packages(settings: Settings) -> None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
+    for field in ("snapshots", "checkpoints", "archive"):
+        check_root(getattr(settings, field) or "", field=field)
     if settings.encoder.model != "hashing":
         for name in _ENCODER_PACKAGES:
             if importlib.util.find_spec(name) is None:

@@ -1,18 +1,63 @@
 """Folder: named files in a local folder or under an fsspec URL (s3://, gs://, memory://), read and written whole."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.files.atomic import write_file
 
-__all__ = ["Folder"]
+__all__ = ["Folder", "check_root", "remote_system"]
+
+
+def check_root(root: str, *, field: str) -> None:
+    """Refuse a URL of a file system that fsspec does not know, or whose package is not installed. Raises ConfigError.
+
+    The package is not imported, and nobody is asked.
+    """
+    if "://" not in root:
+        return
+    from fsspec.registry import known_implementations
+
+    scheme = root.partition("://")[0]
+    known = known_implementations.get(scheme)
+    if known is None:
+        raise _unusable(scheme, field=field)
+    package = known["class"].partition(".")[0]
+    if importlib.util.find_spec(package) is None:
+        raise _unusable(scheme, field=field, package=package)
+
+
+def remote_system(root: str, *, field: str | None = None) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it. Raises ConfigError as `check_root`."""
+    import fsspec  # only a remote root needs it
+
+    try:
+        system, path = fsspec.core.url_to_fs(root)
+    except (ImportError, ValueError) as error:
+        if field is not None:
+            check_root(root, field=field)
+        raise _unusable(root.partition("://")[0], field=field) from error
+    return system, path
+
+
+def _unusable(scheme: str, *, field: str | None, package: str | None = None) -> ConfigError:
+    if package is None:
+        remedy = "give a path, or a URL that fsspec knows, as s3://bucket/folder, with its package installed"
+        return ConfigError(f"{scheme}:// cannot be used here", field=field, remedy=remedy)
+    remedy = f"pip install {package}; for an image of ours: docker build --build-arg MORE_PACKAGES={package}"
+    return ConfigError(f"the package {package}, which reads {scheme}://, is missing", field=field, remedy=remedy)
 
 
 class Folder:
-    """Files by name, `a/b.parquet` for one in a folder below. Methods raise OSError."""
+    """Files by name, `a/b.parquet` for one in a folder below. Methods raise OSError, and ConfigError as `check_root`.
 
-    def __init__(self, root: str) -> None:
+    field: the setting that the root comes from, for messages.
+    """
+
+    def __init__(self, root: str, *, field: str | None = None) -> None:
         self.root = root
+        self._field = field
         self._remote = "://" in root
 
     def put(self, name: str, data: bytes) -> None:
@@ -66,7 +111,5 @@ class Folder:
             Path(self.root, name).unlink(missing_ok=True)
 
     def _system(self, name: str) -> tuple[Any, str]:
-        import fsspec  # only a remote root needs it
-
-        system, path = fsspec.core.url_to_fs(self.root)
+        system, path = remote_system(self.root, field=self._field)
         return system, f"{path}/{name}"

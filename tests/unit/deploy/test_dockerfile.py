@@ -32,9 +32,9 @@ def test_nobody_is_root():
 
 
 def test_extras_are_those_of_the_project():
-    """Every extra that it installs is one of pyproject.toml, and torch has the bounds that stand there."""
+    """Every extra that it installs is one of pyproject.toml, traces among them, and torch has the bounds of there."""
     extras = {name for listed in re.findall(r"\$\{wheel\}\[(.*?)\]", TEXT) for name in listed.split(",")}
-    assert {"postgres", "models"} <= extras <= set(PROJECT["optional-dependencies"])
+    assert {"postgres", "openai", "otel", "models"} <= extras <= set(PROJECT["optional-dependencies"])
     (torch,) = set(re.findall(r'"(torch[^"]*)"', TEXT))
     assert torch in PROJECT["optional-dependencies"]["models"]
 

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.files.atomic import cached_arrays, replace_folder, whole_folder, write_file
+from ragbandit.router.storage.files.folders import Folder, check_root
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -189,3 +191,20 @@ def test_a_folder_takes_the_place_of_another(tmp_path, there):
     replace_folder(target, by=new)
     assert [path.name for path in target.iterdir()] == ["file"]
     assert [path.name for path in tmp_path.iterdir()] == ["index"]
+
+
+def test_a_url_that_cannot_be_used_is_refused(monkeypatch):
+    """Where the file system is unknown, or its package is missing, the error names the setting and what to install."""
+    from fsspec.registry import known_implementations
+
+    monkeypatch.setitem(known_implementations, "nowhere", {"class": "no_such_package.System", "err": "install it"})
+    for url, said in (("nowhere://bucket/x", "pip install no_such_package"), ("strange://bucket/x", "fsspec knows")):
+        with pytest.raises(ConfigError) as looked:
+            check_root(url, field="snapshots")
+        with pytest.raises(ConfigError) as read:
+            Folder(url, field="snapshots").get("a")
+        for refused in (looked.value, read.value):
+            assert refused.field == "snapshots"
+            assert said in (refused.remedy or "")
+    for fine in ("/a/folder", "memory://folder", "file:///a"):
+        check_root(fine, field="snapshots")

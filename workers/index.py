@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from ragbandit.router.cli.console import (
     CommandLine,
     ConfigOption,
     JsonOption,
+    console,
     errors,
     failing_well,
     print_json,
-    printable,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["index"]
 
-console = Console(emoji=False)
 index = CommandLine(help="Build, inspect and search passage indexes.", no_args_is_help=True)
 
 IndexOption = Annotated[
@@ -134,7 +132,7 @@ def search(
             return
         for hit in hits:
             line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
-            console.print(printable(line), soft_wrap=True)
+            console.print(line, soft_wrap=True)
         if not hits:
             errors.print("nothing was found", highlight=False)
 
@@ -156,7 +154,7 @@ def _show(facts: Mapping[str, object], *, as_json: bool) -> None:
         print_json(facts)
         return
     for key, value in _flat(facts):
-        console.print(printable(escape(f"{key}: {value}")), soft_wrap=True)
+        console.print(escape(f"{key}: {value}"), soft_wrap=True)
 
 
 def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[str, object]]:

@@ -55,6 +55,8 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
             with console.status("starting: the first time weights are fetched and converted"):
                 supervisor.wait_ready(timeout_s=600)
             console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
+            if settings.server.dashboard:
+                console.print(f"Dashboard: {supervisor.admin_url}/ui")
             supervisor.run()
         finally:
             with contextlib.suppress(KeyboardInterrupt):

@@ -210,7 +210,7 @@ def _add_errors(app: FastAPI) -> None:
             405: (
                 "METHOD_NOT_ALLOWED",
                 f"{request.url.path} does not take {request.method}",
-                "send a method that the header Allow names",
+                f"send {(error.headers or {}).get('Allow') or 'a method that /docs lists'}",
             ),
             413: (
                 "BODY_TOO_LARGE",

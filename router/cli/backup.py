@@ -119,10 +119,19 @@ def _restore(
         database.close()
         facts = {"data_dir": settings.data_dir, "database": shown, **_told(manifest)}
         facts |= {"seconds": round(time.monotonic() - began, 2), "ok": ok}
-        facts |= {f"verify {label}": asdict(verdict) | {"ok": verdict.ok} for label, verdict in verdicts.items()}
+        told = (lambda one: asdict(one) | {"ok": one.ok}) if as_json else _verified
+        facts |= {f"verify {label}": told(verdict) for label, verdict in verdicts.items()}
         show(facts, as_json=as_json)
         if not ok:
             raise typer.Exit(1)
+
+
+def _verified(verdict: "Verdict") -> str:
+    """What `verify` found, in a line, with every count that should be 0 and is not."""
+    facts = asdict(verdict)
+    wrong = [f"{key} {facts[key]}" for key in facts if (key.endswith("_mismatches") or key == "refused") and facts[key]]
+    found = f"{verdict.decisions:,} decisions, {verdict.updates:,} updates"
+    return f"ok: {found}" if verdict.ok else f"differs ({', '.join([*wrong, *verdict.notes])}): {found}"
 
 
 def _into(settings: "Settings", to: str | None) -> "Settings":

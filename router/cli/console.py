@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from ragbandit.router.errors import RagBanditError, StoreError
@@ -33,7 +35,6 @@ __all__ = [
     "harmless",
     "listen_on",
     "print_json",
-    "printable",
     "show",
 ]
 
@@ -63,10 +64,21 @@ IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes t
 #: Unicode's categories of what is not shown but does something: controls, formats, halves of pairs, line separators
 _STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
-# Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
-console = Console(emoji=False)
+_LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
-errors = Console(stderr=True, emoji=False)
+
+class _Console(Console):
+    """A console on which no string that is printed, or put into a table, steers the terminal."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """As of rich, of the text made harmless."""
+        return super().render_str(harmless(text), **options)
+
+
+# Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
+console: Final = _Console(emoji=False)
+
+errors: Final = _Console(stderr=True, emoji=False)
 
 
 def listen_on(*, host: str | None, port: int | None) -> None:
@@ -114,8 +126,11 @@ def show(facts: Mapping[str, object], *, as_json: bool) -> None:
         print_json(facts)
         return
     table = Table(show_header=False, box=None)
+    table.add_column()
+    table.add_column(overflow="fold")  # a hash that is cut off cannot be compared
     for key, value in facts.items():
-        table.add_row(key, escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        table.add_row(key, escape(text))
     console.print(table)
 
 
@@ -138,23 +153,21 @@ def _fail(error: RagBanditError) -> NoReturn:
     raise typer.Exit(2) from None
 
 
-def printable(text: str) -> str:
-    """The text with a question mark for half a surrogate pair, which JSON may bring and no terminal takes."""
-    return text.encode("utf-8", "replace").decode()
-
-
 def harmless(text: str) -> str:
     """A text of others for a terminal: signs that steer it, hide text or turn its direction stand as their codes.
 
-    A line break stays one.
+    Line breaks and tabs stay.
     """
     return "".join(
-        sign if sign == "\n" or unicodedata.category(sign) not in _STEERING else f"\\u{ord(sign):04x}" for sign in text
+        sign if sign in "\n\t" or unicodedata.category(sign) not in _STEERING else f"\\u{ord(sign):04x}"
+        for sign in text
     )
 
 
 def print_json(value: object) -> None:
     """JSON on standard output, for pipes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON escapes the controls below 0x20 alone; those from 0x7f on steer some terminals too.
+    text = _LATE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, failing_well, print_json, printable
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, failing_well, print_json
 
 __all__ = ["add_doctor"]
 
@@ -37,10 +37,10 @@ def _doctor(
         print_json({"level": worst(findings), "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            said = escape(printable(f"{finding.check}: {finding.found}"))
+            said = escape(f"{finding.check}: {finding.found}")
             console.print(f"{_SIGNS[finding.level]}  {said}", soft_wrap=True, highlight=False)
             for what, text in (("means", finding.means), ("do", finding.remedy)):
                 if text:
-                    console.print(escape(printable(f"         {what}: {text}")), soft_wrap=True, highlight=False)
+                    console.print(escape(f"         {what}: {text}"), soft_wrap=True, highlight=False)
     if worst(findings) == "problem":
         raise typer.Exit(1)

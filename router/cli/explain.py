@@ -84,7 +84,10 @@ def _head(text: str) -> None:
 
 
 def _table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
-    table = Table(*columns, box=None, pad_edge=False)
+    table = Table(*columns, box=None, pad_edge=False, show_header=any(columns))
+    for column in table.columns:
+        column.overflow = "fold"  # names and ids are read whole
+        column.no_wrap = column.header == "arm"
     for row in rows:
         table.add_row(*(Text(harmless(cell)) for cell in row))
     console.print(table)
@@ -126,7 +129,8 @@ def _why(explained: "Explanation") -> None:
     learned = "" if shown.learned is None else f", which had learned {shown.learned} updates of {shown.label}"
     _print(f"- Decided by the snapshot {shown.version} of {shown.algorithm or 'a policy not known here'}{learned}.")
     for name, value in explained.facts.items():
-        _print(f"- The policy noted {name}: {_short(json.dumps(value, ensure_ascii=False))}")
+        told = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        _print(f"- The policy noted {name}: {_short(told)}")
 
 
 def _arms(explained: "Explanation") -> None:
@@ -136,12 +140,13 @@ def _arms(explained: "Explanation") -> None:
     columns += ["champion", "candidate"] if has_trial else []
     _table(*columns, rows=(_arm_row(arm, has_trial=has_trial) for arm in explained.arms))
     draw = explained.draw
-    weight = "" if draw.weight is None else f"; score = quality - {draw.weight:g} * cost"
+    weighed = draw.weight is not None and explained.snapshot.learned != 0  # the first update brings the weight
+    weight = f"; score = quality - {draw.weight:g} * cost" if weighed else ""
     _print(f"u = {draw.u:.9f} from seed {draw.seed}; floor {draw.floor:g}{weight}")
 
 
 def _arm_row(arm: "ArmChance", *, has_trial: bool) -> list[str]:
-    parts = ", ".join(f"{name} {part:.4g}" for name, part in arm.parts.items())
+    parts = ", ".join(f"{name.replace('_', ' ')} {part:.4g}" for name, part in arm.parts.items())
     cells = ["->" if arm.drawn else "", arm.arm, f"{arm.probability:.4f}", parts]
     cells += [_number(arm.score), _number(arm.quality), _number(arm.cost), f"[{arm.low:.4f}, {arm.high:.4f})"]
     return cells + ([_number(arm.champion), _number(arm.candidate)] if has_trial else [])

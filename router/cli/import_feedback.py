@@ -18,7 +18,6 @@ from ragbandit.router.cli.console import (
     errors,
     failing_well,
     print_json,
-    printable,
 )
 from ragbandit.router.errors import InvalidInput, NotReady, StoreError
 
@@ -86,7 +85,7 @@ def _run(importer: "Importer", *, since: float | None, dry_run: bool, as_json: b
     except (NotReady, StoreError) as error:
         if not patient:
             raise
-        errors.print(f"[yellow]{error.code}[/yellow] {escape(printable(str(error)))}", soft_wrap=True, highlight=False)
+        errors.print(f"[yellow]{error.code}[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
         return
     if as_json:
         print_json(report.facts())
@@ -153,12 +152,12 @@ def _show(report: "ImportReport") -> None:
         for result in there:
             table.add_column(result, justify="right")
         for name, counts in sorted(report.by_name.items()):
-            table.add_row(escape(printable(name)), *(str(counts[result]) for result in there))
+            table.add_row(escape(name), *(str(counts[result]) for result in there))
         console.print(table)
     for result in there:
         some = "; ".join(report.examples[result])
         told = f"{result}: {OUTCOMES[result]}" + (f", for example {some}" if some else "")
-        console.print(escape(printable(told)), highlight=False, soft_wrap=True)
+        console.print(escape(told), highlight=False, soft_wrap=True)
     if report.unreadable:
         told = f"{report.unreadable} entries had not the shape of a judgement, and were passed over"
         console.print(told, highlight=False)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ragbandit.router.rollouts.overview import Overview
     from ragbandit.router.rollouts.verbs import Verb
     from ragbandit.router.storage.sql.database import Database
-    from ragbandit.router.types import PolicyLabel, PolicyVersion
+    from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
 
 __all__ = ["add_policy"]
 
@@ -103,16 +103,18 @@ def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         for one in found.versions:
             cells = [one.name, one.state, f"{one.weight:.0%}", _time(one.since), one.waits_for, one.reason]
             table.add_row(*map(escape, cells))
-        console.print(table)
+        if found.versions:
+            console.print(table)
+        else:
+            console.print("no version yet: the configuration decides (ragbandit policy add --help)")
 
 
 def _print_switch(found: "Overview") -> None:
     control = found.control
     if control.killed is None:
         return
-    what = f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
     since = f"by {control.actor} since {_time(control.made_at)}"
-    console.print(f"[red]KILLED[/red] {escape(f'{what}, {since}: {control.reason}')}", highlight=False)
+    console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
     console.print("ragbandit policy unkill takes it back")
 
 
@@ -126,7 +128,7 @@ def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption 
             print_json(found)
             return
         verdicts = found.pop("verdicts")
-        show(found, as_json=False)
+        show(_in_words(found), as_json=False)
         for one in verdicts[:10]:
             told = f"{_time(one['made_at'])} {one['kind']} at {one['weight']:.0%}: {one['reason']}"
             console.print(escape(told), highlight=False, soft_wrap=True)
@@ -223,16 +225,43 @@ def _unkill(reason: _ReasonOption = _BY_HAND, config: ConfigOption = None, as_js
         _switch(control, as_json=as_json)
 
 
-def _switch(control: Any, *, as_json: bool) -> None:
+def _switch(control: "PolicyControl", *, as_json: bool) -> None:
     from ragbandit.router.rollouts.overview import control_facts
 
-    show(control_facts(control), as_json=as_json)
+    facts = control_facts(control)
+    if not as_json:
+        facts = {"switch": _decides(control), **_in_words(facts | {"killed": None, "arm": None})}
+    show(facts, as_json=as_json)
 
 
 def _tell(version: "PolicyVersion", *, as_json: bool) -> None:
     from ragbandit.router.rollouts.overview import version_facts
 
-    show(version_facts(version), as_json=as_json)
+    facts = version_facts(version)
+    show(facts if as_json else _in_words(facts), as_json=as_json)
+
+
+def _decides(control: "PolicyControl") -> str:
+    """What the switch has routers do."""
+    if control.killed is None:
+        return "off: champion and candidates go on where they were"
+    return f"every question gets {control.arm}" if control.killed == "arm" else "the champion decides alone"
+
+
+def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Facts of a version or of the switch for people: times as times, shares in percent, and nothing that is empty."""
+    told = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
+    told |= {key: f"{_time(told[key])} UTC" for key in ("made_at", "since") if key in told}
+    told |= {key: f"{told[key]:.0%}" for key in ("weight", "next_weight") if key in told}
+    if "possible" in facts:
+        told["possible"] = ", ".join(facts["possible"]) or "nothing"
+    if "killed" in told:
+        told["killed"] = "the switch is thrown: ragbandit policy list says how"
+    if "recent" in told:
+        last = told["recent"]["last_fault"]
+        seen = f"asked for {told['recent']['decisions']} of the newest decisions, {told['recent']['faults']} faults"
+        told["recent"] = seen if last is None else f"{seen}, the last one: {last}"
+    return told
 
 
 def _time(at: float) -> str:

@@ -163,7 +163,7 @@ def held(installation: Installation) -> Sequence[Finding]:
         remedy = "set the clocks, stop the holder, then delete this row of the table leases"
         told = ", ".join(f"{row.name} for {ago(row.expires_at - now)} by {row.holder}" for row in long)
         return [problem("leases", told, means=means, remedy=remedy)]
-    return [fine("leases", ", ".join(f"{row.name} by {row.holder}" for row in rows) or "none is held")]
+    return [fine("leases", ", ".join(f"{row.name} is held by {row.holder}" for row in rows) or "none is held")]
 
 
 def _refuse_strange(database: Database) -> None:

@@ -60,9 +60,13 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         version = version_named(connection, name, base=base)
         verdicts = verdicts_of(connection, name, limit=VERDICTS)
         control = control_of(connection, base=base)
+        others = versions_of(connection, base=base)
+    # A champion that never had another one before it cannot give way to it.
+    former = any(one.state == "retired" and one.former == "champion" for one in others)
+    possible = [verb for verb in verbs_of(version) if former or version.state != "champion"]
     return {
         **version_facts(version),
-        "possible": list(verbs_of(version)),
+        "possible": possible,
         "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         "killed": control.killed,
         "recent": recent_faults(database, version),

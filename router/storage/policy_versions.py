@@ -44,6 +44,15 @@ __all__ = [
 #: verdicts that are kept of one version, the newest
 VERDICTS_KEPT: Final = 1000
 
+_LOOK: Final = "the first look at its evidence, by a worker that learns"
+#: state -> what a version waits for that has just come to it; the first verdict says more
+_WAITS: Final[Mapping[VersionState, str]] = {
+    "shadow": _LOOK,
+    "canary": _LOOK,
+    "paused": "a person: ragbandit policy resume {name}",
+    "rolled_back": "a person: ragbandit policy shadow {name}, or retire {name}",
+}
+
 # Made once: it is read before every batch of decisions.
 _CONTROL: Final = select(policy_control).where(policy_control.c.base == bindparam("base"))
 
@@ -134,7 +143,7 @@ def change_version(
         weight=weight,
         former=former,
         reason=reason,
-        waits_for="",
+        waits_for=_WAITS.get(state, "").format(name=seen.name),
         revision=seen.revision + 1,
         since=now,
     )

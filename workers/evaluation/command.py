@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, printable
+from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well
 from ragbandit.router.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ def _warner(fine: set[str]) -> "Callable[[StoredAnswer], None]":
             failed[kept.arm] += 1
             if failed[kept.arm] == EARLY:
                 said = f"the first {EARLY} answers of {kept.arm} failed; Ctrl-C stops. {kept.error or kept.stop_reason}"
-                errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
+                errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
 
     return warn
 
@@ -294,6 +294,6 @@ def _tell_lost(found: "Sequence[Evaluated]") -> None:
     ):
         if names:
             said = f"every answer of {', '.join(names)} {fault}"
-            errors.print(printable(said), style="red", soft_wrap=True, highlight=False, markup=False)
+            errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
     if failed or unjudged:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.console import console, print_json, printable
+from ragbandit.router.cli.console import console, print_json
 from ragbandit.workers.evaluation.judging import Evaluated, Mean
 
 __all__ = ["show"]
@@ -64,7 +64,7 @@ def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
     """Prints the first failures, and how many more there are."""
     named = [f"{strategy} {identity}: {error}" for strategy, listed in faults.items() for identity, error in listed]
     for line in named[:MOST_NAMED]:
-        console.print(printable(f"{what}: {escape(line)}"), soft_wrap=True, highlight=False)
+        console.print(f"{what}: {escape(line)}", soft_wrap=True, highlight=False)
     if len(named) > MOST_NAMED:
         console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
 

@@ -42,6 +42,18 @@ _KINDS: Final = {
     "model_type": "an object",
     "model_attributes_type": "an object",
     "float_parsing": "a number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "finite_number": "a finite number",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "{ge:g} at least",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "{le:g} at most",
+    "string_too_short": "of {min_length} characters at least",
+    "string_too_long": "of {max_length} characters at most",
+    "string_pattern_mismatch": "a text that {pattern} matches",
 }
 
 
@@ -282,13 +294,15 @@ def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | No
         remedy = "send the header content-type: application/json"
         return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
     if kind == "missing":
-        kind = _REQUIRED.get(field, "value")
+        kind = _REQUIRED.get(field, "string")
         return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request as a {kind}")
     wanted = fault["msg"] if kind == _WANTED else _KINDS.get(kind)
     if kind == "literal_error":
-        wanted = fault["ctx"]["expected"]
+        wanted = "{expected}"
     if wanted is None:
         return InvalidInput(fault["msg"], field=field, remedy="/docs describes what is accepted")
+    if kind != _WANTED:
+        wanted = wanted.format(**fault.get("ctx", {}))
     return InvalidInput(f'"{field}" must be {wanted}, not {_shown(sent)}', field=field, remedy=f"send {wanted}")
 
 

@@ -64,5 +64,5 @@ def test_json_is_the_reply_of_the_service(world):
 
 def test_harmless():
     """Letters of any script and line breaks stay."""
-    assert harmless("Grüße,\n世界 🙂") == "Grüße,\n世界 🙂"
+    assert harmless("Grüße,\n\t世界 🙂") == "Grüße,\n\t世界 🙂"
     assert harmless("a\u200bb\u2028c\x9b31m\ud800") == "a\\u200bb\\u2028c\\u009b31m\\ud800"

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from rich.console import Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -35,6 +36,33 @@ Read = Callable[[], "OverviewReply"]
 _LONGEST: Final = 40
 #: arms and workers that are shown
 _MOST: Final = 40
+#: columns of the arms
+_COLUMNS: Final = (
+    "arm",
+    "share",
+    "reward",
+    "quality",
+    "cost",
+    "dollars",
+    "failed",
+    "p50 s",
+    "p95 s",
+    "saved against always it",
+)
+#: those that a narrow terminal does without, the first of them first
+_FIRST_TO_GO: Final = (
+    "p50 s",
+    "dollars",
+    "quality",
+    "failed",
+    "p95 s",
+    "cost",
+    "saved against always it",
+    "share",
+    "reward",
+)
+#: width of the arms' names from which on they are folded
+_NARROW: Final = 16
 
 
 def add_top(app: typer.Typer) -> None:
@@ -51,9 +79,10 @@ def _top(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reward, quality, cost, traffic and savings of each arm, lag, queues and workers; refreshed until Ctrl-C.
+    """Reward, quality, cost, savings and traffic of each arm, lag, queues and workers; live.
 
-    Of a running service with --url; else read from the database. --json prints what /v1/overview has.
+    Refreshed until Ctrl-C. Of a running service with --url; else read from the database. --json prints what
+    /v1/overview has.
     """
     with failing_well(), _source(url, key_env=key_env, config=config, hours=hours) as read:
         if as_json:
@@ -98,7 +127,7 @@ def _live(read: Read, *, every: float) -> None:
 
 def screen(found: "OverviewReply", *, now: float) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(found, now=now), _arms(found), *_service(found))
+    return Group(*_head(found, now=now), _Arms(found), *_service(found))
 
 
 def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
@@ -113,26 +142,35 @@ def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
     )
 
 
-def _arms(found: "OverviewReply") -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("arm", overflow="fold", min_width=8)
-    for name in (
-        "share",
-        "reward",
-        "quality",
-        "cost",
-        "dollars",
-        "failed",
-        "p50 s",
-        "p95 s",
-        "saved against always it",
-    ):
-        table.add_column(name, justify="right")
-    for arm in found["arms"][:_MOST]:
-        table.add_row(*(_text(cell) for cell in _row(arm)))
-    if not found["arms"]:
-        table.add_row(_text("nothing in this time"))
-    return table
+class _Arms:
+    """The table of arms, with the columns that fit: a number that is cut off says nothing."""
+
+    def __init__(self, found: "OverviewReply") -> None:
+        self.rows = [tuple(_row(arm)) for arm in found["arms"][:_MOST]]
+
+    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+        if not self.rows:
+            yield _text("nothing in this time")
+            return
+        widths = {
+            title: max(cell_len(title), *(cell_len(row[number]) for row in self.rows))
+            for number, title in enumerate(_COLUMNS)
+        }
+        widths["arm"] = min(widths["arm"], _NARROW)  # longer names are folded
+        left_out: set[str] = set()
+        for title in _FIRST_TO_GO:
+            if sum(width + 2 for name, width in widths.items() if name not in left_out) - 2 <= options.max_width:
+                break
+            left_out.add(title)
+        table = Table(box=None, pad_edge=False)
+        for title in _COLUMNS:
+            if title == "arm":
+                table.add_column(title, overflow="fold", min_width=widths[title])
+            elif title not in left_out:
+                table.add_column(title, justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(*(_text(cell) for title, cell in zip(_COLUMNS, row, strict=True) if title not in left_out))
+        yield table
 
 
 def _row(arm: "ArmOverviewReply") -> Iterator[str]:

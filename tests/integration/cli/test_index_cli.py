@@ -142,13 +142,13 @@ def test_a_search_that_finds_nothing_says_so(run):
 
 
 def test_half_a_surrogate_pair_can_be_indexed_and_shown(run, tmp_path):
-    """Every retriever takes a corpus that holds some; on the terminal it is a question mark, in JSON what it was."""
+    """Every retriever takes a corpus that holds some; on the terminal it is its code, in JSON what it was."""
     half = {"id": "half\ud800", "title": "\udfff Oder", "text": "A river \ud800 too."}
     (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in [*ROWS, half]))
     for name in ("bm25", "dense", "hybrid"):
         configure(name=name, model=tiny_encoder())
         built(run)
-        assert "half?  ? Oder" in run("search", "Oder river")[1]
+        assert "half\\ud800  \\udfff Oder" in run("search", "Oder river")[1]
         found = json.loads(run("search", "Oder river", "--json")[1])
         assert [hit["title"] for hit in found if hit["id"] == half["id"]] == [half["title"]]
 

@@ -101,9 +101,9 @@ def test_no_statement_reads_a_whole_table(world):
         assert connection.execute(text("SELECT 1")).scalar() == 1
 
 
-def shown(reply, **options):
+def shown(reply, *, width=140, **options):
     out = io.StringIO()
-    Console(file=out, width=140, **options).print(screen(reply, now=1.7e9))
+    Console(file=out, width=width, **options).print(screen(reply, now=1.7e9))
     return out.getvalue()
 
 
@@ -119,6 +119,16 @@ def test_the_screen_shows_hostile_names_as_text(world):
     assert "\\u001b]0;host" in plain
     assert "queues  answer 3" in plain
     assert "\x1b[2J" not in shown(reply, force_terminal=True)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 140])
+def test_a_narrow_terminal_has_fewer_columns_and_whole_numbers(world, width):
+    """What does not fit is left out; nothing is cut off, and the arms with their rewards stay."""
+    lines = shown(overview_json(read(world), status=world.router.status()), width=width).splitlines()
+    head = next(line for line in lines if line.startswith("arm "))
+    assert "reward" in head
+    assert ("p50 s" in head) == (width == 140)
+    assert not any("…" in line for line in lines)
 
 
 def test_forty_arms_fit(world):

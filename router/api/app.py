@@ -15,23 +15,24 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.browser_feedback import add_browser_feedback
-from ragbandit.router.api.decisions import add_decisions
 from ragbandit.router.api.dependencies import CallerGone, known_parameters
-from ragbandit.router.api.feedback import FEEDBACK, MAX_BATCH, add_feedback
+from ragbandit.router.api.endpoints.browser_feedback import add_browser_feedback
+from ragbandit.router.api.endpoints.decisions import add_decisions
+from ragbandit.router.api.endpoints.feedback import FEEDBACK, MAX_BATCH, add_feedback
+from ragbandit.router.api.endpoints.operations import OPERATIONS, add_operations, state_of
+from ragbandit.router.api.endpoints.overview import add_overview
+from ragbandit.router.api.endpoints.policies import POLICIES, add_policies
+from ragbandit.router.api.endpoints.routing import DECISIONS
+from ragbandit.router.api.endpoints.sessions import add_sessions
 from ragbandit.router.api.http_server.middleware import LimitsMiddleware
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.limiting.middleware import RateMiddleware
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
-from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.metrics.processes import ProcessMetrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
 from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
-from ragbandit.router.api.operations import OPERATIONS, add_operations, state_of
-from ragbandit.router.api.overview import add_overview
-from ragbandit.router.api.policies import POLICIES, add_policies
-from ragbandit.router.api.process_metrics import ProcessMetrics
-from ragbandit.router.api.routing import DECISIONS
 from ragbandit.router.api.schemas.descriptions import describe
 from ragbandit.router.api.schemas.limits import add_limits
 from ragbandit.router.api.schemas.requests import complaint
@@ -41,7 +42,6 @@ from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.middleware import AccessMiddleware
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
-from ragbandit.router.api.sessions import add_sessions
 from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
 from ragbandit.router.api.ui.middleware import PageMiddleware

@@ -12,8 +12,9 @@ from typing import Any, Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.answer_events import AnswerEvent, answer_events, want_events
 from ragbandit.router.api.dependencies import CallerGone, awaited, caller_of, router_of
+from ragbandit.router.api.endpoints.answer_events import AnswerEvent, answer_events, want_events
+from ragbandit.router.api.endpoints.routing import decide
 from ragbandit.router.api.openai import streams
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.openai.messages import turns_of
@@ -22,7 +23,6 @@ from ragbandit.router.api.openai.open_webui import background_task, is_open_webu
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
 from ragbandit.router.api.openai.streams import Chunks, EventStream, Pieces, sent_at_once, with_pauses
-from ragbandit.router.api.routing import decide
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, headers, refusal
 from ragbandit.router.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.router.serving.batching.micro_batching import SERVE_S

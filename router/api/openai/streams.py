@@ -13,8 +13,8 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ragbandit.router.api.answer_events import AnswerEvent
 from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.endpoints.answer_events import AnswerEvent
 from ragbandit.router.api.openai.open_webui import source_events, status_event
 from ragbandit.router.api.openai.replies import (
     ID_PREFIX,

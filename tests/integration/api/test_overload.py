@@ -135,7 +135,7 @@ def test_probes_end_while_the_database_hangs(serve, monkeypatch):
     """With a database that does not reply, /v1/status is 503 in time, /metrics has what the process counts, and however
     many probes come, no more than one read runs and one waits.
     """
-    monkeypatch.setattr("ragbandit.router.api.operations.PROBE_S", 0.2)
+    monkeypatch.setattr("ragbandit.router.api.endpoints.operations.PROBE_S", 0.2)
     service = serve()
     opened, reads = threading.Event(), []
 

@@ -12,7 +12,7 @@ import yaml
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
-from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.responses import status_json
 from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit import Router
-from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.encoders.half_precision import half_hash, rounded
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import Conflict

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ragbandit import Router
-from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.jobs.memory_jobs import MemoryJobs

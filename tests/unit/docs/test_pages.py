@@ -155,7 +155,7 @@ def test_the_example_configuration_is_the_default():
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_metrics_are_those_of_the_service(page):
     """Every metric that a page names is one that /metrics has."""
-    source = "".join(text_of(f"router/api/{name}.py") for name in ("metrics", "process_metrics", "arm_metrics"))
+    source = "".join(text_of(f"router/api/metrics/{name}.py") for name in ("service", "processes", "arms"))
     made = set(re.findall(r'"(ragbandit_\w+)"', source))
     named = {name.removesuffix("_total") for name in re.findall(r"`(ragbandit_\w+)", text_of(page))}
 

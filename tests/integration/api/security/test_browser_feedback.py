@@ -5,7 +5,7 @@ import time
 import httpx
 import pytest
 
-from ragbandit.router.api.browser_feedback import MAX_VOTES
+from ragbandit.router.api.endpoints.browser_feedback import MAX_VOTES
 from tests.support.servers.http_service import refused, routed
 
 SITE = "https://docs.example.com"

@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, caller_of, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
-from ragbandit.router.api.metrics import Metrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.reply_types import ErrorReply, RouteBatchReply, RouteReply
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json

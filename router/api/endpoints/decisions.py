@@ -9,10 +9,10 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
-from ragbandit.router.api.answer_events import want_events
-from ragbandit.router.api.answer_stream import streamed_answer
 from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, caller_of, reads_of, router_of
-from ragbandit.router.api.routing import DECISIONS, add_routing, decide, whole_query
+from ragbandit.router.api.endpoints.answer_events import want_events
+from ragbandit.router.api.endpoints.answer_stream import streamed_answer
+from ragbandit.router.api.endpoints.routing import DECISIONS, add_routing, decide, whole_query
 from ragbandit.router.api.schemas.explanations import ExplanationReply, explanation_json
 from ragbandit.router.api.schemas.reply_types import OutcomeReply
 from ragbandit.router.api.schemas.requests import DecisionIdText, OutcomeBody, RouteBody

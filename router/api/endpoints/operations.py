@@ -9,8 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.api.http_server.threads import SharedRead
-from ragbandit.router.api.metrics import Metrics
-from ragbandit.router.api.process_metrics import ProcessMetrics
+from ragbandit.router.api.metrics.processes import ProcessMetrics
+from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.reply_types import HealthReply, ReadyReply
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, status_json
 from ragbandit.router.errors import NotReady, StoreError

@@ -7,9 +7,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ragbandit.router.api.arm_metrics import earned_metrics, worker_metrics
 from ragbandit.router.api.http_server.read_delay import ReadDelay
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
+from ragbandit.router.api.metrics.arms import earned_metrics, worker_metrics
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.context_counts import ContextCounts

@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
-from ragbandit.router.api.feedback import FEEDBACK, count_feedback
+from ragbandit.router.api.endpoints.feedback import FEEDBACK, count_feedback
 from ragbandit.router.api.schemas.reply_types import FeedbackTokenReply
 from ragbandit.router.api.schemas.requests import BrowserFeedbackBody, FeedbackTokenBody
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, receipt_json, refusal

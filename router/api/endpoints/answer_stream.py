@@ -13,8 +13,8 @@ from typing import Any, Final
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.answer_events import answer_events
 from ragbandit.router.api.dependencies import CallerGone, router_of
+from ragbandit.router.api.endpoints.answer_events import answer_events
 from ragbandit.router.api.openai import streams
 from ragbandit.router.api.openai.streams import EventStream, with_pauses
 from ragbandit.router.api.schemas.responses import answer_json, error_json, headers, pending_json, plain, route_json

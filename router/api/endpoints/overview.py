@@ -23,7 +23,10 @@ SinceQuery = Annotated[
 UntilQuery = Annotated[
     float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: now.")
 ]
-StepQuery = Annotated[int, Query(ge=HOUR_S, le=400 * 86_400, description="Seconds of a point, a multiple of 3600.")]
+StepQuery = Annotated[
+    int,
+    Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600."),
+]
 
 
 def add_overview(app: FastAPI, *, tag: str) -> None:

@@ -64,7 +64,7 @@ def operations(service):
 
 
 def excused(failure: Exception, reply) -> bool:
-    """What no document can say: that one id is sent twice, how many bytes a body may have, whose word is a chat's last.
+    """What no document can say: one id that is sent twice, bytes of a body, a time that ends before it begins.
 
     A chat completion takes what it does not read: most of what OpenAI's clients send is ignored, whatever it is.
     """
@@ -72,8 +72,11 @@ def excused(failure: Exception, reply) -> bool:
     if name == "RejectedPositiveData":
         no_question = chat and any(text in reply.text for text in ("not the user", "no message of a user has text"))
         # 7.0 is an integer of JSON Schema, and none of ours.
-        whole = re.search(r"must be a whole number or null, not -?\d+\.0", reply.text)
-        return reply.status_code == 413 or "is not the body's" in reply.text or no_question or bool(whole)
+        whole = re.search(r"must be a whole number( or null)?, not -?\d+\.0", reply.text)
+        # One field bounds the other.
+        bounded = any(text in reply.text for text in ("send an earlier since", "too long for its step"))
+        told = no_question or bool(whole) or bounded
+        return reply.status_code == 413 or "is not the body's" in reply.text or told
     # Stores have outcomes from before a rule: whoever repeats one is told so, and not refused.
     repeated = reply.request.url.endswith("/v1/outcomes") and '"duplicate":true' in reply.text
     return name == "AcceptedNegativeData" and (reply.status_code == 413 or chat or repeated)

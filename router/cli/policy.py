@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ragbandit.router.cli.console import CommandLine, ConfigOption, JsonOption, console, failing_well, print_json, show
+from ragbandit.router.cli.inspect import opened_ledger
 from ragbandit.router.cli.keys import actor
 from ragbandit.router.errors import InvalidInput
 
@@ -76,15 +77,9 @@ class _Opened:
 
 @contextmanager
 def _opened(config: str | None) -> Iterator[_Opened]:
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.serving.setup.bootstrap import open_database
-
-    settings = configuration.load(config).settings
-    database = open_database(settings)
-    try:
-        yield _Opened(settings=settings, database=database)
-    finally:
-        database.close()
+    # A ledger that no router has opened is that of another folder or label: a switch thrown there would stop nobody.
+    with opened_ledger(config) as (settings, ledger):
+        yield _Opened(settings=settings, database=ledger.database)
 
 
 def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:

@@ -20,6 +20,7 @@ def made(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(found.data_dir))
     monkeypatch.setenv("RAGBANDIT_POLICY__NAME", "uniform")
     monkeypatch.chdir(tmp_path)
+    Router.open(found, jobs=MemoryJobs()).close()
     return found
 
 
@@ -79,6 +80,18 @@ def test_people_read_times_shares_and_what_it_waits_for():
     shown = run("show", "main").stdout
     assert "UTC" in shown
     assert "nothing" in shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [("DATA_DIR", "nothing-here", "there is no database"), ("POLICY__LABEL", "other", "no ledger 'other'")],
+)
+def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp_path, variable, value, said):
+    """In the wrong folder, or with another label, `kill` would stop nobody: it is refused, and makes no store."""
+    monkeypatch.setenv(f"RAGBANDIT_{variable}", value)
+    for verb in ("list", "kill"):
+        assert said in run(verb, code=2).output
+    assert not (tmp_path / "nothing-here").exists()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import secrets
 import socket
 import threading
 import time
@@ -51,6 +52,8 @@ class ProcessCard:
     encoder: str = ""
     #: name of the retriever, with the beginning of its index's hash; empty: none
     retriever: str = ""
+    #: tells it from others: containers may share the name of the host, and each has a process 1
+    mark: str = ""
     #: the host's clock less that of Redis, when it was renewed, seconds
     ahead_s: float = 0.0
 
@@ -109,6 +112,7 @@ def card_of(*, role: str, queues: tuple[str, ...] = (), encoder: str = "", retri
         packages=packages,
         encoder=encoder,
         retriever=retriever,
+        mark=secrets.token_hex(4),
     )
 
 
@@ -143,4 +147,4 @@ def _card(text: bytes) -> ProcessCard | None:
 
 
 def _key(card: ProcessCard) -> str:
-    return f"ragbandit:process:{card.host}:{card.pid}"
+    return f"ragbandit:process:{card.host}:{card.pid}:{card.mark}"

@@ -197,11 +197,21 @@ def test_hosts_that_differ(doctor, redis_client, check, change, words):
     first = {"ahead_s": 0.0}
     hosts(redis_client, first, change)
     if "ahead_s" in change:  # `say` measures it
-        card = json.loads(redis_client.get(f"ragbandit:process:host1:{card_of(role='worker').pid}"))
-        redis_client.set(f"ragbandit:process:host1:{card['pid']}", json.dumps(card | change))
+        (key,) = redis_client.keys("ragbandit:process:host1:*")
+        redis_client.set(key, json.dumps(json.loads(redis_client.get(key)) | change))
     level, told = doctor(check)[check]
     assert level == ("problem" if check == "indexes" else "warning")
     assert words in told
+
+
+def test_containers_that_share_a_host_name_and_process_id(doctor, redis_client):
+    """Each of two workers is listed, and one that ends takes away its own card alone."""
+    made = [replace(card_of(role="worker", queues=(queue,)), host="host", pid=1) for queue in ("answer", "learn")]
+    for card in made:
+        say(redis_client, card)
+    assert "no service is there" in doctor("processes")["processes"][1]  # and nothing else is amiss
+    Presence(client=redis_client, card=made[0]).close()
+    assert [card.queues for card in present(redis_client)] == [("learn",)]
 
 
 def test_snapshots_that_one_host_has(doctor, redis_client, tmp_path):

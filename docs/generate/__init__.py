@@ -1,8 +1,9 @@
-"""The reference pages of settings, HTTP and the command line, written from the code that they describe."""
+"""The reference pages of settings, HTTP, the command line and alerts, written from what they describe."""
 
 from pathlib import Path
 from typing import Final
 
+from docs.generate.alerts import alerts_page
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
 from docs.generate.http import http_page
@@ -15,6 +16,7 @@ DOCS: Final = Path(__file__).parents[1]
 def pages() -> dict[Path, str]:
     """File -> what it has to hold."""
     return {
+        DOCS / "alerts.md": alerts_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),

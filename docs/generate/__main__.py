@@ -1,4 +1,4 @@
-"""`make docs`: write docs/configuration.md and docs/http.md."""
+"""`make docs`: write the reference pages."""
 
 from docs.generate import pages
 

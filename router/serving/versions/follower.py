@@ -23,7 +23,7 @@ from ragbandit.router.serving.versions.live import NOTHING_LIVE, Candidate, Live
 from ragbandit.router.serving.versions.runner import CandidateRunner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.policy_versions import control_of, versions_of
+from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
@@ -94,10 +94,10 @@ class VersionFollower:
 
     def glance(self) -> LiveVersions:
         """What is live for the next batch. Raises StoreError."""
+        if control_now(self.database, base=self.base).revision == self.live.control.revision:
+            return self.live
         with self.database.read() as connection:
             control = control_of(connection, base=self.base)
-            if control.revision == self.live.control.revision:
-                return self.live
             versions = {one.name: one for one in versions_of(connection, base=self.base)}
         with self._lock:
             if control.revision > self.live.control.revision:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
@@ -20,6 +21,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.versions.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
+from ragbandit.router.serving.versions.loading import CandidateLoader
 from ragbandit.router.serving.versions.runner import CandidateRunner
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -71,6 +73,9 @@ class VersionFollower:
     settings: the configuration, as it is now. wake: lets `follow` be called soon.
     """
 
+    #: how long a candidate that is loaded for the first time is waited for, seconds
+    load_s = 5.0
+
     def __init__(
         self,
         database: Database,
@@ -90,6 +95,7 @@ class VersionFollower:
         self._again_at: float | None = None
         self._opened: dict[str, Opened] = {}
         self._runners: dict[str, CandidateRunner] = {}
+        self._loader: CandidateLoader[Opened] = CandidateLoader(wait_s=self.load_s)
         self._lock = threading.Lock()
 
     def glance(self) -> LiveVersions:
@@ -134,6 +140,7 @@ class VersionFollower:
     def reload(self) -> None:
         """Load all versions again at the next `follow`: the configuration is another one."""
         self._opened, self._loaded_revision = {}, -1
+        self._loader.forget()
 
     def close(self) -> None:
         """End the threads of the candidates."""
@@ -177,8 +184,7 @@ class VersionFollower:
         found, fault = self._opened.get(version.name), None
         try:
             if found is None:
-                settings = settings_of(self.settings(), version)
-                found = opened(self.database, settings, files=self.files, encoder=self.encoder)
+                found = self._loader.loaded(version.name, partial(self._open, self.settings(), version))
                 self._opened[version.name] = found
         except Exception as error:  # whatever a candidate's class does: it must not stop the others
             fault = f"it cannot be loaded: {error}"
@@ -198,6 +204,10 @@ class VersionFollower:
             ),
             None if found is None else found.serving,
         )
+
+    def _open(self, settings: Settings, version: PolicyVersion) -> Opened:
+        made = settings_of(settings, version)
+        return opened(self.database, made, files=self.files, encoder=self.encoder)
 
     def _refresh(self) -> None:
         """Newer snapshots of the candidates."""

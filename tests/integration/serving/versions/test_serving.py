@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 
 import pytest
 
@@ -12,6 +13,8 @@ from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.served import CANDIDATE, KILLED, candidate_in, mixed
 from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.versions import follower
+from ragbandit.router.serving.versions.follower import VersionFollower
 from ragbandit.router.types import DecisionId, PolicyLabel, Query
 from tests.support import bad_policies
 
@@ -229,6 +232,26 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     assert made.pmf == pytest.approx((1 / 3,) * 3)
     if kind != "NotMade":
         assert any("left out" in one["fault"] or "still busy" in one["fault"] for one in found)
+
+
+def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):
+    """A router opens and decides beside it; what has come back at last is asked."""
+    monkeypatch.setattr(VersionFollower, "load_s", 0.05)
+    monkeypatch.setattr(follower, "AGAIN_S", 0.05)
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, **PATIENT)
+    bad_policies.RELEASED.clear()
+    try:
+        name = canary(world, policy={"name": f"{bad_policies.__name__}:HangsMade"})
+        with Router.open(world.settings, jobs=MemoryJobs()) as again:
+            made = again.submit(Query(text="which?"), run_by="caller").result(30)
+    finally:
+        bad_policies.RELEASED.set()
+    assert "has not been loaded" in candidate_in(made.facts, name)["fault"]
+    assert made.pmf == pytest.approx((1 / 3,) * 3)
+    give_up = time.monotonic() + 30
+    while candidate_in(world.route().facts, name)["fault"] is not None:
+        assert time.monotonic() < give_up
+        world.router.refresh()
 
 
 def test_a_candidate_of_another_encoder_is_not_asked(make_world):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import ragbandit
 from ragbandit.router.jobs.records import ANSWER_QUEUE
 
 from .commands import ROOT, check_command, settings_of
@@ -232,8 +233,18 @@ def test_selectors_find_their_pods(name):
         assert {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]} <= ports
 
 
-def test_the_schema_of_values_is_json():
-    """values.schema.json names every part of values.yaml."""
-    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+def test_a_misspelt_value_is_refused():
+    """Nothing is passed over: a name that values.yaml does not have is refused, in every section."""
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
     assert set(values) <= set(schema["properties"])
+    sections = [name for name, value in values.items() if isinstance(value, dict) and name != "config"]
+    wrong = [f'{name}={{"misspelt": 1}}' for name in sections]
+    said = refused(*wrong, 'worker.keda={"misspelt": 1}', 'service.autoscaling={"misspelt": 1}')
+    assert said.count("misspelt is not allowed") == len(sections) + 2
+
+
+def test_the_chart_is_of_this_release():
+    """The image's default tag is the version of the package."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
+    assert (chart["version"], chart["appVersion"]) == (ragbandit.__version__, ragbandit.__version__)

@@ -1,7 +1,11 @@
-"""`make screenshots`: a service with made-up traffic, a real browser, and pictures in docs/images."""
+"""`make screenshots`: a service with made-up traffic, a real browser, and pictures in docs/images.
+
+`python -m docs.screenshots FOLDER` writes every page in light, dark and 360 pixels wide there, for looking.
+"""
 
 import asyncio
 import contextlib
+import io
 import shutil
 import sys
 import tempfile
@@ -15,30 +19,59 @@ from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.http_server.server import make_server
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
 from ragbandit.router.serving.router import Router
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
-#: name of a picture -> the page that it shows
-PAGES: Final = {
-    "overview": "/ui?time=week",
-    "arms": "/ui/arms?time=week",
-    "decisions": "/ui/decisions",
-    "decision": "decision",
-    "policies": "/ui/policies",
-    "policy": "/ui/policies/v1",
-    "feedback": "/ui/feedback",
-    "queues": "/ui/queues",
-}
-#: kind of a picture -> colours and width; the pages of the second list are shown in each of them
+#: kind -> colours and width
 KINDS: Final = {"light": ("light", 1200), "dark": ("dark", 1200), "phone": ("light", 360)}
-_HEIGHT: Final = {"light": 900, "dark": 900, "phone": 780}
+#: name -> the page, the most of its height that is shown, and the kinds that it is shown in
+PICTURES: Final[dict[str, tuple[str, int, tuple[str, ...]]]] = {
+    "overview": ("/ui?time=week", 1720, ("light", "dark", "phone")),
+    "arms": ("/ui/arms?time=week", 1240, ("light", "dark")),
+    "decisions": ("/ui/decisions", 900, ("light", "phone")),
+    "decision": ("decision", 1640, ("light",)),
+    "policies": ("/ui/policies", 900, ("light",)),
+    "policy": ("/ui/policies/v2", 1500, ("light", "dark")),
+    "feedback": ("/ui/feedback", 900, ("light",)),
+    "queues": ("/ui/queues", 1400, ("light",)),
+}
+#: colours of a picture: pages have few, and a palette makes the file a quarter of the size
+_COLOURS: Final = 128
+
+
+class _Jobs(MemoryJobs):
+    """A queue with the workers of a small installation."""
+
+    def workers(self) -> list[WorkerState]:
+        """Two that answer, one of them busy, and the one that learns."""
+        said = (("answer-1", "answer", "busy"), ("answer-2", "answer", "idle"), ("learn-1", "learn", "idle"))
+        now = time.time()
+        return [
+            WorkerState(
+                name=name, queue=queue, state=state, host="office-7", pid=4000 + place, heard_at=now - 2 * place
+            )
+            for place, (name, queue, state) in enumerate(said, 1)
+        ]
+
+    def work(self) -> dict[str, QueueWork]:
+        """What they have done in a week."""
+        return {
+            "answer": QueueWork(done=921, failed=15, seconds=1840.0),
+            "judge": QueueWork(),
+            "learn": QueueWork(done=612, seconds=22.0),
+        }
+
+    def depth(self) -> dict[str, int]:
+        """Two questions wait."""
+        return {"answer": 2, "judge": 0, "learn": 0}
 
 
 @contextlib.contextmanager
 def served(folder: str) -> Iterator[tuple[str, Router]]:
     """A service in a thread with the traffic in its store: its address and its router."""
     settings = settings_of(folder)
-    app = create_app(lambda: Router.open(settings, jobs=MemoryJobs()))
+    app = create_app(lambda: Router.open(settings, jobs=_Jobs()))
     server = make_server(app, settings=settings.server, loop="asyncio")
     thread = threading.Thread(target=lambda: asyncio.run(server.serve()), name="screenshots")
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined] # of uvicorn before 0.29
@@ -61,38 +94,49 @@ def explored_decision(router: Router) -> str:
     return f"/ui/decisions/{next(row.id for row in found if row.status == 'answered')}"
 
 
-def shoot(url: str, *, decision: str, folder: Path) -> list[Path]:
-    """Write all pictures; which ones."""
+def shoot(url: str, *, decision: str, folder: Path, every: bool = False) -> Iterator[Path]:
+    """Write the pictures; every: each page in each kind, the whole of it."""
     from playwright.sync_api import sync_playwright
 
-    written = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for kind, (scheme, width) in KINDS.items():
-            size = {"width": width, "height": _HEIGHT[kind]}
+            size = {"width": width, "height": 780}
             context = browser.new_context(color_scheme=scheme, viewport=size)  # type: ignore[arg-type] # two words
             tab = context.new_page()
-            for name, path in PAGES.items():
+            for name, (path, most, kinds) in PICTURES.items():
+                if kind not in kinds and not every:
+                    continue
                 reply = tab.goto(url + (decision if path == "decision" else path))
                 if reply is None or reply.status != 200:
                     raise SystemExit(f"{path} cannot be shown: {reply and reply.status}")
-                tab.wait_for_load_state("networkidle")
-                file = folder / f"dashboard-{name}-{kind}.png"
-                tab.screenshot(path=file, full_page=name not in ("decisions",))
-                written.append(file)
+                tall = int(tab.evaluate("document.documentElement.scrollHeight"))
+                height = tall if every else min(most, tall)
+                cut = {"x": 0.0, "y": 0.0, "width": float(width), "height": float(height)}
+                taken = tab.screenshot(full_page=True, clip=cut)  # type: ignore[arg-type] # these four
+                yield _written(taken, file=folder / f"dashboard-{name}-{kind}.png")
         browser.close()
-    return written
+
+
+def _written(taken: bytes, *, file: Path) -> Path:
+    """The picture as a file with a palette."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(taken)) as picture:
+        drawn = picture.convert("RGB").quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        drawn.save(file, optimize=True)
+    return file
 
 
 def main() -> None:
     """Fill a store, serve it, and take the pictures."""
     if shutil.which("chromium") is None:
         raise SystemExit("there is no chromium here: apt-get install chromium")
-    IMAGES.mkdir(exist_ok=True)
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    folder.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as data, served(data) as (url, router):
         fill(router)
-        for file in shoot(url, decision=explored_decision(router), folder=folder):
+        for file in shoot(url, decision=explored_decision(router), folder=folder, every=folder != IMAGES):
             print(f"wrote {file}")
 
 

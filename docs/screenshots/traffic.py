@@ -1,4 +1,4 @@
-"""Made-up traffic of a week: questions of three kinds, three arms, people who judge, and a candidate policy.
+"""Made-up traffic of a week: questions of three kinds, three arms, people who judge, and candidate policies.
 
 The store is a real one, and everything goes through the router and the learner, by a clock that is set. What is made up
 is what users ask, what arms answer and what people say.
@@ -9,13 +9,11 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
+from docs.screenshots.rollouts import Learners, Rollout
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts import verbs
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.storage.arm_hours.extending import Extender
-from ragbandit.router.storage.policy_versions import add_verdict, version_named
 from ragbandit.router.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
 
 __all__ = ["ARMS", "fill", "settings_of"]
@@ -28,14 +26,19 @@ ARMS: Final[dict[str, tuple[int, float, tuple[float, ...]]]] = {
 }
 _HOUR: Final = 3600.0
 _KINDS: Final = (
-    ("What does {} stand for?", "Spell out the abbreviation {}.", "Who signs {} forms?"),
-    ("How many days of leave come with {}?", "Where is the form for {} kept?", "What is the limit for {}?"),
+    ("What does {} stand for?", "Spell out the abbreviation for {}.", "Who signs the forms for {}?"),
+    ("How many days does {} take?", "Where is the form for {} kept?", "What is the limit for {}?", "Who pays for {}?"),
     (
         "Does the rule on {} still hold for those who moved between offices last year, and who decides it?",
-        "Compare what the handbook and the contract say about {}, and tell which one goes first.",
+        "What do the handbook and the contract say about {}, and which of them goes first?",
+        "Who may approve {} abroad when the manager is away, and up to what amount?",
     ),
 )
-_THINGS: Final = ("travel", "parental leave", "hardware", "remote work", "training", "sick leave", "expenses", "visas")
+_THINGS: Final = (
+    *("travel", "parental leave", "hardware", "remote work", "training", "sick leave", "expenses", "visas", "parking"),
+    *("overtime", "pensions", "health insurance", "company cars", "phones", "relocation", "conferences", "lunches"),
+    *("part-time work", "public holidays", "home offices", "language courses", "bicycles", "moving days", "books"),
+)
 
 
 def settings_of(folder: str) -> Settings:
@@ -54,20 +57,21 @@ def settings_of(folder: str) -> Settings:
 def fill(router: Router, *, hours: int = 156, each: int = 6, seed: int = 7) -> None:
     """Make the traffic of so many hours, with so many questions in each, the last hour ending now."""
     drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
-    learner = make_learner(router.settings, database=router.database, jobs=router.jobs)
+    learners, rollout = Learners(router), Rollout(router)
     try:
         for hour in range(hours):
             begin = now - (hours - hour) * _HOUR
+            rollout.go_on(hour / hours, now=begin)
             for number in range(each):
                 _one(router, drawn, at=begin + (number + drawn.random()) * _HOUR / each, share=hour / hours)
-            learner.clock = lambda at=begin + _HOUR: at  # type: ignore[misc] # the time of this hour
-            learner.drain()
-            router.refresh()
+            learners.learn(now=begin + _HOUR)
+            rollout.judge(now=begin + _HOUR)
+        rollout.go_on(1.0, now=now)
     finally:
-        learner.close()
+        learners.close()
+        rollout.close()
         router.service.clock = time.time
         router.snapshots.lags.clear()  # of a clock that was set
-    _candidate(router, drawn, now=now)
     extender = Extender(router.database, holder="screenshots")
     while extender.extend(seconds=60.0):
         pass
@@ -133,45 +137,18 @@ def _trace(thing: str, *, steps: int, took: float) -> tuple[TraceEvent, ...]:
     found: list[TraceEvent] = []
     for number in range(steps):
         ids = tuple(f"handbook/{thing}#{2 * number + place}" for place in (0, 1))
+        last = number == steps - 1
+        said = f"The handbook says so of {thing}." if last else f"It is not said yet who decides on {thing}."
         found.append(Round(number=number + 1))
-        found.append(Retrieved(query=f"{thing} rule", ids=ids, scores=(9.2 - number, 7.5 - number), seconds=took / 9))
         found.append(
-            Generated(purpose="answer", text="...", prompt_tokens=600, completion_tokens=25, seconds=took / (steps + 1))
+            Retrieved(
+                query=(f"rule on {thing}", f"who decides on {thing}", f"exceptions to {thing}")[number % 3],
+                ids=ids,
+                scores=(9.2 - number, 7.5 - number),
+                seconds=took / 9,
+            )
+        )
+        found.append(
+            Generated(purpose="answer", text=said, prompt_tokens=600, completion_tokens=25, seconds=took / (steps + 1))
         )
     return tuple(found)
-
-
-def _candidate(router: Router, drawn: random.Random, *, now: float) -> None:
-    """A version in shadow whose evidence grows, and one that is a draft."""
-    base = router.ledger.label
-    told: dict[str, Any] = {"base": base, "actor": "cli:ann@office", "reason": "try a lower price", "now": now - 9000.0}
-    made = verbs.add(router.database, changes={"reward": {"weight": 0.04}}, **told)
-    verbs.add(router.database, changes={"policy": {"name": "lints"}}, **(told | {"reason": "Thompson sampling"}))
-    act = verbs.Act(verb="shadow", name=made.name, **told)
-    verbs.perform(router.database, act, settings=router.settings.rollout)
-    points = [[n, 0.03 + drawn.gauss(0, 0.004), 0.03 - 2.2 / n**0.5, 0.03 + 2.2 / n**0.5] for n in range(60, 1500, 12)]
-    facts = {
-        "decisions": 1900,
-        "n": 1488,
-        "n_eff": 187.4,
-        "difference": 0.031,
-        "low": -0.027,
-        "high": 0.087,
-        "points": points,
-        "guardrails": {
-            "failures": {"state": "kept", "n": 880, "excess": 0.001, "low": -0.012, "high": 0.009, "margin": 0.01},
-            "latency": {"state": "unclear", "n": 880, "excess": 0.01, "low": -0.02, "high": 0.05, "margin": 0.2},
-            "cost": {"state": "unclear", "n": 880, "excess": 0.3, "low": 0.1, "high": 0.6, "margin": 0.1},
-        },
-    }
-    with router.database.write() as connection:
-        add_verdict(
-            connection,
-            version_named(connection, made.name, base=base),
-            kind="hold",
-            reason="187 of 200 effective rows, and the interval holds zero",
-            waits_for="about 13 more effective rows; then it may become a canary",
-            inputs_sha256="0" * 64,
-            facts=facts,
-            now=now - 60.0,
-        )

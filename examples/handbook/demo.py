@@ -91,11 +91,12 @@ def main() -> None:
 def _point_to_dashboard(address: str, *, keep: bool) -> None:
     """Where all of this can be looked at; keep: until somebody presses Ctrl-C."""
     if not keep:
-        console.print(f"\nthe dashboard was at {address}: make demo KEEP=1 keeps it up")
+        console.print(f"\nthe dashboard was at {address}; `make demo KEEP=1` keeps it up")
         return
-    console.print(f"\nthe dashboard is at [link={address}]{address}[/link]; Ctrl-C ends it")
+    console.print(f"\nthe dashboard is at {address}; Ctrl-C ends it")
     with contextlib.suppress(KeyboardInterrupt):
         signal.pause()
+    console.print("\nthe service ends")
 
 
 def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Path) -> Row:
@@ -226,6 +227,7 @@ def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
 if __name__ == "__main__":
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     np.seterr(all="raise")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the service ends as well
     try:
         main()
     except RagBanditError as error:

@@ -127,13 +127,17 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
     )
 
 
-def quarantined(ledger: Ledger, *, limit: int = 100) -> list[Mapping[str, Any]]:
-    """The quarantined decisions, newest first: decision_id, field, reason, made_at."""
+def quarantined(ledger: Ledger, *, limit: int = 100, among: int | None = None) -> list[Mapping[str, Any]]:
+    """The quarantined decisions, newest first: decision_id, field, reason, made_at.
+
+    among: only so many of the decisions that were closed, the newest by their ids, are looked at.
+    """
+    columns = closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at, closures.c.state
+    chosen = select(*columns).where(closures.c.policy == ledger.label)
+    if among is not None:
+        chosen = chosen.order_by(closures.c.decision_id.desc()).limit(among)
+    newest = chosen.subquery()
+    query = select(newest).where(newest.c.state == "quarantined").order_by(newest.c.made_at.desc()).limit(limit)
+    names = ("decision_id", "field", "reason", "made_at")
     with ledger.database.read() as connection:
-        rows = connection.execute(
-            select(closures.c.decision_id, closures.c.field, closures.c.reason, closures.c.made_at)
-            .where(closures.c.policy == ledger.label, closures.c.state == "quarantined")
-            .order_by(closures.c.made_at.desc())
-            .limit(limit)
-        ).mappings()
-        return [dict(row) for row in rows]
+        return [{name: row[name] for name in names} for row in connection.execute(query).mappings()]

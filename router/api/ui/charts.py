@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.api.ui.rendering import number, percent, seconds
-from ragbandit.router.serving.overview import Overview, mean
+from ragbandit.router.serving.overview import Overview, Point, mean
 from ragbandit.router.types import ArmName, ArmTotals
 
 __all__ = ["MOST_LINES", "Chart", "Line", "arm_charts", "earned_charts", "intervals"]
@@ -63,12 +63,19 @@ class Chart:
         return _WRITTEN[self.unit](value)
 
 
+def lived(found: Overview) -> Sequence[Point]:
+    """The points from the first one at which anything was decided; none where only one is left: that is no line."""
+    first = next((place for place, point in enumerate(found.points) if point.totals.decided), len(found.points))
+    return found.points[first:] if len(found.points) - first > 1 else ()
+
+
 def earned_charts(found: Overview) -> list[Chart]:
-    """What the policy earned over the time: reward and quality, cost, and decisions."""
-    times = tuple(point.at for point in found.points)
+    """What the policy earned over the time: reward and quality, cost, decisions and latency."""
+    points = lived(found)
+    times = tuple(point.at for point in points)
 
     def line(name: str, value: Value) -> Line:
-        return Line(name=name, arm=None, values=tuple(value(point.totals) for point in found.points))
+        return Line(name=name, arm=None, values=tuple(value(point.totals) for point in points))
 
     earned = (
         line("reward", lambda totals: mean(totals.reward, totals.rewarded)),
@@ -88,14 +95,15 @@ def earned_charts(found: Overview) -> list[Chart]:
 def arm_charts(found: Overview) -> list[Chart]:
     """Share, quality, cost, price, latency and failures of the arms over the time."""
     arms = [one.arm for one in found.arms[:MOST_LINES]]
-    times = tuple(point.at for point in found.points)
+    points = lived(found)
+    times = tuple(point.at for point in points)
 
     def chart(title: str, unit: str, value: Value) -> Chart:
-        lines = [_line(found, arm, value) for arm in arms]
+        lines = [_line(points, arm, value) for arm in arms]
         return Chart(title=title, unit=unit, times=times, lines=tuple(lines))
 
     shares = tuple(
-        Line(name=arm, arm=arm, values=tuple(_share(point.arms.get(arm), point.totals) for point in found.points))
+        Line(name=arm, arm=arm, values=tuple(_share(point.arms.get(arm), point.totals) for point in points))
         for arm in arms
     )
     return [
@@ -108,9 +116,9 @@ def arm_charts(found: Overview) -> list[Chart]:
     ]
 
 
-def _line(found: Overview, arm: ArmName, value: Value) -> Line:
+def _line(points: Sequence[Point], arm: ArmName, value: Value) -> Line:
     none = ArmTotals()
-    return Line(name=arm, arm=arm, values=tuple(value(point.arms.get(arm, none)) for point in found.points))
+    return Line(name=arm, arm=arm, values=tuple(value(point.arms.get(arm, none)) for point in points))
 
 
 def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:

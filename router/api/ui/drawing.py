@@ -9,6 +9,8 @@ __all__ = ["SequencePicture", "around_zero", "sequence_of", "ticks"]
 
 WIDTH, HEIGHT = 640.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 8.0, 10.0, 26.0
+#: an interval so many times as wide as the narrowest one is cut where the axis ends
+_WIDEST: Final = 6.0
 #: points that a picture shows
 MOST: Final = 500
 
@@ -36,7 +38,7 @@ def sequence_of(points: Any, *, margin: float | None = None) -> SequencePicture 
         return None
     first, last = rows[0][0], rows[-1][0]
     # The first intervals are as wide as the scale: what matters is where it ends.
-    late = rows[len(rows) // 3 :]
+    late = rows[len(rows) // 2 :]
     values = [0.0, *(value for point in late for value in point[1:4])]
     values += [] if margin is None else [margin]
     low, high = min(values), max(values)
@@ -81,8 +83,13 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
 
 
 def around_zero(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Ends of an axis that holds all these intervals, and zero, with some room."""
-    low = min([0.0, *(one[0] for one in intervals)])
-    high = max([0.0, *(one[1] for one in intervals)])
+    """Ends of an axis that holds zero and these intervals, with some room.
+
+    One that is far wider than the narrowest runs beyond them: else it would leave no room to see the others.
+    """
+    narrowest = min((high - low for low, high in intervals), default=0.0)
+    held = [one for one in intervals if one[1] - one[0] <= _WIDEST * max(narrowest, 1e-9)]
+    low = min([0.0, *(one[0] for one in held)])
+    high = max([0.0, *(one[1] for one in held)])
     pad = 0.05 * (high - low) or 0.1
     return low - pad, high + pad

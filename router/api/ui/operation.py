@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from ragbandit.router.errors import InvalidInput, NotReady, StoreError
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
-from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held, judged_lately, release
+from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held_lately, judged_lately, release
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
 
@@ -26,8 +26,11 @@ __all__ = ["add_operation_pages", "state_or_none"]
 #: newest judged updates that sources are summed over, and held feedback and quarantined decisions that are listed
 LATELY: Final = 500
 LISTED: Final = 50
-#: sources that are listed
+#: newest updates, and newest closed decisions, among which these are looked for
+LOOKED_AT: Final = 5_000
+#: sources, and workers, that are listed
 MOST_SOURCES: Final = 50
+MOST_WORKERS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +77,7 @@ def add_operation_pages(app: FastAPI) -> None:
             "queues": router.queues(),
             "parts": router.with_policy(readiness.states()),
             "leases": held_now,
+            "most_workers": MOST_WORKERS,
             "sign": ArmSigns(router.service.arms),
         }
         return await page(request, "queues.html", title="Queues", **values)
@@ -91,17 +95,22 @@ async def state_or_none(request: Request) -> RouterState | None:
 def _feedback(router: Router) -> dict[str, Any]:
     """What the page of feedback shows; every read has a bound."""
     counters = router.status().counters
-    updates = judged_lately(router.ledger, limit=LATELY)
+    updates = judged_lately(router.ledger, limit=LATELY, among=LOOKED_AT)
     return {
         "counters": counters,
         "sources": shares(updates)[:MOST_SOURCES],
         "updates": len(updates),
-        "held": held(router.ledger, limit=LISTED) if counters.held else [],
-        "quarantined": quarantined(router.ledger, limit=LISTED) if counters.quarantined else [],
+        "held": held_lately(router.ledger, limit=LISTED) if counters.held else [],
+        "quarantined": _quarantined(router) if counters.quarantined else [],
+        "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],
         "caps": router.settings.learning.influence,
         "judge": router.status().judge,
     }
+
+
+def _quarantined(router: Router) -> list[Mapping[str, Any]]:
+    return quarantined(router.ledger, limit=LISTED, among=LOOKED_AT)
 
 
 def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:

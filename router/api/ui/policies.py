@@ -1,6 +1,8 @@
 """Pages of policies: versions with their states, what each waits for, the picture of its sequence, and the verbs."""
 
 import time
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, Final, cast
 
 from fastapi import FastAPI, Request
@@ -30,8 +32,12 @@ VERBS: Final[dict[str, str]] = {
     "retire": "It is over, and its ledger is learned no more.",
 }
 _HARSH: Final = ("rollback", "retire")
-#: verdicts that a page lists
+#: in which versions are listed, and how many
+_ORDER: Final = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
+MOST_VERSIONS: Final = 100
+#: rows of verdicts that a page lists, and the newest verdicts that they are made of
 LISTED: Final = 30
+LOOKED_AT: Final = 60
 
 
 def add_policy_pages(app: FastAPI) -> None:
@@ -100,15 +106,16 @@ def _versions(router: Router) -> dict[str, Any]:
     with router.database.read() as connection:
         versions = store.versions_of(connection, base=base)
         control = store.control_of(connection, base=base)
+        versions.sort(key=lambda one: (_ORDER.index(one.state), -one.since))
+        left_out, versions = len(versions) - MOST_VERSIONS, versions[:MOST_VERSIONS]
         newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
-    order = ("champion", "canary", "shadow", "paused", "draft", "rolled_back", "retired")
-    versions.sort(key=lambda one: (order.index(one.state), -one.since))
     drawn = {name: _difference(found) for name, found in newest.items()}
     return {
         "base": base,
         "algorithm": router.settings.policy.name,
         "serving": router.service.serving.version,
         "versions": versions,
+        "left_out": max(0, left_out),
         "control": control,
         "newest": newest,
         "differences": drawn,
@@ -121,7 +128,7 @@ def _version(router: Router, name: str) -> dict[str, Any]:
     base = PolicyLabel(router.settings.policy.label)
     with router.database.read() as connection:
         version = store.version_named(connection, name, base=base)
-        verdicts = store.verdicts_of(connection, name, limit=LISTED)
+        verdicts = store.verdicts_of(connection, name, limit=LOOKED_AT)
         control = store.control_of(connection, base=base)
     newest = verdicts[0] if verdicts else None
     facts = {} if newest is None else dict(newest.facts)
@@ -131,7 +138,7 @@ def _version(router: Router, name: str) -> dict[str, Any]:
     return {
         "version": version,
         "control": control,
-        "verdicts": verdicts,
+        "verdicts": _grouped(verdicts)[:LISTED],
         "newest": newest,
         "facts": facts,
         "guardrails": guardrails if isinstance(guardrails, dict) else {},
@@ -141,6 +148,13 @@ def _version(router: Router, name: str) -> dict[str, Any]:
         "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
         "verbs": [(verb, VERBS[verb], verb in _HARSH) for verb in verbs_of(version)],
     }
+
+
+def _grouped(verdicts: Sequence[PolicyVerdict]) -> list[tuple[PolicyVerdict, int, float]]:
+    """Verdicts that say the same one after the other as one: the newest, how many there are, and when the first was."""
+    same = groupby(verdicts, key=lambda one: (one.kind, one.reason, one.state, one.weight))
+    groups = [list(group) for _, group in same]
+    return [(group[0], len(group), group[-1].made_at) for group in groups]
 
 
 def _difference(verdict: PolicyVerdict | None) -> dict[str, float] | None:

@@ -107,12 +107,13 @@ def state_sign(state: str | None) -> Markup:
     if not state:
         return _DASH
     kind = _KINDS.get(state, "quiet")
-    return Markup('<span class="state {}">{}</span>').format(kind, state.replace("_", " "))
+    return Markup('<span class="state {}">{}</span>').format(kind, shown(state.replace("_", " ")))
 
 
 _KINDS: Final = (
-    dict.fromkeys(("learned", "answered", "ok", "champion", "closed_circuit", "promote", "step", "healthy"), "good")
-    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "half_open", "hold", "held"), "busy")
+    dict.fromkeys(("learned", "answered", "ok", "champion", "promote", "step", "healthy", "idle"), "good")
+    | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "hold", "held"), "busy")
+    | dict.fromkeys(("half_open", "busy"), "busy")
     | dict.fromkeys(("quarantined", "failed", "rolled_back", "open", "rollback", "invalid", "killed", "down"), "bad")
 )
 

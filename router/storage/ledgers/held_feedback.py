@@ -27,8 +27,20 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.router.types import Feedback
 
-__all__ = ["HeldFeedback", "JudgedUpdate", "Released", "held", "judged_lately", "release", "sources_held"]
+__all__ = [
+    "HeldFeedback",
+    "JudgedUpdate",
+    "Released",
+    "held",
+    "held_lately",
+    "judged_lately",
+    "release",
+    "sources_held",
+]
 
+#: what a page looks at: so many sources, and so many of the newest of each
+SOURCES: Final = 50
+LOOKED_AT: Final = 200
 #: feedback that one transaction releases
 _BATCH: Final = 200
 
@@ -83,6 +95,27 @@ def held(
     with ledger.database.read() as connection:
         found = connection.execute(query.order_by(held_feedback.c.held_at.desc()).limit(limit)).mappings()
         return [HeldFeedback(**row) for row in found]
+
+
+def held_lately(ledger: Ledger, *, limit: int = 50) -> list[HeldFeedback]:
+    """Feedback that this ledger holds, the newest first, as a page shows it: whatever was ever held, it costs the same.
+
+    Of the first SOURCES sources, and of the newest LOOKED_AT of each; what lies further back is left out.
+    """
+    found: list[HeldFeedback] = []
+    mine = held_feedback.c.policy == ledger.label
+    source: str | None = ""
+    with ledger.database.read() as connection:
+        for _ in range(SOURCES):
+            following = select(func.min(held_feedback.c.source)).where(mine, held_feedback.c.source > source)
+            source = connection.execute(following).scalar()
+            if source is None:
+                break
+            newest = select(*_columns()).where(mine, held_feedback.c.source == source)
+            looked_at = newest.order_by(held_feedback.c.held_at.desc()).limit(LOOKED_AT).subquery()
+            query = select(looked_at).where(looked_at.c.released_at.is_(None))
+            found += [HeldFeedback(**row) for row in connection.execute(query.limit(limit)).mappings()]
+    return sorted(found, key=lambda one: -one.held_at)[:limit]
 
 
 def sources_held(ledger: Ledger) -> dict[str, int]:
@@ -206,13 +239,18 @@ def _chosen(
     return and_(*conditions)
 
 
-def judged_lately(ledger: Ledger, *, limit: int) -> list[JudgedUpdate]:
-    """The newest judged updates of a ledger that count as more than no row, in its order; without archived ones."""
+def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> list[JudgedUpdate]:
+    """The newest judged updates of a ledger that count as more than no row, in its order; without archived ones.
+
+    among: only so many of the newest updates, judged or not, are looked at.
+    """
     counts = or_(updates.c.sample_weight.is_(None), updates.c.sample_weight > 0)
     columns = updates.c.sample_weight, updates.c.feedback_at, updates.c.decision_id, updates.c.feedback_ids
     query = select(*columns, decisions.c.tenant).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == ledger.label, updates.c.source == "explicit", counts)
     with ledger.database.read() as connection:
+        if among is not None:
+            query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
         rows = connection.execute(query.order_by(updates.c.seq.desc()).limit(limit)).all()
         said: dict[str, list[Any]] = {}
         for start in range(0, len(rows), 500):

@@ -47,7 +47,7 @@
       width: box.clientWidth, height: 230, tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "UTC"),
       legend: { show: false }, cursor: { show: false },
       scales: { y: { range: (_, low, high) => {
-        const least = Math.min(0, low), most = Math.max(least + 1e-9, high);
+        const least = Math.min(0, low), most = high > least ? high : least + (figure.dataset.unit === "percent" ? 0.1 : 1);
         return [least, most + 0.08 * (most - least)];
       } } },
       axes: [

@@ -134,12 +134,12 @@ def test_colours_are_chosen_and_kept(open_tab):
 def test_an_operator_moves_a_version(open_tab, world):
     """A verb is opened, asked for its reason and sent; the page then shows the new state."""
     tab = open_tab()
-    tab.goto("/ui/policies/v2")
+    tab.goto("/ui/policies/v3")
     tab.locator("summary", has_text="Retire").click()
     form = tab.locator("form[action$='/retire']")
     form.get_by_label("Reason").fill("not needed")
     form.get_by_role("button").click()
-    assert tab.url.endswith("/ui/policies/v2")
+    assert tab.url.endswith("/ui/policies/v3")
     assert "retired" in tab.locator("main").inner_text()
 
 

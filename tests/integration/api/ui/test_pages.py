@@ -3,14 +3,17 @@
 import hashlib
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from ragbandit.router.api.ui.endpoints import STATIC
+from ragbandit.router.jobs.worker_registry import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.arm_hours.extending import Extender
 from tests.integration.api.ui.conftest import answered
 from tests.support.servers.http_service import routed
 
@@ -35,8 +38,30 @@ class Tags(HTMLParser):
         self.words.append(data)
 
 
+class Told:
+    """A state with a worker that has a hostile name."""
+
+    def __init__(self, state) -> None:
+        worker = WorkerState(name=HOSTILE, queue="answer", state=HOSTILE, host=HOSTILE, pid=1, heard_at=None)
+        self._state = replace(state, workers=[worker])
+
+    async def value(self):
+        return self._state
+
+    def close(self) -> None:
+        pass
+
+
 def arms(count: int) -> dict[str, object]:
     return {f"arm_{number:02}": {"class": "caller"} for number in range(count)}
+
+
+def counted(service) -> None:
+    """The hourly totals hold everything."""
+    extender = Extender(service.router.database, holder="test", clock=lambda: time.time() + 60.0)
+    while extender.extend():
+        pass
+    extender.release()
 
 
 def test_an_empty_store_says_so(service, visit):
@@ -47,6 +72,9 @@ def test_an_empty_store_says_so(service, visit):
     assert "The configuration alone decides" in texts["/ui/policies"]
     assert "Nothing is held" in texts["/ui/feedback"]
     assert "no learner runs" in texts["/ui/queues"]
+    assert "No worker is registered" in texts["/ui/queues"]
+    assert "Nothing was decided in this time" in texts["/ui"]
+    assert "No arm did anything" in texts["/ui/arms"]
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -56,12 +84,54 @@ def test_few_and_many_arms(serve, visit, count):
     browser = visit(service)
     named = answered(service, rating=1.0)
     service.router.learn()
+    counted(service)
     text = browser.page(f"/ui/decisions/{named}")
     assert text.count('class="bar"') >= count
     marks = set(re.findall(r'<svg class="mark (arm-\d)"[^>]*><path d="([^"]+)"', text))
     assert len(marks) == count
     for path in PAGES:
         browser.page(path)
+
+
+def test_what_was_earned_is_told(service, visit):
+    """Overview and Arms tell reward, quality, traffic and failures of a time, with words where lines are too early."""
+    browser = visit(service)
+    for rating in (1.0, 0.5):
+        answered(service, rating=rating)
+    routed(service.http, question="Nobody answers?")
+    service.router.learn()
+    for path in ("/ui", "/ui/arms"):
+        assert "No hour is counted yet" in browser.page(path)
+    counted(service)
+    text = "".join(Tags(browser.page("/ui")).words)
+    assert re.search(r"Quality\s*0\.75\s*of 2 judged questions", text)
+    assert re.search(r"Decisions\s*3\s*\d explored", text)
+    assert re.search(r"Failed answers\s*0\.0 %\s*0 of 2", text)
+    assert "too few questions" in text
+    assert "no lines over time yet" in text
+    arm = browser.page("/ui/arms?time=week")
+    assert 'aria-current="true">last 7 days' in arm
+    assert all(name in arm for name in service.router.service.arms if f"{name}: " in arm)
+    browser.page("/ui?time=century", status=422)
+
+
+def test_every_picture_has_its_table(serve, visit):
+    """Each chart of forty arms has a table with its numbers, a sentence, and lines of the eight arms used most."""
+    service = serve(arms=arms(40))
+    browser, now = visit(service), time.time()
+    for number in range(60):
+        service.router.service.clock = lambda at=now - 3600.0 * (number % 3): at
+        routed(service.http, question=f"Question {number}?")
+    counted(service)
+    parsed = Tags(browser.page("/ui/arms"))
+    figures = [given for tag, given in parsed.tags if given.get("class") == "over-time"]
+    assert {figure["data-unit"] for figure in figures} == {"percent"}
+    told = [given["aria-label"] for tag, given in parsed.tags if given.get("class") == "chart"]
+    assert all(one.startswith("Share of the decisions. Newest: arm_") for one in told)
+    values = [given for tag, given in parsed.tags if "data-value" in given]
+    assert len(values) == len(figures) * 8 * 3
+    assert "the eight arms" in "".join(parsed.words)
+    assert sum(tag == "table" for tag, _ in parsed.tags) == 1 + len(figures)
 
 
 def test_one_decision_is_told_whole(service, visit):
@@ -134,6 +204,8 @@ def test_texts_of_others_are_texts(serve, visit):
         store.set_switch(
             connection, base=made.base, killed="arm", arm=HOSTILE[:60], actor=HOSTILE[:60], reason=HOSTILE, now=1.0
         )
+    counted(service)
+    service.app.state.read_state = Told(service.router.state())
     for path in (*PAGES, f"/ui/decisions/{named}", f"/ui/policies/{made.name}", "/ui/decisions?session=s1"):
         text = browser.page(path)
         parsed = Tags(text)

@@ -1,0 +1,76 @@
+"""Candidates beside the made-up traffic: one in shadow, one that a person lets serve too early, one that is a draft.
+
+What is decided, learned and judged is what the service does, by a clock that is set.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ragbandit.router.learning.learner import Learner
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.rollouts.evaluator import Evaluator
+from ragbandit.router.serving.router import Router
+from ragbandit.router.serving.setup.bootstrap import make_learner
+from ragbandit.router.types import Json
+
+__all__ = ["Learners", "Rollout"]
+
+#: part of the time that is over when it happens -> what differs, the verbs, and why
+_STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
+    (0.2, {"reward": {"weight": 0.04}}, ("shadow",), "steps may cost less"),
+    (0.4, {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}}}, ("shadow", "canary"), "a faster answer"),
+    (1.0, {"policy": {"name": "lints"}}, (), "Thompson sampling"),
+)
+
+
+class Learners:
+    """Learners of the configuration and of every version that learns beside it."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        self._learners: dict[str, Learner] = {}
+
+    def learn(self, *, now: float) -> None:
+        """Learn what is ready at this time, and let the router take it over."""
+        router = self._router
+        for settings in (router.settings, *router.versions.learned()):
+            label = settings.policy.label
+            if label not in self._learners:
+                self._learners[label] = make_learner(settings, database=router.database, jobs=router.jobs)
+            self._learners[label].clock = lambda: now
+            self._learners[label].drain()
+        router.refresh()
+
+    def close(self) -> None:
+        """Give their leases back."""
+        for learner in self._learners.values():
+            learner.close()
+
+
+class Rollout:
+    """What people do with candidates, and what the evaluator makes of them."""
+
+    def __init__(self, router: Router) -> None:
+        self._router, self._left = router, list(_STEPS)
+        self._evaluator = Evaluator(router.database, settings=router.settings)
+
+    def go_on(self, share: float, *, now: float) -> None:
+        """Do what is due when this share of the time is over."""
+        while self._left and self._left[0][0] <= share:
+            _, changes, wanted, reason = self._left.pop(0)
+            told: dict[str, Any] = {"base": self._router.ledger.label, "actor": "cli:ann@office", "reason": reason}
+            made = verbs.add(self._router.database, changes=changes, now=now, **told)
+            for verb in wanted:
+                weight = 0.25 if verb == "canary" else None
+                act = verbs.Act(verb=verb, name=made.name, weight=weight, now=now, **told)
+                verbs.perform(self._router.database, act, settings=self._router.settings.rollout)
+            self._router.refresh()
+
+    def judge(self, *, now: float) -> None:
+        """One look of the evaluator."""
+        self._evaluator.evaluate(now=now)
+        self._router.refresh()
+
+    def close(self) -> None:
+        """Give its lease back."""
+        self._evaluator.close()

@@ -1,0 +1,152 @@
+"""Pages in a large store: what they read does not grow with it."""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import event, insert
+
+from ragbandit.router.api.ui import operation
+from ragbandit.router.storage import decision_search
+from ragbandit.router.storage.sql.tables import closures, counters, held_feedback
+from tests.integration.api.ui.conftest import answered
+from tests.support.large_store import grow
+
+#: threads that read for pages; the loops of a service read beside them
+READERS = ("ragbandit-reads", "ragbandit-state")
+#: steps of SQLite's machine by which a page may cost more in a larger store: a deeper tree of an index, and no scan
+MORE = 3_000
+
+
+@pytest.fixture
+def world(serve):
+    """A service with a decision that was learned, one that is quarantined, and one whose feedback is held."""
+
+    def start(**given):
+        service = serve(**given)
+        ids = [answered(service, f"Question {n}?", rating=1.0, rater="ann") for n in range(3)]
+        service.router.learn()
+        label = service.router.ledger.label
+        with service.router.database.write() as connection:
+            gone = {"policy": label, "decision_id": ids[1], "field": "features", "reason": "broken", "made_at": 9e9}
+            connection.execute(insert(closures).values(state="quarantined", **gone))
+            kept = {"policy": label, "decision_id": ids[2], "source": "rater:ann", "reason": "influence"}
+            rows = [{"feedback_id": name, "held_at": 9e9, "released_at": None, **kept} for name in ("held", "like")]
+            connection.execute(insert(held_feedback), rows)
+            for name in ("quarantined", "held"):
+                row = {"label": label, "name": name, "shard": 9_999, "value": 1}
+                connection.execute(insert(counters).values(row))
+        like = dict.fromkeys(("decisions", "outcomes", "feedback", "updates"), ids[0])
+        service.like = like | {"closures": ids[1], "held_feedback": "like"}
+        service.ids = ids
+        return service
+
+    return start
+
+
+def pages_of(service) -> dict[str, str]:
+    return {
+        "overview": "/ui?time=month",
+        "arms": "/ui/arms?time=year",
+        "decisions": "/ui/decisions",
+        "by session": "/ui/decisions?session=s-7",
+        "by an unknown session": "/ui/decisions?session=nobody",
+        "by time": "/ui/decisions?until=2020-01-01T00:00",
+        "by arm": "/ui/decisions?arm=nobody",
+        "by state": "/ui/decisions?state=quarantined",
+        "decision": f"/ui/decisions/{service.ids[0]}",
+        "policies": "/ui/policies",
+        "feedback": "/ui/feedback",
+        "queues": "/ui/queues",
+    }
+
+
+@contextmanager
+def steps_counted(database):
+    """The steps of SQLite's machine that readers take, by thread."""
+    counted, every = Counter(), 20
+
+    def listening(connection, _record, _proxy):
+        def stepped() -> int:
+            counted[threading.current_thread().name] += every
+            return 0
+
+        connection.set_progress_handler(stepped, every)
+
+    event.listen(database.engine, "checkout", listening)
+    yield counted
+    event.remove(database.engine, "checkout", listening)
+
+
+@contextmanager
+def rows_counted(database):
+    """The rows that PostgreSQL reads for the statements of readers: each is explained once more, and run for that."""
+    counted, explaining = Counter(), threading.local()
+
+    def ran(connection, _cursor, statement, parameters, _context, _many):
+        if getattr(explaining, "now", False) or not statement.lstrip().startswith(("SELECT", "WITH")):
+            return
+        explaining.now = True
+        plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar_one()
+        explaining.now = False
+        plan = json.loads(plan) if isinstance(plan, str) else plan
+        counted[threading.current_thread().name] += rows_of(plan[0]["Plan"])
+
+    event.listen(database.engine, "after_cursor_execute", ran)
+    yield counted
+    event.remove(database.engine, "after_cursor_execute", ran)
+
+
+def rows_of(plan) -> int:
+    """Rows that the scans of a plan have read, those that they threw away as well."""
+    below = plan.get("Plans", [])
+    read = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) + plan.get("Rows Removed by Index Recheck", 0)
+    return sum(map(rows_of, below)) + (0 if below else int(read * plan["Actual Loops"]))
+
+
+def costs(service) -> dict[str, int]:
+    """What each page reads; twice, since the first time fills caches."""
+    found, database = {}, service.router.database
+    with (steps_counted if database.is_sqlite else rows_counted)(database) as counted:
+        for name, path in list(pages_of(service).items()) * 2:
+            counted.clear()
+            service.http.get(path).raise_for_status()
+            found[name] = sum(count for thread, count in counted.items() if thread.startswith(READERS))
+    return found
+
+
+def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
+    """Six times the rows in every table cost no page more than a deeper index; no scan hides behind a bound."""
+    monkeypatch.setattr(operation, "LOOKED_AT", 100)
+    monkeypatch.setattr(decision_search, "LOOKED_AT", 100)
+    service = world()
+    grow(service.router.database, first=1, last=2_000, like=service.like)
+    small = costs(service)
+    grow(service.router.database, first=2_001, last=12_000, like=service.like)
+    large = costs(service)
+    assert min(small.values()) > 0
+    assert {name: (small[name], large[name]) for name in small if large[name] > small[name] + MORE} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_pages_of_a_huge_store(world, kind, request, capsys):
+    """DECISIONS=10000000: so many decisions; each page reads a bounded number of rows, and is there at once."""
+    given = {"database_url": request.getfixturevalue("postgres_url")} if kind == "postgresql" else {}
+    service, count = world(**given), int(os.environ.get("DECISIONS", "1000000"))
+    unit, began = "steps" if kind == "sqlite" else "rows", time.monotonic()
+    grow(service.router.database, first=1, last=count, like=service.like)
+    told = [f"\n{kind}: {count:,} decisions made in {time.monotonic() - began:.0f} s"]
+    found = costs(service)
+    for name, path in pages_of(service).items():
+        began = time.monotonic()
+        service.http.get(path).raise_for_status()
+        told.append(f"{name:22} {found[name]:8} {unit} {time.monotonic() - began:7.3f} s")
+    with capsys.disabled():
+        sys.stdout.write("\n".join(told) + "\n")
+    assert max(found.values()) < (1_000_000 if kind == "sqlite" else 60_000)

@@ -1,0 +1,66 @@
+"""A store that is large: rows are copied within the database, so that a million of them take seconds and not hours."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import Table, select, text
+
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, held_feedback, outcomes, updates
+
+__all__ = ["grow"]
+
+#: rows of a step: one transaction
+_STEP: Final = 500_000
+_N: Final = (
+    "WITH RECURSIVE numbers(n) AS (SELECT CAST(:first AS INTEGER) UNION ALL SELECT n + 1 FROM numbers WHERE n < :last)"
+)
+#: what differs in the copies of a row; the newest decision stays the newest
+_DIFFERS: Final[tuple[tuple[Table, Mapping[str, str], str], ...]] = (
+    (decisions, {"id": "'0-' || n", "made_at": "made_at - n", "session": "'s-' || (n % 997)"}, ""),
+    (outcomes, {"decision_id": "'0-' || n", "made_at": "made_at - n"}, ""),
+    (feedback, {"id": "'f-' || n", "decision_id": "'0-' || n", "received_at": "received_at - n"}, ""),
+    (updates, {"decision_id": "'0-' || n", "seq": "seq + 100 + n", "source": "'default'"}, "AND n % 3 > 0"),
+    (closures, {"decision_id": "'0-' || n", "state": "'closed'", "made_at": "made_at - n"}, "AND n % 3 = 0"),
+    (
+        held_feedback,
+        {"decision_id": "'0-' || n", "feedback_id": "'f-' || n", "held_at": "held_at - n", "released_at": "held_at"},
+        "",
+    ),
+)
+_KEYS: Final = {"decisions": "id", "held_feedback": "feedback_id"}
+
+
+def grow(database: Database, *, first: int, last: int, like: Mapping[str, str]) -> None:
+    """Copies first..last of a row of each table: like says of which one, by the name of the table."""
+    for begin in range(first, last + 1, _STEP):
+        for table, differs, where in _DIFFERS:
+            if table.name in like:
+                _copy(
+                    database,
+                    table,
+                    differs,
+                    where,
+                    first=begin,
+                    last=min(last, begin + _STEP - 1),
+                    row=like[table.name],
+                )
+    with database.write() as connection:
+        if not database.is_sqlite:
+            connection.execute(text("ANALYZE"))
+
+
+def _copy(
+    database: Database, table: Table, differs: Mapping[str, str], where: str, *, first: int, last: int, row: str
+) -> None:
+    names = [column.name for column in table.columns]
+    values = ", ".join(differs.get(name, f'"{name}"') for name in names)
+    listed = ", ".join(f'"{name}"' for name in names)
+    key = _KEYS.get(table.name, "decision_id")
+    copied = f"SELECT {values} FROM {table.name}, numbers WHERE {key} = :row {where}"
+    query = f"INSERT INTO {table.name} ({listed}) {_N} {copied}"
+    given: dict[str, Any] = {"first": first, "last": last, "row": row}
+    with database.write() as connection:
+        found = connection.execute(select(table.c[key]).where(table.c[key] == row).limit(1)).first()
+        assert found is not None, f"{table.name} has no row {row}"
+        connection.execute(text(query), given)

@@ -37,7 +37,7 @@ PICTURES: Final[dict[str, tuple[str, int, tuple[str, ...]]]] = {
     "queues": ("/ui/queues", 1400, ("light",)),
 }
 #: colours of a picture: pages have few, and a palette makes the file a quarter of the size
-_COLOURS: Final = 128
+_COLOURS: Final = 256
 
 
 class _Jobs(MemoryJobs):

@@ -33,7 +33,7 @@ def test_one_wide_interval_leaves_room_for_the_others():
 
 
 def test_the_first_intervals_of_a_sequence_do_not_set_its_scale():
-    """The picture's scale is that of its second half; what is beyond ends at the edge."""
+    """The picture's scale is that of the last interval; what is far wider ends at the edge."""
     points = [[10 * n, 0.0, -2.0 if n < 5 else -0.1, 2.0 if n < 5 else 0.1] for n in range(1, 11)]
     picture = sequence_of(points)
     assert max(float(label) for _, label in picture.across) <= 0.1

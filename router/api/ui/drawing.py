@@ -38,7 +38,7 @@ def sequence_of(points: Any, *, margin: float | None = None) -> SequencePicture 
         return None
     first, last = rows[0][0], rows[-1][0]
     # The first intervals are as wide as the scale: what matters is where it ends.
-    widest = _WIDEST * max(rows[-1][3] - rows[-1][2], 1e-9)
+    widest = _WIDEST / 2.0 * max(rows[-1][3] - rows[-1][2], 1e-9)
     held = [row for row in rows if row[3] - row[2] <= widest]
     values = [0.0, *(value for row in held for value in row[1:4])]
     values += [] if margin is None else [margin]

@@ -150,6 +150,18 @@ def test_board_and_alerts_ask_for_what_is_exported(used):
         assert shown <= grouped, f"{title}: {shown}"
 
 
+def test_several_hosts_count_what_they_share_once(service, used):
+    """A sum over what every service exports alike stands in a ratio or a quantile, or asks whether there is none."""
+    own = {family.name for family in text_string_to_metric_families(service.app.state.metrics.own_text().decode())}
+    shared = "|".join(sorted(name for name in used if name not in own and name.startswith("ragbandit_")))
+    queries = [(title, query) for title, query, _ in board()] + [(rule["alert"], rule["expr"]) for rule in alerts()]
+    summed = re.compile(rf"sum (?:by|without) \([\w, ]*\) \((?:\w+\()?(?:{shared})|sum\((?:\w+\()?(?:{shared})")
+    found = [title for title, query in queries if summed.search(query)]
+    ratios = [title for title, query in queries if " / " in query or "histogram_quantile" in query or "== 0" in query]
+    assert len(found) > 5
+    assert set(found) <= set(ratios)
+
+
 def test_alerts_say_what_to_do():
     """Each rule has a summary, what it means, what to do, and its place in docs/alerts.md."""
     text = (ROOT / "docs" / "alerts.md").read_text()

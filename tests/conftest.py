@@ -34,6 +34,7 @@ from ragbandit.router.serving.validation import made_feedback, made_outcome, new
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
+from tests.support.certificates import share_certificates
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -51,6 +52,8 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("ragbandit")
+
+share_certificates()
 
 
 def pytest_collection() -> None:

@@ -51,6 +51,10 @@ class OpenAIErrorReply(TypedDict):
     error: OpenAIError
 
 
+# As `ErrorReply`: read when somebody asks for the OpenAPI document.
+OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
+
+
 class UrlCitation(TypedDict):
     """A source; the answer as a whole rests on it."""
 

@@ -68,6 +68,10 @@ class ErrorReply(TypedDict):
     error: ErrorDetail
 
 
+# Every endpoint names it ten times: pydantic reads it when somebody asks for the OpenAPI document, not at each start.
+ErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
+
+
 class DecisionFields(TypedDict):
     """Fields of a decision. pmf: probability of every offered arm; policy: name (label) of the ledger."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.rollouts import reading, verbs
+from ragbandit.router.rollouts import evaluator, reading, verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
@@ -243,3 +243,65 @@ def test_an_arm_that_the_champion_never_plays_contradicts_nothing(in_sqlite):
     evidence = evidence_on(trial)
     assert (evidence.draws.rows, evidence.draws.invalid_at) == (120, None)
     assert evidence.draws.mean_ratio == pytest.approx(1.0, abs=0.2)
+
+
+def test_an_evaluator_that_dies_between_verdict_and_change_leaves_neither(in_sqlite, monkeypatch):
+    """Verdict and change are one transaction: the next one finds the version as it was, and does it."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    trial.live(300, gap=-0.3)
+    kept = trial.verdicts
+
+    def dies(*_args, **_more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluator, "perform_within", dies)
+        with pytest.raises(KeyboardInterrupt):
+            trial.look()
+    assert (trial.version.state, trial.verdicts) == ("canary", kept)
+    trial.look(anew=True)
+    assert (trial.version.state, trial.verdicts[0].kind) == ("rolled_back", "rollback")
+
+
+def test_who_has_lost_the_lease_does_nothing(in_sqlite, monkeypatch):
+    """An evaluator that was away while it read, and whose place another one took, changes nothing."""
+    trial = in_sqlite
+    trial.do("canary", weight=0.5)
+    trial.live(300, gap=-0.3)
+    other = Evaluator(trial.database, settings=trial.settings)
+    read = reading.VersionReader.read
+
+    def away(self, database, **more):
+        done = read(self, database, **more)
+        trial.evaluator.close()
+        assert other._lease.acquire(holder=other.holder, lease_s=30.0)
+        return done
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reading.VersionReader, "read", away)
+        (look,) = trial.look()
+    assert (look.finding.kind, look.finding.verb) == ("rollback", None)
+    assert (trial.version.state, trial.verdicts) == ("canary", [])
+    other.evaluate(now=trial.now)
+    assert trial.version.state == "rolled_back"
+
+
+def test_a_clock_that_is_set_back_moves_nothing_on(in_sqlite):
+    """While it is before what was read, versions wait, and no row counts twice; then they go on."""
+    trial = in_sqlite
+    trial.do("canary")
+    trial.live(150, gap=0.2)
+    trial.look()
+    assert trial.version.weight == 0.5
+    since = trial.version.since
+    trial.now -= 7200.0
+    trial.live(100, gap=0.2)
+    trial.look()
+    trial.look(anew=True)
+    assert (trial.version.weight, trial.version.since) == (0.5, since)
+    assert trial.verdicts[0].facts["n"] == 0
+    trial.now += 14400.0
+    trial.live(200, gap=0.2)
+    trial.look()
+    assert trial.verdicts[0].facts["n"] == 200

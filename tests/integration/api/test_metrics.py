@@ -9,6 +9,7 @@ import promql_parser
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
 
 from ragbandit.router.storage.arm_hours.extending import Extender
 from ragbandit.router.storage.policy_versions import add_version
@@ -88,6 +89,27 @@ def test_every_metric_is_documented(used):
     table = "\n".join(f"| `{name}` | {' | '.join(row)} |" for name, row in sorted(exported.items()))
     assert not wrong, f"docs/metrics.md should have:\n{table}"
     assert {name.removesuffix("_total") for name in documented.keys() - exported.keys()} == SOMETIMES
+
+
+def test_a_scrape_reads_no_whole_table(service, used):
+    """Every statement of a scrape searches an index: it costs the same however many decisions there are."""
+    statements, engine = [], service.router.database.engine
+
+    def seen(_connection, _cursor, statement, parameters, _context, _many):
+        statements.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", seen)
+    assert "ragbandit_arm_decisions" in families(service)
+    event.remove(engine, "before_cursor_execute", seen)
+    grow = re.compile(r"SCAN (decisions|queries|outcomes|updates|feedback|waiting|closures|arm_hours|snapshots)")
+    plans = []
+    with service.router.database.read() as connection:
+        for statement, parameters in statements:
+            if statement.startswith("SELECT"):
+                plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
+                plans.append((statement, [row[3] for row in plan]))
+    assert len(plans) > 8
+    assert [plan for plan in plans if any(map(grow.match, plan[1]))] == []
 
 
 def asked(expression):

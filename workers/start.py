@@ -26,6 +26,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.router.policies.checks import check_policy
     from ragbandit.router.serving.setup.bootstrap import open_database
     from ragbandit.router.serving.setup.exposure import check_exposure
+    from ragbandit.router.serving.setup.requirements import check_packages
     from ragbandit.router.telemetry.logs import set_log_format
     from ragbandit.strategies.registry import make_arms
     from ragbandit.workers.supervisor import Supervisor
@@ -39,6 +40,7 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
         loaded = configuration.load(config)
         settings = loaded.settings
         set_log_format(settings.log.format)
+        check_packages(settings)
         check_arms(settings)
         check_policy(settings)
         check_judge(settings, fetch=True)

@@ -56,7 +56,8 @@ def clocks(installation: Installation) -> Sequence[Finding]:
     ahead = {card.host: card.ahead_s for card in _cards(installation)}
     judged = [judged_clock("clocks of the hosts", by, whose=f"the clock of {host}") for host, by in ahead.items()]
     wrong = [finding for finding in judged if finding.level != "ok"]
-    return wrong or [fine("clocks of the hosts", f"{len(ahead)} of {len(ahead)} agree with Redis")]
+    told = f"{len(ahead)} of {len(ahead)} agree with Redis" if ahead else "no process is there"
+    return wrong or [fine("clocks of the hosts", told)]
 
 
 def indexes(installation: Installation) -> Sequence[Finding]:

@@ -87,7 +87,9 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
         return
     likeliest = next(arm for arm in arms if arm.likeliest)
     if drawn.likeliest:
-        yield f"{drawn.arm} was the likeliest arm, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
+        alone = sum(arm.likeliest for arm in arms) == 1
+        what = "the likeliest arm" if alone else "as likely as any arm"
+        yield f"{drawn.arm} was {what}, with probability {drawn.probability:.4g}{_best(drawn, arms)}."
     else:
         yield (
             f"{drawn.arm} was drawn by chance, to explore: its probability was {drawn.probability:.4g}, that of the "
@@ -111,7 +113,8 @@ def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
     if drawn.score is None or len(scores) != len(arms):
         return ""
     if drawn.score == max(scores):
-        return f", and the policy expects the most of it ({drawn.score:.4g})"
+        what = "the most of it" if scores.count(drawn.score) == 1 else "as much of it as of any"
+        return f", and the policy expects {what} ({drawn.score:.4g})"
     best = max(arms, key=lambda arm: arm.score or 0.0)
     return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
 

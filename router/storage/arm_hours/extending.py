@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from ragbandit.router.storage.arm_hours.rewards import next_rewards, rewards_reader
 from ragbandit.router.storage.arm_hours.rows import (
@@ -25,7 +25,7 @@ from ragbandit.router.storage.arm_hours.rows import (
 from ragbandit.router.storage.arm_hours.traffic import TRAFFIC, next_traffic
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import policies
+from ragbandit.router.storage.sql.tables import decisions, policies
 
 __all__ = ["LEASE_S", "PAGE_ROWS", "Extender", "Progress", "progress_of"]
 
@@ -139,7 +139,10 @@ def progress_of(connection: Connection, *, label: str, newest: float | None, las
     """How far the totals are. newest: when the newest decision was made; last_seq: the ledger's end."""
     place = position_of(connection, TRAFFIC).get("decisions")
     decided_to = None if place is None or place[0] < 0 else float(place[0])
-    behind = 0.0 if newest is None else max(0.0, newest - (decided_to or 0.0))
+    reached = decided_to
+    if newest is not None and reached is None:  # nothing is counted yet: the oldest decision is what waits longest
+        reached = connection.execute(select(func.min(decisions.c.made_at))).scalar()
+    behind = 0.0 if newest is None else max(0.0, newest - (newest if reached is None else reached))
     seq = int(position_of(connection, rewards_reader(label)).get("seq", 0))
     return Progress(decided_to=decided_to, behind_s=behind, updates_behind=max(0, last_seq - seq))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from ragbandit.router.offline.estimation.estimators import Estimator, terms
 from ragbandit.router.storage.archive.moving import archive
@@ -15,7 +15,7 @@ from ragbandit.router.storage.arm_hours.differences import differences
 from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
 from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.sql.database import migrate
-from ragbandit.router.storage.sql.tables import arm_hours, leases, outcomes, reading_positions
+from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
 from ragbandit.router.types import ArmTotals, sum_of
 
 
@@ -173,11 +173,12 @@ def test_one_process_at_a_time(world):
 
 
 def test_progress_says_what_is_missing(world):
-    """Before the first reading all is behind; after it, nothing."""
+    """Before the first reading they are behind by the age of the oldest decision; after it, by nothing."""
     lived(world, 5)
     with world.database.read() as connection:
+        oldest = connection.execute(select(func.min(decisions.c.made_at))).scalar_one()
         before = progress_of(connection, label="main", newest=world.now, last_seq=3)
-    assert (before.decided_to, before.behind_s, before.updates_behind) == (None, world.now, 3)
+    assert (before.decided_to, before.behind_s, before.updates_behind) == (None, world.now - oldest, 3)
     extend(world)
     with world.database.read() as connection:
         after = progress_of(connection, label="main", newest=world.now, last_seq=3)

@@ -61,6 +61,10 @@ capabilities: {drop: [ALL]}
 {{- if ne (include "ragbandit.adminPort" .) "0" }}
 - {name: RAGBANDIT_SERVER__ADMIN_HOST, value: "0.0.0.0"}
 {{- end }}
+{{- if not (or .Values.sharedData.existingClaim (dig "archive" "" .Values.config)) }}
+# `ragbandit archive` moves decisions out of the database: never into a folder that ends with the pod.
+- {name: RAGBANDIT_ARCHIVE, value: {{ printf "%s/archive" (.Values.config.snapshots | trimSuffix "/") | quote }}}
+{{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}
 {{- end }}

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.api.app import create_app
@@ -119,12 +119,16 @@ def shoot(url: str, *, decision: str, folder: Path, every: bool = False) -> Iter
 
 
 def _written(taken: bytes, *, file: Path) -> Path:
-    """The picture as a file with a palette."""
+    """The picture as a file with a palette: of the colours that most of it has, exactly these."""
     from PIL import Image
 
     with Image.open(io.BytesIO(taken)) as picture:
-        drawn = picture.convert("RGB").quantize(_COLOURS, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        drawn.save(file, optimize=True)
+        drawn = picture.convert("RGB")
+    found: Any = drawn.getcolors(drawn.width * drawn.height) or []
+    most_used = [colour for _, colour in sorted(found, reverse=True)[:_COLOURS]]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([part for colour in most_used for part in colour])
+    drawn.quantize(palette=palette, dither=Image.Dither.NONE).save(file, optimize=True)
     return file
 
 

@@ -54,7 +54,7 @@ def settings_of(folder: str) -> Settings:
     )
 
 
-def fill(router: Router, *, hours: int = 156, each: int = 6, seed: int = 7) -> None:
+def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> None:
     """Make the traffic of so many hours, with so many questions in each, the last hour ending now."""
     drawn, now = random.Random(seed), time.time()  # noqa: S311 - traffic, no secret
     learners, rollout = Learners(router), Rollout(router)
@@ -80,7 +80,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 6, seed: int = 7) -> N
 
 def _one(router: Router, drawn: random.Random, *, at: float, share: float) -> None:
     """A question, its answer, and maybe what somebody says of it."""
-    kind = drawn.choices(range(3), weights=(4, 3, 2))[0]
+    kind = drawn.randrange(3)
     thing = drawn.choice(_THINGS)
     text = drawn.choice(_KINDS[kind]).format(thing)
     session = f"chat-{drawn.randrange(400)}" if drawn.random() < 0.3 else None

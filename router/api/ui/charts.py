@@ -126,7 +126,7 @@ def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
     return mean(0 if of is None else of.decided, everything.decided)
 
 
-def intervals(found: Overview) -> Sequence[tuple[float, float]]:
-    """The intervals of what was saved, of the arms that have one."""
+def intervals(found: Overview) -> Sequence[tuple[float, float, float]]:
+    """What was saved, with the ends of its interval, of the arms that have one: (low, difference, high)."""
     saved = [one.saved for one in found.arms if one.saved is not None]
-    return [(one.low, one.high) for one in saved if one.low is not None and one.high is not None]
+    return [(one.low, one.difference, one.high) for one in saved if one.low is not None and one.high is not None]

@@ -83,14 +83,14 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     return [round(step * place, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def around_zero(intervals: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Ends of an axis that holds zero and these intervals, with some room.
+def around_zero(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Ends of an axis that holds zero, the middles of these (low, middle, high), and the intervals, with some room.
 
-    One that is far wider than the narrowest runs beyond them: else it would leave no room to see the others.
+    An interval that is far wider than the narrowest runs beyond them: else it would leave no room to see the others.
     """
-    narrowest = min((high - low for low, high in intervals), default=0.0)
-    held = [one for one in intervals if one[1] - one[0] <= _WIDEST * max(narrowest, 1e-9)]
-    low = min([0.0, *(one[0] for one in held)])
-    high = max([0.0, *(one[1] for one in held)])
+    narrowest = min((high - low for low, _, high in intervals), default=0.0)
+    held = [one for one in intervals if one[2] - one[0] <= _WIDEST * max(narrowest, 1e-9)]
+    values = [0.0, *(middle for _, middle, _ in intervals), *(end for low, _, high in held for end in (low, high))]
+    low, high = min(values), max(values)
     pad = 0.05 * (high - low) or 0.1
     return low - pad, high + pad

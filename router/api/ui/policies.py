@@ -119,7 +119,7 @@ def _versions(router: Router) -> dict[str, Any]:
         "control": control,
         "newest": newest,
         "differences": drawn,
-        "axis": around_zero([(one["low"], one["high"]) for one in drawn.values() if one is not None]),
+        "axis": around_zero([(one["low"], one["difference"], one["high"]) for one in drawn.values() if one]),
         "arms": router.service.arms,
     }
 

@@ -130,7 +130,7 @@ class _VersionLearner:
                 self._learn()
             except NotReady as error:  # no router has opened its ledger yet
                 log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
-            except Exception as error:  # whatever a candidate's class does: its thread must live on
+            except BaseException as error:  # whatever a candidate's class does: its thread must live on
                 self._failed(error)
             self._wake.wait(interval)
             self._wake.clear()
@@ -151,7 +151,7 @@ class _VersionLearner:
         rule = closing_rule(self._context.settings.learning)
         return bool(is_inheriting(self._ledger) or self._ledger.ready(rule, now=time.time(), limit=1))
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: BaseException) -> None:
         if time.monotonic() < self._logged_at + QUIET_S:
             return
         self._logged_at = time.monotonic()

@@ -107,6 +107,7 @@ def add(
         versions = store.versions_of(connection, base=base)
         if len([one for one in versions if one.state not in ("rolled_back", "retired")]) > MAX_OPEN:
             raise Conflict(f"{MAX_OPEN} versions are open", field="name", remedy="retire some: ragbandit policy retire")
+        _check_arms(changes, versions)
         if name is None:  # names are unique in the store, whatever configuration they are of
             taken = set(connection.execute(select(policy_versions.c.name)).scalars())
             name = next(f"v{n}" for n in range(1, len(taken) + 2) if f"v{n}" not in taken)
@@ -349,6 +350,21 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
             raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
     if len(canonical(dict(changes))) > MAX_CHANGES:
         raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
+
+
+def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:
+    """An arm's name means one thing: workers, ledgers and totals know arms by their names."""
+    for other in versions:
+        there, ours = other.changes.get("arms"), changes.get("arms")
+        if not isinstance(there, Mapping) or not isinstance(ours, Mapping):
+            continue
+        for arm in ours:
+            if arm in there and (ours[arm] or {}) != (there[arm] or {}):
+                raise Conflict(
+                    f"the version {other.name!r} offers an arm of this name with other params",
+                    field=f"arms.{arm}",
+                    remedy="give the new arm a name of its own",
+                )
 
 
 def _check_reason(reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import PolicyOutput
@@ -16,6 +17,20 @@ class Raises(Uniform):
 
     def pmf(self, queries, *, features, arms):
         raise ValueError("a bug")
+
+
+class OddFacts(Uniform):
+    """Has facts that no row can keep."""
+
+    def pmf(self, queries, *, features, arms):
+        return [replace(output, facts={"x": object()}) for output in super().pmf(queries, features=features, arms=arms)]
+
+
+class Exits(Uniform):
+    """Asks the process to end."""
+
+    def pmf(self, queries, *, features, arms):
+        raise SystemExit(3)
 
 
 class Slow(Uniform):

@@ -16,6 +16,7 @@ from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
 from ragbandit.router.serving.versions.live import Candidate, LiveVersions
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
 __all__ = ["AskedCandidate", "Offered", "ask", "pinned", "pinned_output", "with_candidates"]
@@ -71,13 +72,17 @@ def _draws(
 ) -> list[Drawn]:
     """Each question's pmf as it would be drawn from, were the candidate the champion."""
     assert candidate.serving is not None
-    return drawn_by_arms(
+    found = drawn_by_arms(
         outputs_of(candidate.serving.policy, queries, features=features, arms=arms),
         arms=arms,
         seeds=[seed_of(query.id or "") for query in queries],
         settings=candidate.settings,
         seen=candidate.serving.seen,
     )
+    for one in found:
+        if one.facts:
+            canonical(one.facts)  # they are kept once it is champion: what cannot be is a fault now
+    return found
 
 
 def with_candidates(decisions: Sequence[Decision], asked: Sequence[AskedCandidate]) -> list[Decision]:

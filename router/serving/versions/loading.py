@@ -6,6 +6,7 @@ from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from ragbandit.router.errors import NotReady
+from ragbandit.router.serving.versions.runner import as_fault
 
 __all__ = ["CandidateLoader"]
 
@@ -42,6 +43,6 @@ def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
     try:
         found = load()
     except BaseException as error:
-        pending.set_exception(error)
+        pending.set_exception(as_fault(error))
     else:
         pending.set_result(found)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ragbandit.router.errors import PolicyFault
 
-__all__ = ["FAULTS_IN_A_ROW", "LEFT_OUT_S", "CandidateRunner"]
+__all__ = ["FAULTS_IN_A_ROW", "LEFT_OUT_S", "CandidateRunner", "as_fault"]
 
 log = logging.getLogger("ragbandit.versions")
 
@@ -25,6 +25,11 @@ FAULTS_IN_A_ROW: Final = 5
 LEFT_OUT_S: Final = 30.0
 
 _Work = Callable[[], Any]
+
+
+def as_fault(error: BaseException) -> Exception:
+    """The error as one that ends no thread: a candidate may raise SystemExit as well."""
+    return error if isinstance(error, Exception) else PolicyFault(f"{type(error).__name__}: {error}")
 
 
 class CandidateRunner:
@@ -100,7 +105,7 @@ class CandidateRunner:
             began = time.monotonic()
             try:
                 found = work()
-            except BaseException as error:
-                pending.set_exception(error)
+            except BaseException as error:  # one that asks the process to end asks in vain
+                pending.set_exception(as_fault(error))
             else:
                 pending.set_result((time.monotonic() - began, found))

@@ -151,8 +151,12 @@ def test_bounds_and_inputs(database):
         add(database, "V 1")
     with pytest.raises(Conflict, match="v1"):
         add(database, "v1")
+    add(database, changes={"arms": {"deep": {"rounds": 3}}})
+    add(database, changes={"arms": {"deep": {"rounds": 3}, "deeper": {"rounds": 9}}})
+    with pytest.raises(Conflict, match="'v4' offers an arm of this name"):
+        add(database, changes={"arms": {"deep": {"rounds": 5}}})
     told = {"changes": {}, "actor": "cli:ann@host", "reason": "tried", "now": 2.0}
-    assert verbs.add(database, base=PolicyLabel("other"), **told).name == "v4"  # a name stands for one in the store
+    assert verbs.add(database, base=PolicyLabel("other"), **told).name == "v6"  # a name stands for one in the store
     with pytest.raises(InvalidInput, match="'encoder' cannot be changed"):
         add(database, changes={"encoder": {"model": "hashing"}})
 

@@ -210,6 +210,8 @@ def test_a_restart_finds_every_state(make_world, state):
     ("kind", "said"),
     [
         ("Raises", "a bug"),
+        ("Exits", "SystemExit"),
+        ("OddFacts", "not JSON serializable"),
         ("WrongPmf", "pmf sums to"),
         ("Slow", "ms"),
         ("Hangs", "ms"),

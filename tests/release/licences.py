@@ -41,11 +41,15 @@ NOT_SHIPPED = ("dev", "docs")
 VENDOR = re.compile(r"(nvidia|cuda)[-_]")
 
 
-def dependencies(package: str = "ragbandit") -> set[str]:
-    """Names of the packages that it and its extras need, and those that these need, as far as they are installed."""
+def dependencies(package: str = "ragbandit", *, extras: Iterable[str] | None = None) -> set[str]:
+    """Names of the packages that it and its extras need, and those that these need, as far as they are installed.
+
+    extras: None: all that users install.
+    """
     found: set[str] = set()
-    extras = set(importlib.metadata.metadata(package).get_all("Provides-Extra") or []) - set(NOT_SHIPPED)
-    waiting = list(_needs(package, extras=extras))
+    if extras is None:
+        extras = set(importlib.metadata.metadata(package).get_all("Provides-Extra") or []) - set(NOT_SHIPPED)
+    waiting = list(_needs(package, extras=set(extras)))
     while waiting:
         name, wanted = waiting.pop()
         if name in found:

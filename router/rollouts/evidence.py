@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
@@ -17,8 +18,10 @@ from ragbandit.router.rollouts.sequences import Capital, Sequence, Stream, score
 
 __all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
 
-#: effective rows before the asymptotic upper bound says anything
+#: effective rows, and rows on which the two policies differ, before the asymptotic upper bound says anything
 MIN_EFFECTIVE: Final = 50.0
+#: they differ on a row where more probability than that lies elsewhere
+_SAME: Final = 1e-6
 #: number of rows where the asymptotic bound is tightest
 _TUNED_ROWS: Final = 1000.0
 #: what rounding may make of the difference of two policies that are the same, in shares of the reward's range
@@ -59,6 +62,7 @@ class RewardEvidence:
     _squares: float = 0.0
     _ratios: float = 0.0
     _ratio_squares: float = 0.0
+    _differing: float = 0.0
     _predictions: Predictions = field(default_factory=Predictions)
 
     def add(self, judged: Judged) -> None:
@@ -74,10 +78,13 @@ class RewardEvidence:
         share = draws.candidate - draws.champion
         cut = scores_of(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
         plain = (share * guess).sum(axis=1) + draws.drawn(share) / draws.drawn(draws.pmf) * (value - draws.drawn(guess))
+        # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
+        differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
         ratio, first = draws.ratio, 0
         while first < len(draws):  # cut where a point of the picture is due, so that pages do not show
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
-            self._take(cut[:, first:upto], plain=plain[first:upto], ratio=ratio[first:upto])
+            here = slice(first, upto)
+            self._take(cut[:, here], plain=plain[here], ratio=ratio[here], differs=differs[here])
             first = upto
         for key, reward in zip(draws.ids, judged.reward, strict=True):
             self.digest.update(f"{key} {float(reward)!r}\n".encode())
@@ -108,7 +115,7 @@ class RewardEvidence:
     @property
     def high(self) -> float:
         """The difference is not above it, with confidence 1 - rollback_alpha once there are MIN_EFFECTIVE rows."""
-        if self.effective < MIN_EFFECTIVE:
+        if min(self.effective, self._differing) < MIN_EFFECTIVE:
             return self._range
         width = _half_width(np.array([float(self.rows)]), alpha=self.settings.rollback_alpha)[0]
         return min(self._range, self.difference + self.deviation * float(width))
@@ -117,22 +124,25 @@ class RewardEvidence:
     def _range(self) -> float:
         return self.maximum - self.minimum
 
-    def _take(self, cut: Array, *, plain: Array, ratio: Array) -> None:
+    def _take(self, cut: Array, *, plain: Array, ratio: Array, differs: npt.NDArray[np.bool_]) -> None:
         assert self.better is not None
         self.better.add(cut)
         rows = self.rows + np.arange(1.0, len(plain) + 1.0)
         sums, squares = self._sum + np.cumsum(plain), self._squares + np.cumsum(plain**2)
         ratios, ratio_squares = self._ratios + np.cumsum(ratio), self._ratio_squares + np.cumsum(ratio**2)
+        differing = self._differing + np.cumsum(differs)
         if self.worse_at is None:
             mean = sums / rows
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
             high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
             effective = ratios**2 / np.maximum(ratio_squares, 1e-12)
-            worse = (high < -self.settings.harm / self._range - _ROUNDING) & (effective >= MIN_EFFECTIVE)
+            enough = np.minimum(effective, differing) >= MIN_EFFECTIVE
+            worse = (high < -self.settings.harm / self._range - _ROUNDING) & enough
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
         self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])
         self._ratios, self._ratio_squares = float(ratios[-1]), float(ratio_squares[-1])
+        self._differing = float(differing[-1])
         if self.points_wanted and self.rows % self._stride == 0:
             self.points.append((self.rows, self.difference, self.low, self.high))
             if len(self.points) >= _POINTS:

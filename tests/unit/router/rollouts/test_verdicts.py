@@ -190,6 +190,24 @@ def test_rounding_is_no_harm(parts):
     assert evidence.rewards.worse_at is None
 
 
+def test_a_few_rows_on_which_they_differ_prove_no_harm():
+    """A hundred rows of which a dozen differ by a little look certain, since all others are 0: nothing is said yet."""
+
+    def seen(differing):
+        pmf = np.full((110, 2), 0.5)
+        candidate = pmf.copy()
+        candidate[5 : 5 + differing] += (-0.01, 0.01)
+        arm = np.arange(110) % 2
+        plain = {"arm": arm, "pmf": pmf, "champion": pmf, "weight": np.zeros(110), "scores": np.full((110, 2), np.nan)}
+        draws = Draws(ids=tuple(map(str, arm)), arms=("fast", "deep"), candidate=candidate, **plain)
+        found = Evidence(settings=SETTINGS)
+        found.judged(Judged(draws=draws, reward=np.where(arm == 1, 0.2, 0.8), minimum=-1.0, maximum=1.0))
+        return found.rewards
+
+    assert (seen(12).worse_at, seen(12).high) == (None, 2.0)
+    assert seen(90).worse_at is not None
+
+
 def test_a_shadow_that_often_gives_no_pmf_stays_there():
     """Faults hold a version in shadow, also one that may become a canary by itself; a canary goes back."""
     settings = SETTINGS.model_copy(update={"enter_canary": True})

@@ -161,7 +161,8 @@ class VersionFollower:
         names = {one.version.name for one in candidates}
         self._opened = {name: one for name, one in self._opened.items() if name in names}
         for name in set(self._runners) - names:
-            self._runners.pop(name).close()
+            if not self._runners[name].busy:  # one that hangs is kept, or each return would cost another thread
+                self._runners.pop(name).close()
         with self._lock:
             if control.revision >= self.live.control.revision:
                 self.live = LiveVersions(control=control, candidates=_in_order(candidates))

@@ -50,9 +50,14 @@ class CandidateRunner:
         self._pending: Future[Any] | None = None
         self._thread: threading.Thread | None = None
 
+    @property
+    def busy(self) -> bool:
+        """Whether it is still at a batch."""
+        return self._pending is not None and not self._pending.done()
+
     def submit(self, work: _Work) -> "Future[Any] | str":
         """Begin the work; or why it is not begun: it is left out, or still at the batch before."""
-        if self._pending is not None and not self._pending.done():
+        if self.busy:
             return self._failed(f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms")
         if self._in_a_row >= FAULTS_IN_A_ROW and self.clock() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"

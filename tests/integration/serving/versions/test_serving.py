@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import threading
 import time
 
 import pytest
@@ -234,6 +235,25 @@ def test_a_bad_candidate_costs_no_decision(make_world, kind, said):
     assert made.pmf == pytest.approx((1 / 3,) * 3)
     if kind != "NotMade":
         assert any("left out" in one["fault"] or "still busy" in one["fault"] for one in found)
+
+
+def test_a_candidate_that_hangs_has_one_thread_however_often_it_comes_back(make_world):
+    """Taken out and put in again it is still at its batch; once that is over it is asked as before."""
+    world = make_world(arms=ARMS, policy={"name": "uniform"}, rollout={"time_limit_s": 0.01})
+    bad_policies.RELEASED.clear()
+    try:
+        name = canary(world, policy={"name": f"{bad_policies.__name__}:Hangs"})
+        for _ in range(4):
+            world.route()
+            do(world.database, "pause", name)
+            world.router.refresh()
+            do(world.database, "resume", name)
+            world.router.refresh()
+        threads = [one.name for one in threading.enumerate() if one.name == f"ragbandit-{name}"]
+        assert "still busy" in candidate_in(world.route().facts, name)["fault"]
+    finally:
+        bad_policies.RELEASED.set()
+    assert len(threads) == 1
 
 
 def test_a_candidate_that_hangs_while_it_is_made_holds_up_no_start(make_world, monkeypatch):

@@ -7,6 +7,7 @@ own ledger. Where they stand is kept in memory: after a restart they begin at th
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -179,7 +180,12 @@ class VersionReader:
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
-            facts: dict[str, Json] = json.loads(row["facts"])
+            try:
+                facts: dict[str, Json] = json.loads(row["facts"])
+            except (
+                ValueError
+            ):  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
+                continue
             said = candidate_in(facts, self.version.name)
             if said is None or (said.get("state"), said.get("weight")) != (self.version.state, self.version.weight):
                 continue
@@ -208,7 +214,10 @@ def _first_since(connection: Connection, *, label: str, last: int, since: float)
 
 def _rows(told: Sequence[_Told]) -> list[_Row]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
-    found = (_row(one) for one in told)
+    found = []
+    for one in told:
+        with suppress(ValueError, TypeError):  # a damaged row
+            found.append(_row(one))
     return [row for row in found if row is not None]
 
 

@@ -208,15 +208,17 @@ def evidence_on(trial):
     return evidence
 
 
-def test_rows_of_a_state_before_and_of_a_former_champion_do_not_count(in_sqlite):
-    """For a moment routers decide by the former weight, or with the former champion: such rows compare other things."""
+def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_count(in_sqlite):
+    """For a moment routers decide by the former weight, or with the former champion; damage ends no reading."""
     trial = in_sqlite
     trial.do("canary", weight=0.5)
-    ours, early, former, broken = trial.live(4, outcome=False, label=False)
+    ours, early, former, broken, damaged, torn = trial.live(6, outcome=False, label=False)
     told = {**early.facts[CANDIDATE], "weight": 0.25}
     changes = {
         early.id: {"facts": json.dumps({CANDIDATE: told})},
         former.id: {"policy": "main.v0"},
+        damaged.id: {"facts": '{"candidate": '},
+        torn.id: {"draw": b"torn"},
         broken.id: {"fault": "a bug", "facts": json.dumps({CANDIDATE: {**broken.facts[CANDIDATE], "pmf": None}})},
     }
     with trial.database.write() as connection:

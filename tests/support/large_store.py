@@ -20,8 +20,8 @@ _DIFFERS: Final[tuple[tuple[Table, Mapping[str, str], str], ...]] = (
     (decisions, {"id": "'0-' || n", "made_at": "made_at - n", "session": "'s-' || (n % 997)"}, ""),
     (outcomes, {"decision_id": "'0-' || n", "made_at": "made_at - n"}, ""),
     (feedback, {"id": "'f-' || n", "decision_id": "'0-' || n", "received_at": "received_at - n"}, ""),
-    (updates, {"decision_id": "'0-' || n", "seq": "seq + 100 + n", "source": "'default'"}, "AND n % 3 > 0"),
-    (closures, {"decision_id": "'0-' || n", "state": "'closed'", "made_at": "made_at - n"}, "AND n % 3 = 0"),
+    (updates, {"decision_id": "'0-' || n", "seq": "seq + 100 + n", "source": "'default'"}, "WHERE n % 3 > 0"),
+    (closures, {"decision_id": "'0-' || n", "state": "'closed'", "made_at": "made_at - n"}, "WHERE n % 3 = 0"),
     (
         held_feedback,
         {"decision_id": "'0-' || n", "feedback_id": "'f-' || n", "held_at": "held_at - n", "released_at": "held_at"},
@@ -57,8 +57,9 @@ def _copy(
     values = ", ".join(differs.get(name, f'"{name}"') for name in names)
     listed = ", ".join(f'"{name}"' for name in names)
     key = _KEYS.get(table.name, "decision_id")
-    copied = f"SELECT {values} FROM {table.name}, numbers WHERE {key} = :row {where}"
-    query = f"INSERT INTO {table.name} ({listed}) {_N} {copied}"
+    # Of its own and first, or PostgreSQL looks for the row again for each of its copies.
+    one = f"one AS MATERIALIZED (SELECT * FROM {table.name} WHERE {key} = :row)"
+    query = f"INSERT INTO {table.name} ({listed}) {_N}, {one} SELECT {values} FROM one, numbers {where}"
     given: dict[str, Any] = {"first": first, "last": last, "row": row}
     with database.write() as connection:
         if not database.is_sqlite:  # what is copied is whole: nothing need be looked up for each row

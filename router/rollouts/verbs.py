@@ -196,7 +196,9 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
     with database.write() as connection:
         _lock(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
-            raise Conflict("nothing is killed", field="killed", remedy="see: ragbandit policy list")
+            raise Conflict(
+                "nothing is killed", field="killed", remedy="see: ragbandit policy list, or GET /v1/policies"
+            )
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 
 
@@ -240,7 +242,7 @@ def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: R
         raise Conflict(
             f"the evidence does not say that {seen.name!r} is better: {seen.waits_for or 'it was not looked at yet'}",
             field="force",
-            remedy="wait, or promote it whatever the evidence says: --force",
+            remedy='wait, or promote it whatever the evidence says: --force, over HTTP "force": true',
         )
     why = replace(act, reason=f"{seen.name} was promoted")
     for champion in (one for one in _others(connection, seen) if one.state == "champion"):

@@ -93,7 +93,11 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
     """The version of this name. Raises NotFound."""
     row = connection.execute(select(policy_versions).where(policy_versions.c.name == name)).mappings().first()
     if row is None or row["base"] != base:
-        raise NotFound(f"no version of {base!r} is named {name!r}", field="name", remedy="see: ragbandit policy list")
+        raise NotFound(
+            f"no version of {base!r} is named {name!r}",
+            field="name",
+            remedy="see: ragbandit policy list, or GET /v1/policies",
+        )
     return _version(row)
 
 

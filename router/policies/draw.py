@@ -281,9 +281,9 @@ def outputs_of(
         if len(outputs) != len(queries):
             raise PolicyFault(f"{len(outputs)} outputs for {len(queries)} questions")
         return outputs
-    except Exception as error:  # a policy must never cost a caller the answer
+    except (Exception, SystemExit) as error:  # a policy must never cost a caller the answer
         if len(queries) == 1:
-            return [error]
+            return [error if isinstance(error, Exception) else PolicyFault(f"SystemExit: {error}")]
     found: list[PolicyOutput | Exception] = []
     for index, query in enumerate(queries):
         row = None if features is None else features[index : index + 1]

@@ -10,6 +10,7 @@ from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Query
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do
+from tests.support import bad_policies
 
 FIXED_THREE = {"policy": {"name": "fixed", "params": {"arm": "three"}}}
 
@@ -79,3 +80,14 @@ def test_a_configuration_that_was_edited_holds_for_a_promoted_version_too(world)
     assert made.arms == (*ARMS, "four")
     assert made.policy == "main.v1"
     assert min(made.pmf) >= 0.1
+
+
+def test_a_champion_that_asks_the_process_to_end_costs_no_decision(world):
+    """Promoted by force, its word is a fault like any other: the fallback decides, and the router goes on."""
+    name = canary(world, policy={"name": f"{bad_policies.__name__}:Exits"})
+    do(world.database, "promote", name, force=True)
+    world.router.refresh()
+    for made in world.router.route_many(["which?", "and now?"]):
+        assert made.policy == "main.v1"
+        assert "SystemExit" in made.fault
+    assert world.router.service.alive()

@@ -38,6 +38,7 @@ from tests.support.certificates import share_certificates
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
+from tests.support.statements import share_statements
 
 # A shell's background job ignores SIGINT, and so would every process that a test starts and then interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,6 +55,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("ragbandit")
 
 share_certificates()
+share_statements()
 
 
 def pytest_collection() -> None:

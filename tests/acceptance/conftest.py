@@ -132,11 +132,13 @@ class System:
 class Load:
     """Clients that keep asking and judging, and repeat under the same ids until somebody answers.
 
-    `decided` and `judged` hold what the service has confirmed: exactly what must survive.
+    `decided` and `judged` hold what the service has confirmed: exactly what must survive. pause_s: a client's pause
+    between two questions, seconds; without one they keep all processors busy.
     """
 
-    def __init__(self, system: System, *, threads: int = 4) -> None:
+    def __init__(self, system: System, *, threads: int = 4, pause_s: float = 0.0) -> None:
         self.system = system
+        self.pause_s = pause_s
         self.decided: dict[str, dict] = {}
         self.judged: set[str] = set()
         self.faults: list[str] = []
@@ -159,7 +161,7 @@ class Load:
         chance = random.Random(number)
         count = 0
         with self.system.client(api, timeout_s=10) as client:
-            while not self._stop.is_set():
+            while not self._stop.wait(self.pause_s):
                 count += 1
                 try:
                     self._one(client, f"load-{number}-{count}", chance)

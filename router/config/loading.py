@@ -47,6 +47,8 @@ ENV_PREFIX = "RAGBANDIT_"
 #: the folder in which classes are looked for instead of that of the file: `up` gives its children a copy of the file
 CLASS_FOLDER = "RAGBANDIT_CLASS_FOLDER"
 _CLASS_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+#: the folder of the file that was read last, for classes that a version of the policy names later; empty without a file
+_folder: list[str] = []
 #: variables under the prefix that are not settings
 _NOT_SETTINGS = {"RAGBANDIT_CONFIG", "RAGBANDIT_URL", "RAGBANDIT_API_KEY", CLASS_FOLDER}
 #: remedy for arms of another shape
@@ -92,10 +94,8 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
         raise _explained(error, sources) from error
     _check_database(settings)
     _check_redis(settings)
-    if there and any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in _leaves(tree).values()):
-        folder = environ.get(CLASS_FOLDER) or class_folder(file)
-        if folder not in sys.path:
-            sys.path.append(folder)
+    _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
+    _find_classes(tree)
     return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
 
 
@@ -107,6 +107,12 @@ def _note_renamed(sources: dict[str, str]) -> None:
             if source is not None:
                 log.warning("%s.%s is now named %s.%s: rename it (%s)", section, former, section, name, source)
                 sources.setdefault(f"{section}.{name}", source)
+
+
+def _find_classes(tree: Mapping[str, Any]) -> None:
+    """Put the folder of classes at the end of sys.path if a setting in the tree names one."""
+    if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in _leaves(tree).values()):
+        sys.path.extend(folder for folder in _folder if folder not in sys.path)
 
 
 def class_folder(file: Path) -> str:
@@ -130,8 +136,9 @@ def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]
     """The same settings with these of each section in their place, checked as if they had been read like that.
 
     A policy of another name begins without the params of the former one; of the same name, params that are not named
-    stay. Raises ConfigError naming the setting.
+    stay. Classes that they name are found where those of the file are. Raises ConfigError naming the setting.
     """
+    _find_classes(dict(changes))
     tree = settings.model_dump()
     for section, given in changes.items():
         if not isinstance(tree.get(section), dict) or not isinstance(given, Mapping):

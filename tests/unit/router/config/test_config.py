@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.config.loading import CLASS_FOLDER, effective, load
+from ragbandit.router.config.loading import CLASS_FOLDER, effective, load, with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
@@ -469,6 +469,18 @@ def test_classes_are_found_beside_the_file(written, monkeypatch):
     file = written("arms: {a: {class: 'my_arms:A'}}")
     load(file, environ={})
     load(file, environ={})
+    assert sys.path == [*before, str(file.parent)]
+
+
+def test_a_version_of_the_policy_finds_its_class_there_too(written, monkeypatch):
+    """Where a version's changes are the first to name a class, the file's folder is put at the end of sys.path then."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = [*sys.path]
+    file = written("arms: {a: {run_by: caller}}")
+    settings = load(file, environ={}).settings
+    with_changes(settings, {"reward": {"weight": 0.2}})
+    assert sys.path == before
+    with_changes(settings, {"policy": {"name": "mine:Mine"}})
     assert sys.path == [*before, str(file.parent)]
 
 

@@ -140,7 +140,7 @@ def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
 def test_pages_of_a_huge_store(world, kind, request, capsys):
     """DECISIONS=10000000: so many decisions; each page reads a bounded number of rows, and is there at once."""
     given = {"database_url": request.getfixturevalue("postgres_url")} if kind == "postgresql" else {}
-    service, count = world(**given), int(os.environ.get("DECISIONS", "1000000"))
+    service, count = world(**given), int(os.environ.get("DECISIONS", "200000"))
     unit, began = "steps" if kind == "sqlite" else "rows", time.monotonic()
     grow(service.router.database, first=1, last=count, like=service.like)
     told = [f"\n{kind}: {count:,} decisions made in {time.monotonic() - began:.0f} s"]

@@ -97,16 +97,19 @@ def search(database: Database, wanted: Search, *, after: Place | None = None, li
 def _newest(wanted: Search, *, after: Place | None) -> Select[Any]:
     """Ids in the order of the search, by what has an index."""
     conditions: list[ColumnElement[bool]] = []
+    made_at: ColumnElement[float] = decisions.c.made_at
     if wanted.session is not None:
         conditions.append(decisions.c.session == wanted.session)
+        # Or PostgreSQL walks the index of times, through the whole table where the session is short.
+        made_at = decisions.c.made_at + 0.0
     if wanted.since is not None:
-        conditions.append(decisions.c.made_at >= wanted.since)
+        conditions.append(made_at >= wanted.since)
     if wanted.until is not None:
-        conditions.append(decisions.c.made_at < wanted.until)
+        conditions.append(made_at < wanted.until)
     if after is not None:
-        conditions.append(decisions.c.made_at <= after.made_at)  # by which the index is entered
+        conditions.append(made_at <= after.made_at)  # by which the index is entered
         conditions.append(tuple_(decisions.c.made_at, decisions.c.id) < tuple_(after.made_at, after.id))
-    order = decisions.c.made_at.desc(), decisions.c.id.desc()
+    order = made_at.desc(), decisions.c.id.desc()
     return select(decisions.c.made_at, decisions.c.id).where(*conditions).order_by(*order)
 
 

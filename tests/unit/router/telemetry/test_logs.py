@@ -28,7 +28,8 @@ def test_a_line_is_one_json_object():
 def test_bound_ids_are_in_every_line():
     """Ids of request, decision and trace stand in each line of the block, the inner ones with the outer."""
     with bound(request="r1"), bound(decision="d1", trace="t1"):
-        assert json.loads(line()) | {"request": "r1", "decision": "d1", "trace": "t1"} == json.loads(line())
+        found = json.loads(line())
+        assert (found["request"], found["decision"], found["trace"]) == ("r1", "d1", "t1")
         assert json.loads(line(decision="d2"))["decision"] == "d2"
         assert "request=r1" in line(form=TextLines())
     assert "request" not in json.loads(line())

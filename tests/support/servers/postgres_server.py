@@ -26,8 +26,9 @@ __all__ = ["PostgresServer"]
 
 #: uid and gid of "nobody" on every Linux we know
 NOBODY = 65534
+#: its own wait for the end looks every 100 ms
 _END_SESSIONS = """
-    SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
 #: without the foreign keys in the way, which are triggers
@@ -164,7 +165,7 @@ class PostgresServer:
         """Empty the database for the next test; one whose schema or settings a test has changed is dropped."""
         try:
             with self._in(name) as connection:
-                connection.execute(text(_END_SESSIONS))
+                self._end_sessions(connection)
                 connection.execute(text(_EMPTY))
                 shape, rows = self._as_copied
                 for table, kept in rows.items():
@@ -177,6 +178,13 @@ class PostgresServer:
             self._idle.append(name)
         else:
             self.drop(name)
+
+    @staticmethod
+    def _end_sessions(connection: Connection) -> None:
+        """End all sessions but this one, and wait until they have; no lock of theirs may hold up the next test."""
+        give_up = time.monotonic() + 5
+        while connection.execute(text(_END_SESSIONS)).all() and time.monotonic() < give_up:
+            time.sleep(0.002)
 
     @contextlib.contextmanager
     def _in(self, name: str) -> Iterator[Connection]:

@@ -175,9 +175,15 @@ def test_a_run_that_is_cancelled(service):
 
     async def walk():
         async with AsyncClient(service.url) as client:
-            arms = client.arms({"fast": lambda _: asyncio.sleep(60)})
+            begun = asyncio.Event()
+
+            async def fast(_):
+                begun.set()
+                await asyncio.sleep(60)
+
+            arms = client.arms({"fast": fast})
             running = asyncio.create_task(arms(QUESTION, decision_id="mine"))
-            await asyncio.sleep(0.3)
+            await asyncio.wait_for(begun.wait(), 10)
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.wait_for(running, 10)

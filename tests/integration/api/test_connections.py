@@ -236,10 +236,10 @@ def test_a_client_that_leaves_is_not_taken_for_half_closed(serve_on):
 def test_what_is_not_done_in_time_is_refused(serve_on):
     """A request that the service cannot finish before it ends is 503 with Retry-After, not a 500."""
     service = serve_on(shutdown_s=1)
-    held, encode = threading.Event(), service.router.encoder.encode
-    service.router.encoder.encode = lambda texts: held.wait(20) and encode(texts)
+    begun, held, encode = threading.Event(), threading.Event(), service.router.encoder.encode
+    service.router.encoder.encode = lambda texts: begun.set() or (held.wait(20) and encode(texts))
     link = connected(service, post())
-    time.sleep(0.2)
+    assert begun.wait(10)
     service._server.should_exit = True
     reply = link.recv(65536)
     link.close()

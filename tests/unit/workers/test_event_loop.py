@@ -87,16 +87,20 @@ def test_closing_cancels_what_still_runs():
 
 def test_a_blocked_loop_is_found(loop):
     """A loop answers at once while its coroutines await; code that does not await keeps it from that, and is named."""
-    blocked = threading.Event()
+    blocked, freed = threading.Event(), []
 
     async def block_the_loop():
         blocked.set()
-        time.sleep(0.5)
+        for _ in range(1000):  # calls no function of Python, which would be the position
+            if freed:
+                return
+            time.sleep(0.01)
 
     assert loop.answers(within_s=5)
     with pytest.raises(TimeoutError):
         loop.run(block_the_loop(), timeout_s=0.1)
-    assert blocked.is_set()
+    assert blocked.wait(5)
     assert not loop.answers(within_s=0.1)
     assert "block_the_loop" in loop.position()
+    freed.append(True)
     assert loop.answers(within_s=5)

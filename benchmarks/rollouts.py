@@ -1,4 +1,4 @@
-"""What the judging of candidates is worth: `python -m benchmarks.rollouts`, about ten minutes on two processors.
+"""What the judging of candidates is worth: `python -m benchmarks.rollouts`, a minute and a half on two processors.
 
 Made worlds of three arms. The champion plays the best arm with probability 0.93, the candidate another one on a third
 of the questions, by which its reward is `gap` better or worse. Each run goes through the verdicts that the service

@@ -32,7 +32,7 @@ class StoreOutage:
         """True if the last attempt failed."""
         return self._since is not None
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """Record an attempt that failed. It is logged at first, and every QUIET_S while that lasts."""
         with self._lock:
             now = time.monotonic()

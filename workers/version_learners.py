@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.errors import Conflict, NotReady, RagBanditError
+from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
@@ -19,6 +19,7 @@ from ragbandit.router.storage.ledgers.inheritance import Pace, is_inheriting, re
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.types import PolicyVersion
+from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tasks import Context
 
 __all__ = ["learn_versions", "learning_versions"]
@@ -30,8 +31,6 @@ _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
 MOST: Final = 32
 #: how long a thread that is to end is waited for, seconds
 JOIN_S: Final = 5.0
-#: a failure is logged again after so long, seconds
-QUIET_S: Final = 60.0
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
@@ -53,6 +52,11 @@ def learn_versions(context: Context, stop: threading.Event) -> None:
             one.wake()
 
     context.wake_versions = wake
+    outage = StoreOutage(
+        action="versions",
+        failing="cannot look at which versions learn; trying again. Those that learn go on",
+        restored="can look at which versions learn again",
+    )
     while not stop.wait(interval):
         try:
             versions = _versions(context)
@@ -66,8 +70,9 @@ def learn_versions(context: Context, stop: threading.Event) -> None:
                 over = version.state in ("rolled_back", "retired") and version.label != version.base
                 if over and version.name not in wanted and version.name not in retired and _retired(context, version):
                     retired.add(version.name)
+            outage.ended()
         except Exception as error:  # most often a StoreError; the thread must live on
-            log.debug("versions cannot be looked at", extra={"action": "versions", "reason": str(error)})
+            outage.failed(error)
     for one in running.values():
         one.close()
 
@@ -108,7 +113,12 @@ class _VersionLearner:
         self._learner: Learner | None = None
         self._wake, self._ending = threading.Event(), threading.Event()
         self._woken, self._published = False, False
-        self._logged_at = -QUIET_S
+        self._outage = StoreOutage(
+            action="learn",
+            failing=f"the version {version.name!r} cannot learn; trying again, and nothing is lost. "
+            f"See: ragbandit policy show {version.name}",
+            restored=f"the version {version.name!r} learns again",
+        )
         self._thread = threading.Thread(target=self._run, name=f"ragbandit-learn-{version.name}", daemon=True)
         self._thread.start()
 
@@ -128,10 +138,11 @@ class _VersionLearner:
         while not self._ending.is_set():
             try:
                 self._learn()
+                self._outage.ended()
             except NotReady as error:  # no router has opened its ledger yet
                 log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
             except BaseException as error:  # whatever a candidate's class does: its thread must live on
-                self._failed(error)
+                self._outage.failed(error)
             self._wake.wait(interval)
             self._wake.clear()
         if self._learner is not None:
@@ -150,11 +161,3 @@ class _VersionLearner:
     def _is_due(self) -> bool:
         rule = closing_rule(self._context.settings.learning)
         return bool(is_inheriting(self._ledger) or self._ledger.ready(rule, now=time.time(), limit=1))
-
-    def _failed(self, error: BaseException) -> None:
-        if time.monotonic() < self._logged_at + QUIET_S:
-            return
-        self._logged_at = time.monotonic()
-        remedy = f"; see: ragbandit policy show {self._version.name}" if isinstance(error, RagBanditError) else ""
-        facts = {"action": "learn", "version": self._version.name, "reason": str(error)}
-        log.error("a version cannot learn; trying again%s", remedy, extra=facts)

@@ -119,7 +119,7 @@ class Evaluator:
 
     def _kept(self, watch: _Watch, *, found: Finding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
-        shape = (found.kind, re.sub(r"[\d.,+%-]+", "#", found.reason))
+        shape = _shape(found.kind, found.reason)
         if watch.kept is None:
             watch.kept, watch.kept_at = self._last_kept(watch.version)
         old = now - watch.kept_at >= self.settings.rollout.verdict_every_s
@@ -169,9 +169,14 @@ class Evaluator:
         )
         return perform_within(connection, act, settings=self.settings.rollout)
 
-    def _last_kept(self, version: PolicyVersion) -> tuple[tuple[str, str] | None, float]:
+    def _last_kept(self, version: PolicyVersion) -> tuple[tuple[str, str], float]:
         with self.database.read() as connection:
             last = next(iter(store.verdicts_of(connection, version.name, limit=1)), None)
         if last is None or last.made_at < version.since:
             return ("", ""), 0.0
-        return (last.kind, re.sub(r"[\d.,+%-]+", "#", last.reason)), last.made_at
+        return _shape(last.kind, last.reason), last.made_at
+
+
+def _shape(kind: str, reason: str) -> tuple[str, str]:
+    """What makes a verdict news: its kind, and its reason without the numbers."""
+    return kind, re.sub(r"[\d.,+%-]+", "#", reason)

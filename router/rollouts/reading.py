@@ -182,10 +182,8 @@ class VersionReader:
                 continue
             try:
                 facts: dict[str, Json] = json.loads(row["facts"])
-            except (
-                ValueError
-            ):  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
-                continue
+            except ValueError:
+                continue  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
             said = candidate_in(facts, self.version.name)
             if said is None or (said.get("state"), said.get("weight")) != (self.version.state, self.version.weight):
                 continue

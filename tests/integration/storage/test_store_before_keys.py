@@ -1,37 +1,38 @@
 """A store of schema revision 0011, from before API keys, conversations and the audit log, goes on as it was."""
 
-import json
 import time
 from contextlib import closing
-from pathlib import Path
 
 import httpx
 import pytest
 from sqlalchemy import select
 
-from ragbandit import Query, Router
+from ragbandit import Query
 from ragbandit.router.config.loading import load
-from ragbandit.router.errors import StoreError
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import check_entries, entries
-from ragbandit.router.storage.sql.database import Database, check_schema, migrate
+from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, feedback, outcomes
+from tests.support.older_stores import (
+    LEDGERS,
+    URL,
+    check_policies,
+    check_refused,
+    check_waiting_is_learned,
+    opened,
+    unpacked_store,
+)
 from tests.support.servers.http_service import Service
-from tests.support.tar_files import unpack
 
 #: made with the code of commit c07a5fc, by make.py in it; the sha256 of its policies stand in facts.json
-ARCHIVE = Path(__file__).parents[3] / "tests" / "data" / "store_0_3_before_keys.tar.gz"
-LEDGERS = {"main": "mba", "ucb": "linucb", "grad": "softmax"}
-URL = "sqlite:///store/ragbandit.db"
+ARCHIVE = "store_0_3_before_keys.tar.gz"
 
 
 @pytest.fixture
 def unpacked(tmp_path, monkeypatch):
     """A folder as revision 0011 left it; it is the current folder."""
-    unpack(ARCHIVE, tmp_path)
     monkeypatch.chdir(tmp_path)
-    return json.loads((tmp_path / "facts.json").read_text())
+    return unpacked_store(ARCHIVE, tmp_path)
 
 
 @pytest.fixture
@@ -42,41 +43,20 @@ def old(unpacked):
     return unpacked
 
 
-def opened(label):
-    tree = load("config.yaml", environ={}).settings
-    chosen = tree.policy.model_copy(update={"name": LEDGERS[label], "label": label})
-    return Router.open(tree.model_copy(update={"policy": chosen}), jobs=MemoryJobs())
-
-
 def test_it_is_refused_before_it_is_migrated(unpacked):
     """Without `ragbandit migrate` it is refused with the command, and nothing of it is changed."""
-    with closing(Database(URL)) as database, pytest.raises(StoreError, match="0011") as caught:
-        check_schema(database)
-    assert caught.value.remedy == "run: ragbandit migrate"
+    check_refused("0011")
 
 
 @pytest.mark.parametrize("label", LEDGERS)
 def test_policies_have_the_sha256_of_before(old, label):
     """Its ledgers replay to the same policies, whose snapshots are served, and the counters fit."""
-    facts = old[label]
-    with opened(label) as router:
-        verdict = router.verify(deep=True)
-        counters = router.status().counters
-    assert (verdict.ok, verdict.notes) == (True, [])
-    assert (verdict.live_sha256, verdict.replay_sha256) == (facts["sha256"], facts["sha256"])
-    assert (counters.learned, counters.waiting) == (facts["updates"], facts["waiting"])
-    assert (counters.decided, counters.feedback) == (facts["decided"], facts["feedback"])
-    assert counters.balanced
+    check_policies(old, label)
 
 
 def test_what_waited_is_learned_on_top(old):
     """Feedback of before that waited is learned, and the ledger verifies from its beginning."""
-    with opened("main") as router:
-        assert router.learn() == 3
-        verdict = router.verify(deep=True)
-        counters = router.status().counters
-    assert (verdict.ok, verdict.updates) == (True, old["main"]["updates"] + 3)
-    assert counters.balanced
+    check_waiting_is_learned(old, waiting=3)
 
 
 def test_rows_of_before_came_without_keys(old):

@@ -251,9 +251,11 @@ class World:
     def clock(self) -> float:
         return self.now
 
-    def route(self, question: str = "", *, ours: bool = False, key: str | None = None) -> Decision:
+    def route(
+        self, question: str = "", *, ours: bool = False, key: str | None = None, tenant: str = "default"
+    ) -> Decision:
         question = question or f"question number {next(self._questions)}"
-        query = Query(text=question, id=None if key is None else DecisionId(key))
+        query = Query(text=question, id=None if key is None else DecisionId(key), tenant=tenant)
         return self.router.submit(query, run_by="worker" if ours else "caller").result(30)
 
     def outcome(self, decision: Decision, *, answer: str = "Paris", by_worker: bool = False, **more: Any) -> bool:

@@ -24,6 +24,11 @@ class ActiveRuns:
             self._claimed.add(decision_id)
             return True
 
+    def claimed(self) -> set[DecisionId]:
+        """The decisions that a thread of this process has in hand."""
+        with self._lock:
+            return set(self._claimed)
+
     def begin(self, decision: Decision) -> "Future[None]":
         """The run of a claimed decision begins. The Future is done once `stop` was called."""
         stop: Future[None] = Future()

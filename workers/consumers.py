@@ -22,6 +22,7 @@ from rq.worker_registration import clean_worker_registry
 
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
+from ragbandit.router.jobs.run_leases import this_process
 from ragbandit.router.jobs.worker_registry import count_job
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
                 self._outage.reached(began=began)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
-                taken = take(self.connection, self._queue, timeout_s=timeout)
+                taken = take(self.connection, self._queue, timeout_s=timeout, process=this_process().key)
             except RedisError as error:
                 self._outage.failed(error)
                 return None  # whoever started this worker tries again

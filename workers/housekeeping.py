@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
-from ragbandit.router.jobs.queue import RUNNING_S
+from ragbandit.router.jobs.run_leases import LOOK_S
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving import cancellation
@@ -20,12 +20,16 @@ from ragbandit.router.types import DecisionId
 from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tasks import Context, drain
 
-__all__ = ["handle_notification", "keep_house", "keep_marked", "keep_totals", "learn_without_redis", "watch_rollouts"]
+__all__ = ["handle_notification", "keep_house", "keep_leases", "keep_totals", "learn_without_redis", "watch_rollouts"]
 
 T = TypeVar("T")
 
 log = logging.getLogger("ragbandit.worker")
 
+#: how often a worker looks in SQL for runs that were cancelled, seconds, at most
+CANCELLED_S: Final = 5.0
+#: decisions that a log line names
+SHOWN: Final = 5
 #: how often the hourly totals are extended, seconds
 TOTALS_S: Final = 5.0
 #: longest step of it, and its pause while there is more to read: a store of before is caught up beside the learning
@@ -41,8 +45,8 @@ def handle_notification(context: Context, notification: str) -> None:
     if kind == STREAM_NEWS and context.streams is not None:
         context.streams.wanted(DecisionId(key))
     if kind == "cancel" and key in context.active_runs.ids():
-        # Redis may have forgotten the mark: whoever is asked to end this decision must see that it is run here.
-        _mark_running(context)
+        # Redis may have forgotten the lease: whoever is asked to end this decision must see that it is run here.
+        context.notifier.attempt(lambda: _mark_running(context))
         _stop_cancelled(context)
 
 
@@ -51,18 +55,22 @@ def keep_house(context: Context, stop: threading.Event) -> None:
     interval = context.settings.workers.sweep_interval_s
     stopping, recovering = _outage("look for cancelled decisions"), _outage("look for unfinished decisions")
     next_recovery = time.monotonic() + interval
-    while not stop.wait(min(interval, RUNNING_S / 3)):
+    while not stop.wait(min(interval, CANCELLED_S)):
         _attempt(_stop_cancelled, context, outage=stopping)
         if time.monotonic() >= next_recovery:  # for itself: with Redis gone a cancellation must still be found
             next_recovery = time.monotonic() + interval
             _attempt(_recover, context, outage=recovering)
 
 
-def keep_marked(context: Context, stop: threading.Event) -> None:
-    """Renew the marks of the decisions that are being run. A thread of its own, which no database can hold up."""
-    outage = _outage("renew the marks of what runs here")
-    while not stop.wait(min(context.settings.workers.sweep_interval_s, RUNNING_S / 3)):
+def keep_leases(context: Context, stop: threading.Event) -> None:
+    """Renew the leases of what runs here, and queue again what dead processes ran.
+
+    A thread of its own, which no database can hold up.
+    """
+    outage = _outage("renew the leases of what runs here")
+    while not stop.wait(LOOK_S):
         _attempt(_mark_running, context, outage=outage)
+        _attempt(_requeue_lost, context, outage=outage)
 
 
 def learn_without_redis(context: Context, stop: threading.Event) -> None:
@@ -138,11 +146,20 @@ def _stop_cancelled(context: Context) -> None:
 
 
 def _mark_running(context: Context) -> None:
+    # Not through the notifier, which pauses after an outage: others would take this process for dead meanwhile.
     marked = context.active_runs.ids()
-    context.notifier.attempt(lambda: context.jobs.mark_running(*marked))
+    context.jobs.mark_running(*marked)
     ended = set(marked) - set(context.active_runs.ids())
-    if ended:  # while we were at it: their marks must not outlive them
-        context.notifier.attempt(lambda: context.jobs.unmark_running(*ended))
+    if ended:  # while we were at it: their leases must not outlive them
+        context.jobs.unmark_running(*ended)
+
+
+def _requeue_lost(context: Context) -> None:
+    held = context.active_runs.claimed()
+    lost = context.jobs.requeue_lost(held=held, timeout_s=context.settings.budget.seconds)
+    if lost:
+        facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
+        log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
 
 
 def _recover(context: Context) -> None:

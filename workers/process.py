@@ -74,7 +74,7 @@ def run_worker(
         context.streams = StreamWriter(jobs.client, outage=jobs.outage)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
-    chores = [housekeeping.keep_house, housekeeping.keep_marked]
+    chores = [housekeeping.keep_house, housekeeping.keep_leases]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
         chores += [housekeeping.learn_without_redis, housekeeping.keep_totals]

@@ -78,7 +78,7 @@ class Context:
     streams: StreamWriter | None = None
     tracing: Tracing = OFF
     active_runs: ActiveRuns = field(default_factory=ActiveRuns)
-    #: held by a run that is not its question's first
+    #: held by a run whose question has had all tries but the last
     retrying: threading.Lock = field(default_factory=threading.Lock)
     #: set when this process is to end: nothing new is begun
     ending: threading.Event = field(default_factory=threading.Event)
@@ -133,25 +133,39 @@ def answer(context: Context, decision_id: str) -> None:
 
 
 def _answer_claimed(context: Context, key: DecisionId) -> None:
+    task = None
+    try:
+        task = _task_to_run(context, key)
+    finally:
+        if task is None:  # the lease came with the job
+            context.notifier.attempt(lambda: context.jobs.unmark_running(key))
+    if task is None:
+        return
+    decision, cancelled = task
+    request = decision.query.request.get(REQUEST_ID)
+    trace = trace_id_of(decision.query.request)
+    with bound(request=request if isinstance(request, str) else None, decision=key, trace=trace):
+        AnswerJob(context, decision=decision).run(cancelled=cancelled)
+
+
+def _task_to_run(context: Context, key: DecisionId) -> tuple[Decision, bool] | None:
+    """The decision and whether it was cancelled; None: there is nothing to run here."""
     task = context.store.answer_task(key)
     if task is None or task.answered:
-        return
+        return None
     if isinstance(task.decision, StoreError):
         facts = {"action": "answer", "decision": key, "reason": str(task.decision)}
         log.error("the row of a decision cannot be read; the decision fails", extra=facts)
         outcome = unrun_outcome(key, now=time.time(), stop_reason="unreadable", error=str(task.decision))
         context.store.add_outcome(outcome)
-        return
+        return None
     if task.decision.run_by != "worker":
         facts = {"action": "answer", "decision": key}
         log.error("a decision was queued that its caller runs; it is left to the caller", extra=facts)
-        return
-    if task.cancelled and context.notifier.attempt(lambda: context.jobs.is_running(key)):
-        return  # another worker runs it, which alone knows what it has cost
-    asked = task.decision.query.request
-    request = asked.get(REQUEST_ID)
-    with bound(request=request if isinstance(request, str) else None, decision=key, trace=trace_id_of(asked)):
-        AnswerJob(context, decision=task.decision).run(cancelled=task.cancelled)
+        return None
+    if task.cancelled and context.notifier.attempt(lambda: context.jobs.runs_elsewhere(key)):
+        return None  # whoever runs it alone knows what it has cost
+    return task.decision, task.cancelled
 
 
 class AnswerJob:
@@ -193,9 +207,9 @@ class AnswerJob:
 
     def _outcome(self, tries: int) -> Outcome | None:
         """None where this process ends and another one has to run it. tries: begun before."""
-        # A question that killed its worker may do so again, and what runs beside it then counts a try as well. At
-        # most one such question runs at a time, so that the others do not come to MAX_TRIES along with it.
-        if not tries:
+        # A question that killed its worker may do so again, and what runs beside it then counts a try as well. Where
+        # one more death is the last, one such question runs at a time, so that no other comes to MAX_TRIES with it.
+        if tries < MAX_TRIES - 1:
             return self._counted_run()
         lock, ending = self.context.retrying, self.context.ending
         held = False

@@ -19,7 +19,6 @@ class MemoryJobs:
         self.outage = Outage()
         self.notified: list[PolicyLabel] = []
         self.enqueued: list[DecisionId] = []
-        self.moved_to_front: list[DecisionId] = []
         self.to_judge: list[DecisionId] = []
         self.published: list[str] = []
         #: True: every call raises QueueError, as with Redis down
@@ -36,16 +35,14 @@ class MemoryJobs:
         self._check()
         return None
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
-        """Remember the decision."""
-        del timeout_s, missing
+    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
+        """Remember the decision; front: once, as the first one."""
+        del tenant, timeout_s
         self._check()
-        self.enqueued.append(decision_id)
-
-    def move_to_front(self, decision_id: DecisionId) -> None:
-        """Remember the decision."""
-        self._check()
-        self.moved_to_front.append(decision_id)
+        if front:
+            self.enqueued = [decision_id, *(key for key in self.enqueued if key != decision_id)]
+        else:
+            self.enqueued.append(decision_id)
 
     def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
         """Remember the decisions."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.queue import Jobs
-from ragbandit.router.types import DecisionId, PolicyLabel
+from ragbandit.router.types import Decision, DecisionId, PolicyLabel
 
 __all__ = ["Notifier"]
 
@@ -30,9 +30,10 @@ class Notifier:
         """There is something to learn."""
         self.attempt(lambda: self._jobs.enqueue_learn(self._label))
 
-    def request_answer(self, decision_id: DecisionId) -> None:
+    def request_answer(self, decision: Decision) -> None:
         """A worker is wanted for this decision."""
-        self.attempt(lambda: self._jobs.enqueue_answer(decision_id, timeout_s=self._answer_s))
+        tenant = decision.query.tenant
+        self.attempt(lambda: self._jobs.enqueue_answer(decision.id, tenant=tenant, timeout_s=self._answer_s))
 
     def cancel(self, decision_id: DecisionId) -> None:
         """This decision is to be stopped: soon, wherever it is."""
@@ -40,8 +41,7 @@ class Notifier:
         def send() -> None:
             # The worker that runs it first: Redis may have forgotten that it does, and then another one is asked.
             self._jobs.publish(f"cancel:{decision_id}")
-            self._jobs.enqueue_answer(decision_id, timeout_s=self._answer_s)
-            self._jobs.move_to_front(decision_id)
+            self._jobs.enqueue_answer(decision_id, tenant="", timeout_s=self._answer_s, front=True)
 
         self.attempt(send)
 

@@ -7,7 +7,7 @@ what a job may be is said in records.py, how decisions wait in answer_queue.py.
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import redis
@@ -28,9 +28,8 @@ from ragbandit.router.jobs.records import (
     REFUSED_KEY,
     queue_on,
     record_of,
-    running_key,
-    taken_key,
 )
+from ragbandit.router.jobs.run_leases import RunLeases
 from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState, work_of, workers_of
 from ragbandit.router.types import DecisionId, PolicyLabel
 
@@ -40,8 +39,6 @@ __all__ = ["ANSWER_JOB", "ANSWER_QUEUE", "LEARN_JOB", "LEARN_QUEUE", "Jobs", "Re
 
 #: a notification of the learner that nobody has taken may be repeated after this long
 NOTIFICATION_MS = 2_000
-#: a worker says at least this often that it is still running a decision
-RUNNING_S = 15
 #: learn jobs that may wait: one for every ledger
 MAX_LEARN_JOBS = 1000
 #: what a learner said of a store that fails is known that long, seconds; it tries more often than that
@@ -99,12 +96,8 @@ class Jobs(Protocol):
         """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
         ...
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
-        """Have a worker answer this decision. missing: as `missing` has just found."""
-        ...
-
-    def move_to_front(self, decision_id: DecisionId) -> None:
-        """Have the decision answered next, if it is queued."""
+    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
+        """Have a worker answer this decision when it is its tenant's turn; front: next."""
         ...
 
     def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
@@ -165,8 +158,8 @@ class RedisJobs:
     def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
         self.client = client
         self.outage = Outage(expected=expected)
-        self._answer = queue_on(client, ANSWER_QUEUE)
         self._answers = AnswerQueue(client, max_queued=max_queued)
+        self._leases = RunLeases(client)
         self._judge = JudgeQueue(client)
         self._learn = queue_on(client, LEARN_QUEUE)
 
@@ -202,20 +195,15 @@ class RedisJobs:
         found = self._reached(lambda: self.client.get(_learner_fault_key(label)))
         return found.decode(errors="replace") if isinstance(found, bytes) else found
 
-    def enqueue_answer(self, decision_id: DecisionId, *, timeout_s: float, missing: bool = False) -> None:
+    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
         """Queue the answer job under the decision's own id, unless it is queued or being run already.
 
-        A full queue is no error: the recovery loop queues the decision when there is room. The record of a job that
-        was lost stays, and keeps the job from being queued until the recovery loop has found it `missing`.
+        A full queue is no error: the recovery loop queues the decision when there is room.
         """
-        self._reached(lambda: self._answers.enqueue(decision_id, timeout_s=timeout_s, missing=missing))
-
-    def move_to_front(self, decision_id: DecisionId) -> None:
-        """Have its job taken next, unless a worker has taken it already."""
-        self._reached(lambda: self._answers.move_to_front(decision_id))
+        self._reached(lambda: self._answers.enqueue(decision_id, tenant=tenant, timeout_s=timeout_s, front=front))
 
     def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """Those that neither wait in the list nor are taken or run by a live worker."""
+        """Those that are neither queued nor run by anybody."""
         wanted = list(ids)
         return self._reached(lambda: self._answers.missing(wanted))
 
@@ -224,51 +212,50 @@ class RedisJobs:
         self._reached(lambda: self._judge.enqueue(ids))
 
     def begin_run(self, decision_id: DecisionId) -> int:
-        """Mark the decision as running; how many workers have begun it before. The mark fades as of `mark_running`."""
+        """This process holds the decision's lease from now on; how many runs of it have begun before."""
 
         def work() -> int:
-            with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.set(running_key(decision_id), 1, ex=RUNNING_S)
-                pipeline.delete(taken_key(decision_id))
-                pipeline.get(_tries_key(decision_id))
-                _, _, tries = pipeline.execute()
-            return int(tries or 0)
+            self._leases.renew([decision_id])
+            return _count(self.client.get(_tries_key(decision_id)))
 
         return self._reached(work)
 
     def end_run(self, decision_id: DecisionId, *, kept: bool) -> None:
-        """Take the mark away. kept: its outcome is in the store, so its tries are forgotten and listeners notified."""
+        """Drop the lease. kept: its outcome is in the store, so its tries are forgotten and listeners notified."""
 
         def work() -> None:
-            with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.delete(running_key(decision_id))
-                if kept:
+            self._leases.drop([decision_id])
+            if kept:
+                with self.client.pipeline(transaction=False) as pipeline:
                     pipeline.delete(_tries_key(decision_id))
                     pipeline.publish(CHANNEL, f"outcome:{decision_id}")
-                pipeline.execute()
+                    pipeline.execute()
 
         self._reached(work)
 
     def mark_running(self, *ids: DecisionId) -> None:
-        """A worker is running these; the marks fade after RUNNING_S unless renewed."""
-
-        def work() -> None:
-            with self.client.pipeline(transaction=False) as pipeline:
-                for decision_id in ids:
-                    pipeline.set(running_key(decision_id), 1, ex=RUNNING_S)
-                pipeline.execute()
-
-        if ids:
-            self._reached(work)
+        """This process lives, and runs these: to be repeated within run_leases.PROCESS_S."""
+        self._reached(lambda: self._leases.renew(ids))
 
     def unmark_running(self, *ids: DecisionId) -> None:
-        """No worker is running these."""
-        if ids:
-            self._reached(lambda: self.client.delete(*map(running_key, ids)))
+        """Nobody runs these."""
+        self._reached(lambda: self._leases.drop(ids))
 
-    def is_running(self, decision_id: DecisionId) -> bool:
-        """True if a worker marked this as running within RUNNING_S."""
-        return self._reached(lambda: bool(self.client.exists(running_key(decision_id))))
+    def runs_elsewhere(self, decision_id: DecisionId) -> bool:
+        """True if a process other than this one runs it, as far as is known."""
+        return self._reached(lambda: self._leases.runs_elsewhere(decision_id))
+
+    def requeue_lost(self, *, held: Collection[DecisionId], timeout_s: float) -> list[DecisionId]:
+        """Queue again, in front, what dead processes were running. held: what this process has in hand."""
+
+        def work() -> list[DecisionId]:
+            lost = self._leases.lost(held=held)
+            for decision_id, key in lost.items():
+                # It has had its turn, so whose turn it was does not matter.
+                self._answers.enqueue(decision_id, tenant="", timeout_s=timeout_s, front=True, lost_by=key)
+            return list(lost)
+
+        return self._reached(work)
 
     def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
         """True if this process is the first to claim a pass of the recovery loop within so many seconds."""
@@ -300,15 +287,14 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Length of the lists, in one step."""
+        """Jobs that wait, whatever their number at the same cost."""
 
         def work() -> dict[str, int]:
             with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.llen(self._answer.key)
                 pipeline.llen(queue_on(self.client, JUDGE_QUEUE).key)
                 pipeline.llen(self._learn.key)
-                answer, judge, learn = pipeline.execute()
-            return {"answer": int(answer), "judge": int(judge), "learn": int(learn)}
+                judge, learn = pipeline.execute()
+            return {"answer": self._answers.depth(), "judge": int(judge), "learn": int(learn)}
 
         return self._reached(work)
 
@@ -372,3 +358,8 @@ def _learner_fault_key(label: str) -> str:
 
 def _tries_key(decision_id: str) -> str:
     return f"ragbandit:tries:{decision_id}"
+
+
+def _count(raw: object) -> int:
+    """A count that Redis holds; 0 where somebody else wrote there."""
+    return int(raw) if isinstance(raw, bytes) and raw.isdigit() and len(raw) < 10 else 0

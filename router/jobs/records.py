@@ -5,16 +5,20 @@ its arguments and calls its callbacks. Here a job has one of three names and one
 record only `data` is read, up to MAX_BYTES; anything else is a RefusedJob, removed and never imported, unpickled or
 called.
 
-A record is there exactly while its job waits in the list: it is made with the entry of the list and removed by the
-worker that takes it. Every step is one script, whose cost does not depend on the length of the list.
+A record is there exactly while its job waits in the queue: it is made with the entry of the list and removed by the
+worker that takes it. Every step is one script, whose cost hardly depends on the length of the queue. Which answer is
+taken is said by the order of the answer queue (answer_queue.py), not by the list.
 """
 
 import json
+import logging
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import redis
+from redis.exceptions import ResponseError
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -27,16 +31,23 @@ __all__ = [
     "JUDGE_QUEUE",
     "LEARN_JOB",
     "LEARN_QUEUE",
+    "ORDER_KEY",
     "REFUSED_KEY",
+    "RUNS_KEY",
+    "TURNS_KEY",
     "RefusedJob",
     "TakenJob",
+    "delete_other_types",
     "queue_on",
     "read_job",
     "record_of",
-    "running_key",
     "take",
-    "taken_key",
+    "with_right_types",
 ]
+
+Reply = TypeVar("Reply")
+
+log = logging.getLogger("ragbandit.jobs")
 
 # Names of queues and keys in Redis stay as they are: what one release has queued must be found by the next.
 ANSWER_QUEUE = "ragbandit-answer"
@@ -48,31 +59,79 @@ LEARN_JOB = "workers.tasks.learn"
 JUDGE_JOB = "workers.tasks.judge"
 #: queue -> the one job that may stand in it
 JOB_OF_QUEUE: Final = {ANSWER_QUEUE: ANSWER_JOB, LEARN_QUEUE: LEARN_JOB, JUDGE_QUEUE: JUDGE_JOB}
+#: sorted set: the decisions that wait for a worker, by turn
+ORDER_KEY: Final = "ragbandit:answer-turns"
+#: hash: "taken" -> the turn that was taken last, "last:TENANT" -> the last turn of a tenant that has decisions waiting
+TURNS_KEY: Final = "ragbandit:answer-tenants"
+#: hash: decision -> key of the process that runs it (run_leases.py)
+RUNS_KEY: Final = "ragbandit:running"
 #: counts what was taken from a queue and was none of our jobs
 REFUSED_KEY = "ragbandit:refused-jobs"
 #: largest `data` of a record that is read, bytes, compressed and not
 MAX_BYTES = 4096
 #: characters of something unknown that a log line shows
 SHOWN = 80
-#: a job that was taken begins within this long, milliseconds; until then nobody queues it again
-TAKEN_MS = 5_000
+#: entries of the order without a record that one take passes over at most
+MAX_PASSED = 1000
 #: fields of RQ's records that are kept: those that its own tools show
 _FIELDS = ("data", "origin", "status", "created_at", "enqueued_at", "timeout")
 
-#: KEYS: record, mark of a job that was taken. ARGV: MAX_BYTES, TAKEN_MS. The record's data, '' for a strange record
-_TAKE = """
-local kind = redis.call('TYPE', KEYS[1])['ok']
-if kind == 'none' then
-    return false
+#: the data of a record, which is removed; '' for a strange one, false for none
+_DATA: Final = """
+local function data_of(record)
+    local kind, data = redis.call('TYPE', record)['ok'], ''
+    if kind == 'none' then
+        return false
+    end
+    if kind == 'hash' and redis.call('HSTRLEN', record, 'data') <= tonumber(ARGV[1]) then
+        data = redis.call('HGET', record, 'data') or ''
+    end
+    redis.call('UNLINK', record)
+    return data
 end
-local data = ''
-if kind == 'hash' and redis.call('HSTRLEN', KEYS[1], 'data') <= tonumber(ARGV[1]) then
-    data = redis.call('HGET', KEYS[1], 'data') or ''
-end
-redis.call('UNLINK', KEYS[1])
-redis.call('SET', KEYS[2], 1, 'PX', ARGV[2])
-return data
 """
+#: KEYS: record. ARGV: MAX_BYTES
+_TAKE: Final = _DATA + "return data_of(KEYS[1])"
+#: KEYS: order, turns, leases. ARGV: MAX_BYTES, prefix of records, the entry, key of this process, MAX_PASSED.
+#: An entry that has a record and no turn is a stranger's, or another release's. The id and the record's data
+_TAKE_ANSWER: Final = (
+    _DATA
+    + """
+local id, turn = ARGV[3], false
+if redis.call('ZSCORE', KEYS[1], id) or redis.call('EXISTS', ARGV[2] .. id) == 0 then
+    id = false
+    for _ = 1, ARGV[5] do
+        local first = redis.call('ZPOPMIN', KEYS[1])
+        if not first[1] then
+            return false
+        end
+        if redis.call('EXISTS', ARGV[2] .. first[1]) == 1 then
+            id, turn = first[1], first[2]
+            break
+        end
+    end
+    if not id then
+        return false
+    end
+end
+local tenant = turn and redis.pcall('HGET', ARGV[2] .. id, 'tenant')
+if type(tenant) == 'string' then
+    if tonumber(redis.call('HGET', KEYS[2], 'last:' .. tenant) or nil) == tonumber(turn) then
+        redis.call('HDEL', KEYS[2], 'last:' .. tenant)
+    end
+    local taken = tonumber(redis.call('HGET', KEYS[2], 'taken') or nil)
+    if not (taken and taken >= tonumber(turn) and taken <= 9e15) then
+        redis.call('HSET', KEYS[2], 'taken', turn)
+    end
+end
+if redis.call('ZCARD', KEYS[1]) == 0 then
+    redis.call('DEL', KEYS[2])
+end
+local data = data_of(ARGV[2] .. id)
+redis.call('HSETNX', KEYS[3], id, ARGV[4])
+return {id, data}
+"""
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,22 +169,68 @@ def record_of(queue: Queue, *, job_id: str, argument: str, timeout_s: int) -> di
     return {name: fields[name] for name in _FIELDS if fields.get(name) is not None}
 
 
-def take(client: "redis.Redis", queue: str, *, timeout_s: int | None) -> TakenJob | RefusedJob | None:
-    """Take the first job of this queue; None if none came within timeout_s (None: at once). Raises RedisError.
+def take(
+    client: "redis.Redis", queue: str, *, timeout_s: int | None, process: str = ""
+) -> TakenJob | RefusedJob | None:
+    """Take the next job of this queue; None if none came within timeout_s (None: at once). Raises RedisError.
 
-    An entry whose record is gone is passed over: its job was queued twice, and the first entry has been taken.
+    process: key of the process that takes it, which from now on holds the lease of an answer. An entry whose record is
+    gone is passed over: its job was queued twice, or taken by an earlier entry.
     """
     key = Queue(queue, connection=client).key
     while True:
-        raw = _first(client, key, timeout_s=timeout_s)
-        if raw is None:
+        entry = with_right_types(client, {key: "list"}, lambda: _first(client, key, timeout_s=timeout_s))
+        if queue == ANSWER_QUEUE:
+            # Also where no entry came: the list may have lost what the order has.
+            taken = _take_answer(client, entry or b"", process=process)
+        else:
+            taken = None if entry is None else _take_entry(client, entry)
+        if taken is not None:
+            raw, data = taken
+            job = read_job(data, queue=queue, job_id=raw.decode("utf-8", "backslashreplace"))
+            if queue == ANSWER_QUEUE and isinstance(job, RefusedJob):
+                client.hdel(RUNS_KEY, raw)
+            return job
+        if entry is None:
             return None
-        name = raw.decode("utf-8", "backslashreplace")
-        # The key is made of the raw bytes: a strange id is removed too.
-        record = Job.redis_job_namespace_prefix.encode() + raw
-        data = client.eval(_TAKE, 2, record, taken_key(name[:SHOWN]), MAX_BYTES, TAKEN_MS)
-        if data is not None:
-            return read_job(data, queue=queue, job_id=name)
+
+
+def _take_answer(client: "redis.Redis", entry: bytes, *, process: str) -> tuple[bytes, bytes] | None:
+    """Id and record of the decision whose turn it is; None: nothing waits."""
+    given = [MAX_BYTES, Job.redis_job_namespace_prefix, entry, process, MAX_PASSED]
+    keys = {ORDER_KEY: "zset", TURNS_KEY: "hash", RUNS_KEY: "hash"}
+    taken: Any = with_right_types(client, keys, lambda: client.eval(_TAKE_ANSWER, len(keys), *keys, *given))
+    return taken and (taken[0], taken[1])
+
+
+def _take_entry(client: "redis.Redis", entry: bytes) -> tuple[bytes, bytes] | None:
+    """The entry and its record; None: its record is gone. Strange ids are removed too: the key is made of raw bytes."""
+    data: Any = client.eval(_TAKE, 1, Job.redis_job_namespace_prefix.encode() + entry, MAX_BYTES)
+    return None if data is None else (entry, data)
+
+
+def with_right_types(client: "redis.Redis", types: Mapping[str, str], work: Callable[[], Reply]) -> Reply:
+    """Do this; where a key has another type than it should have, delete it and do it again. Raises RedisError."""
+    try:
+        return work()
+    except ResponseError:
+        if not delete_other_types(client, types):
+            raise
+        return work()
+
+
+def delete_other_types(client: "redis.Redis", types: Mapping[str, str]) -> list[str]:
+    """The keys of another type than they should have, which are deleted now: somebody else wrote them."""
+    with client.pipeline(transaction=False) as pipeline:
+        for key in types:
+            pipeline.type(key)
+        found = dict(zip(types, pipeline.execute(), strict=True))
+    others = [key for key, kind in found.items() if kind.decode() not in ("none", types[key])]
+    if others:
+        client.unlink(*others)
+        facts = {"action": "redis_type", "keys": ", ".join(others)}
+        log.error("keys in Redis had another type and were deleted; who else writes to this Redis?", extra=facts)
+    return others
 
 
 def _first(client: "redis.Redis", key: str, *, timeout_s: int | None) -> bytes | None:
@@ -160,13 +265,3 @@ def _decompressed(data: bytes) -> bytes:
         return zlib.decompressobj().decompress(data, MAX_BYTES)
     except zlib.error:
         return data
-
-
-def running_key(decision_id: str) -> str:
-    """The key that says that a worker is running this decision."""
-    return f"ragbandit:running:{decision_id}"
-
-
-def taken_key(decision_id: str) -> str:
-    """The key that says that a worker has taken this job and is about to run it."""
-    return f"ragbandit:taken:{decision_id}"

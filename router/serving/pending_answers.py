@@ -175,7 +175,7 @@ class PendingAnswers:
         self.deliver(found)
         for decision in decisions:
             if decision.id not in found:
-                self._notifier.request_answer(decision.id)
+                self._notifier.request_answer(decision)
         if self._ending:
             for future in futures:
                 self._give_up(future)

@@ -40,10 +40,10 @@ def recover(ledger: Ledger, *, jobs: Jobs, settings: Settings, now: float) -> Re
         jobs.enqueue_learn(ledger.label)
     _recover_judgements(ledger, jobs=jobs, settings=settings, now=now)
     room = min(LIMIT, settings.workers.max_queued - jobs.depth()["answer"])
-    due = ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT) if room > 0 else []
+    due = ledger.unanswered(before=now - settings.workers.retry_after_s, limit=LIMIT) if room > 0 else {}
     missing = jobs.missing(due)[: max(0, room)]
     for decision_id in missing:
-        jobs.enqueue_answer(decision_id, timeout_s=settings.budget.seconds, missing=True)
+        jobs.enqueue_answer(decision_id, tenant=due[decision_id], timeout_s=settings.budget.seconds)
     if missing:
         log.warning(
             "unanswered decisions were not queued; they are queued again",

@@ -166,7 +166,7 @@ class Router(RouterLifecycle):
 
     def request_answer(self, decision: Decision) -> None:
         """Queue the answer job. Redis down is no error: the recovery loop queues it later."""
-        self._notifier.request_answer(decision.id)
+        self._notifier.request_answer(decision)
 
     def cancel(self, decision_id: str) -> cancellations.Cancellation:
         """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.

@@ -133,11 +133,12 @@ class Ledger:
             collected.setdefault(note["decision_id"], []).append(note)
         return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
 
-    def unanswered(self, *, before: float, limit: int) -> list[DecisionId]:
-        """Decisions made before that time that our workers have not answered, oldest first."""
+    def unanswered(self, *, before: float, limit: int) -> dict[DecisionId, str]:
+        """Decisions made before that time that our workers have not answered, oldest first -> their tenants."""
         with self.database.read() as connection:
-            ids = connection.execute(
-                select(waiting.c.decision_id)
+            rows = connection.execute(
+                select(waiting.c.decision_id, decisions.c.tenant)
+                .join(decisions, decisions.c.id == waiting.c.decision_id)
                 .where(
                     waiting.c.policy == self.label,
                     UNANSWERED,
@@ -146,7 +147,7 @@ class Ledger:
                 .order_by(waiting.c.decided_at)
                 .limit(limit)
             )
-            return [DecisionId(key) for key in ids.scalars()]
+            return {DecisionId(row.decision_id): row.tenant for row in rows}
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""

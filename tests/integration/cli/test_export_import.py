@@ -358,7 +358,7 @@ def test_new_ledger_learns_from_it(make_world, new_url, tmp_path):
     imported(Ledger(database, label="imported"), write_json(tmp_path / "log.jsonl", rows))
     database.close()
     world = make_world(database_url=url, policy={"name": "uniform", "params": {}})
-    assert world.ledger.unanswered(before=EPOCH, limit=100) == []
+    assert world.ledger.unanswered(before=EPOCH, limit=100) == {}
     assert world.learn() == 8
     assert sorted(row["value"] for row in world.updates()) == [n / 10 for n in range(8)]
     assert world.counters().balanced

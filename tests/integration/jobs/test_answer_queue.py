@@ -1,4 +1,4 @@
-"""The answer queue over a real Redis: its cost does not grow, it has an end, and what it loses is found."""
+"""The answer queue over a real Redis: tenants take turns, it has an end, its losses are found."""
 
 import pickle
 import zlib
@@ -7,11 +7,12 @@ from itertools import count
 import pytest
 from rq import Queue
 
-from ragbandit.router.jobs.answer_queue import NEAR, RECORD_S
+from ragbandit.router.jobs.answer_queue import RECORD_S
 from ragbandit.router.jobs.queue import ANSWER_JOB, ANSWER_QUEUE, LEARN_QUEUE, RedisJobs
-from ragbandit.router.jobs.records import RefusedJob, TakenJob, take
+from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY, TURNS_KEY, RefusedJob, TakenJob, take
 from ragbandit.router.serving.recovery import recover
 
+LIST = f"rq:queue:{ANSWER_QUEUE}"
 numbers = count()
 
 
@@ -20,30 +21,33 @@ def jobs(redis_client):
     return RedisJobs(redis_client)
 
 
-def ask(jobs, *ids):
+def ask(jobs, *ids, tenant="default", front=False):
     for key in ids:
-        jobs.enqueue_answer(key, timeout_s=5.0)
-
-
-def listed(redis_client):
-    return Queue(ANSWER_QUEUE, connection=redis_client).job_ids
+        jobs.enqueue_answer(key, tenant=tenant, timeout_s=5.0, front=front)
 
 
 def taken(redis_client):
-    return take(redis_client, ANSWER_QUEUE, timeout_s=None)
+    return take(redis_client, ANSWER_QUEUE, timeout_s=None, process="host:1:2:space")
+
+
+def all_taken(redis_client):
+    """The ids in the order in which workers take them."""
+    return [job.id for job in iter(lambda: taken(redis_client), None)]
 
 
 def fill(redis_client, *, upto):
-    """Entries with a numbered record each, made by Redis itself."""
+    """Decisions of one tenant with a record each, put there by Redis itself."""
     redis_client.eval(
         """
         for number = redis.call('LLEN', KEYS[1]) + 1, ARGV[1] do
-            redis.call('HSET', 'rq:job:filled-' .. number, 'order', redis.call('INCR', 'ragbandit:answer-order'))
+            redis.call('HSET', 'rq:job:filled-' .. number, 'tenant', 'filler')
             redis.call('RPUSH', KEYS[1], 'filled-' .. number)
+            redis.call('ZADD', KEYS[2], number, 'filled-' .. number)
         end
         """,
-        1,
-        Queue(ANSWER_QUEUE, connection=redis_client).key,
+        2,
+        LIST,
+        ORDER_KEY,
         upto,
     )
 
@@ -64,96 +68,128 @@ def least_us(redis_client, work, *, times=10):
 
 def test_cost_does_not_grow(jobs, redis_client):
     """Redis spends no more on a call with 50,000 decisions queued than with 2,000: it is flat, not linear."""
-
-    def move():
-        name = f"d{next(numbers)}"
-        redis_client.hset(f"rq:job:{name}", "order", 1)
-        jobs.move_to_front(name)
-
-    def take_one():
-        redis_client.lpush(Queue(ANSWER_QUEUE, connection=redis_client).key, f"d{next(numbers)}")
-        taken(redis_client)
-
     calls = {
         "enqueue": lambda: ask(jobs, f"d{next(numbers)}"),
-        "take": take_one,
+        "take": lambda: taken(redis_client),
         "missing": lambda: jobs.missing([f"lost-{number}" for number in range(50)]),
         "depth": jobs.depth,
-        "move": move,
+        "front": lambda: ask(jobs, f"filled-{1000 + next(numbers)}", front=True),
     }
-    fill(redis_client, upto=2 * NEAR)
+    fill(redis_client, upto=2000)
     before = {name: least_us(redis_client, call) for name, call in calls.items()}
     fill(redis_client, upto=50_000)
     after = {name: least_us(redis_client, call) for name, call in calls.items()}
     assert {name: us for name, us in after.items() if us > 3 * before[name] + 100} == {}
 
 
-def test_a_taken_job_leaves_nothing_behind(jobs, redis_client):
-    """A job that is taken has no entry and no record, and for a moment a mark, so that nobody queues it again."""
+def test_tenants_take_turns(jobs, redis_client):
+    """A tenant that floods the queue delays the next question of another by one, and its own as before."""
+    ask(jobs, *(f"flood-{number:02}" for number in range(20)), tenant="flood")
+    assert [taken(redis_client).id for _ in range(5)] == [f"flood-{number:02}" for number in range(5)]
+    ask(jobs, "b-1", "b-2", tenant="b")
+    ask(jobs, "c-1", tenant="c")
+    order = all_taken(redis_client)
+    assert max(order.index("b-1"), order.index("c-1")) <= 2
+    assert order.index("b-2") <= 4
+    assert [key for key in order if key.startswith("flood")] == [f"flood-{number:02}" for number in range(5, 20)]
+
+
+def test_a_tenant_saves_no_turns(jobs, redis_client):
+    """A tenant that asked nothing for long has no turns saved: from its first question on it takes every other one."""
+    ask(jobs, *(f"a-{number:02}" for number in range(30)), tenant="a")
+    for _ in range(20):
+        taken(redis_client)
+    ask(jobs, *(f"b-{number:02}" for number in range(10)), tenant="b")
+    order = all_taken(redis_client)
+    assert {key[0] for key in order[:2]} == {"a", "b"}
+    assert 4 <= sum(key.startswith("b") for key in order[:10]) <= 6
+
+
+def test_turns_are_forgotten(jobs, redis_client):
+    """What is remembered of a tenant goes with its last decision, and all of it with the last decision of the queue."""
+    for tenant in range(50):
+        ask(jobs, f"d-{tenant}", tenant=f"tenant-{tenant}")
+    for _ in range(49):
+        taken(redis_client)
+    assert redis_client.hlen(TURNS_KEY) == 2  # the turn that was taken last, and the one tenant that waits
+    taken(redis_client)
+    assert redis_client.exists(TURNS_KEY, ORDER_KEY, LIST) == 0
+
+
+def test_a_taken_job_leaves_its_lease(jobs, redis_client):
+    """A job that is taken has no entry and no record, and its lease from the same step on: nobody queues it again."""
     ask(jobs, "d1", "d2")
     assert taken(redis_client) == TakenJob(queue=ANSWER_QUEUE, id="d1", name=ANSWER_JOB, argument="d1")
     assert not redis_client.exists("rq:job:d1")
-    assert listed(redis_client) == ["d2"]
-    assert 0 < redis_client.pttl("ragbandit:taken:d1") <= 5000
+    assert redis_client.hgetall(RUNS_KEY) == {b"d1": b"host:1:2:space"}
     ask(jobs, "d1")
-    assert listed(redis_client) == ["d2"]
+    assert jobs.depth()["answer"] == 1
     assert jobs.missing(["d1", "d2"]) == []
     jobs.begin_run("d1")
-    assert not redis_client.exists("ragbandit:taken:d1")
     jobs.end_run("d1", kept=False)
     assert jobs.missing(["d1", "d2"]) == ["d1"]
 
 
-def test_a_worker_that_died_before_it_began(jobs, redis_client):
-    """A job whose worker died with it in hand is missing once its mark is gone, and comes back at the end."""
-    ask(jobs, "d1", "d2")
-    taken(redis_client)
-    redis_client.delete("ragbandit:taken:d1")  # what happens by itself within 5 s
-    assert jobs.missing(["d1", "d2"]) == ["d1"]
-    ask(jobs, "d1")
-    assert listed(redis_client) == ["d2", "d1"]
+def test_to_the_front(jobs, redis_client):
+    """A decision asked for in front is the next one taken, queued before or not, and is taken once."""
+    ask(jobs, "d1", "d2", "d3")
+    ask(jobs, "d3", "d3", front=True)
+    assert jobs.depth()["answer"] == 3
+    ask(jobs, "new", front=True)
+    assert all_taken(redis_client) == ["new", "d3", "d1", "d2"]
 
 
 def test_a_worker_that_died_between_two_steps(jobs, redis_client):
-    """A job that left the list and kept its record is missing: the front of the list has passed it."""
+    """A worker that took an entry of the list and died left its decision in the order, from which it is taken."""
     ask(jobs, "d1", "d2", "d3")
-    redis_client.lpop("rq:queue:ragbandit-answer")
-    assert jobs.missing(["d1", "d2", "d3"]) == ["d1"]
-    for key in jobs.missing(["d1"]):
-        jobs.enqueue_answer(key, timeout_s=5.0, missing=True)
-    assert listed(redis_client) == ["d2", "d3", "d1"]
+    redis_client.lpop(LIST)
     assert jobs.missing(["d1", "d2", "d3"]) == []
+    assert all_taken(redis_client) == ["d1", "d2", "d3"]
 
 
-def test_the_list_is_lost_and_the_records_are_not(jobs, redis_client):
-    """With the list gone all that has a record is missing, also when new decisions are queued meanwhile."""
+def test_the_list_is_lost_and_the_order_is_not(jobs, redis_client):
+    """With RQ's list gone nothing is missing, and every decision is taken."""
     ask(jobs, "d1", "d2")
-    redis_client.delete("rq:queue:ragbandit-answer")
+    redis_client.delete(LIST)
+    assert jobs.missing(["d1", "d2"]) == []
+    assert all_taken(redis_client) == ["d1", "d2"]
+
+
+def test_the_order_is_lost_and_the_list_is_not(jobs, redis_client):
+    """With the order gone what has its record is taken as it stands in the list: so are the jobs of another release."""
+    ask(jobs, "d1", "d2")
+    redis_client.delete(ORDER_KEY)
     assert jobs.missing(["d1", "d2"]) == ["d1", "d2"]
+    assert all_taken(redis_client) == ["d1", "d2"]
+    assert redis_client.hlen(RUNS_KEY) == 2
+
+
+def test_strange_entries_hide_nothing(jobs, redis_client):
+    """Members that somebody else put into the order are passed over, whatever their number and their bytes."""
+    ask(jobs, "d1", "d2")
+    redis_client.zadd(ORDER_KEY, {b"\xff\xfe": 1e300, "low": -1e300, "x" * 1000: float("-inf"), "high": float("inf")})
+    redis_client.hset(TURNS_KEY, mapping={"taken": "nan", "last:default": b"\xff", "last:b": "1e400"})
     ask(jobs, "d3")
-    assert jobs.missing(["d1", "d2", "d3"]) == ["d1", "d2"]
+    ask(jobs, "d4", tenant="b")
+    ask(jobs, "d5", front=True)
+    assert set(all_taken(redis_client)) == {"d1", "d2", "d3", "d4", "d5"}
 
 
-def test_moved_entries_do_not_hide_the_front(jobs, redis_client):
-    """Decisions that were moved to the front say nothing of what the list has passed."""
-    ask(jobs, "d1", "d2", "d3")
-    jobs.move_to_front("d3")
-    jobs.move_to_front("d3")
-    assert listed(redis_client) == ["d3", "d1", "d2"]
-    assert jobs.missing(["d1", "d2", "d3"]) == []
-    assert [taken(redis_client).id for _ in range(3)] == ["d3", "d1", "d2"]
-
-
-def test_moved_in_a_long_list(jobs, redis_client):
-    """In a long list a moved decision is taken next and once; its entry behind is passed over."""
-    ask(jobs, "first", "moved")
-    fill(redis_client, upto=NEAR + 1)
-    jobs.move_to_front("moved")
-    jobs.move_to_front("moved")
-    assert listed(redis_client).count("moved") == 2
-    assert [taken(redis_client).id for _ in range(2)] == ["moved", "first"]
-    assert isinstance(taken(redis_client), RefusedJob)  # one of the fill, whose record has no data
-    assert "moved" not in listed(redis_client)
+@pytest.mark.parametrize("key", [LIST, ORDER_KEY, TURNS_KEY, RUNS_KEY, "rq:queues", "rq:job:d1"])
+def test_keys_of_another_type(jobs, redis_client, caplog, key):
+    """A key that somebody else made something else of is deleted and made anew, and decisions are queued and taken."""
+    wrong = "rpush" if key != LIST else "sadd"
+    getattr(redis_client, wrong)(key, "wrong")
+    ask(jobs, "d1")
+    assert taken(redis_client).id == "d1"
+    redis_client.delete(key)
+    ask(jobs, "d2")
+    redis_client.delete(key)
+    getattr(redis_client, wrong)(key, "wrong")
+    assert isinstance(jobs.depth()["answer"], int)
+    found = taken(redis_client)
+    assert (found and found.id == "d2") or jobs.missing(["d2"]) == ["d2"]
+    assert not jobs.outage.lasts
 
 
 def test_the_queue_has_an_end(redis_client, make_world, caplog):
@@ -162,7 +198,7 @@ def test_the_queue_has_an_end(redis_client, make_world, caplog):
     jobs = RedisJobs(redis_client, max_queued=3)
     asked = [world.route(ours=True) for _ in range(5)]
     ask(jobs, *(decision.id for decision in asked))
-    assert listed(redis_client) == [decision.id for decision in asked[:3]]
+    assert redis_client.zrange(ORDER_KEY, 0, -1) == [decision.id.encode() for decision in asked[:3]]
     assert sum("the answer queue is full" in record.getMessage() for record in caplog.records) == 1
     world.now += 60
     assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
@@ -170,17 +206,31 @@ def test_the_queue_has_an_end(redis_client, make_world, caplog):
         assert taken(redis_client).id == decision.id
         world.outcome(decision, by_worker=True)
     assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 2
-    assert listed(redis_client) == [decision.id for decision in asked[2:]]
+    assert set(all_taken(redis_client)) == {decision.id for decision in asked[2:]}
+
+
+def test_recovery_keeps_the_turns(redis_client, make_world):
+    """What the recovery loop queues again has its tenant's turns, not one line behind the tenant that asked first."""
+    world = make_world()
+    first = [world.route(ours=True, tenant="a") for _ in range(6)]
+    second = world.route(ours=True, tenant="b")
+    world.now += 60
+    jobs = RedisJobs(redis_client)
+    assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 7
+    order = all_taken(redis_client)
+    assert order.index(second.id) <= 1
+    assert [key for key in order if key != second.id] == [decision.id for decision in first]
 
 
 def test_no_record_stays_for_ever(jobs, redis_client):
-    """Every record has an end, and one that has gone makes its decision missing."""
-    ask(jobs, "d1")
+    """Every record has an end, and a decision whose record has gone is passed over and then missing."""
+    ask(jobs, "d1", "d2")
     jobs.enqueue_learn("main")
     (learn,) = Queue(LEARN_QUEUE, connection=redis_client).job_ids
     assert 0 < redis_client.ttl("rq:job:d1") <= RECORD_S
     assert 0 < redis_client.ttl(f"rq:job:{learn}") <= 3600
     redis_client.delete("rq:job:d1")
+    assert all_taken(redis_client) == ["d2"]
     assert jobs.missing(["d1"]) == ["d1"]
 
 
@@ -200,15 +250,11 @@ def test_jobs_of_release_0_1_are_queued_anew(make_world, jobs, redis_client, tmp
         queue.enqueue(ANSWER_JOB, decision.id, job_id=decision.id, result_ttl=0, failure_ttl=3600, job_timeout=150)
     assert pickle.loads(zlib.decompress(redis_client.hget(f"rq:job:{asked[0].id}", "data")))[0] == ANSWER_JOB
     assert isinstance(taken(redis_client), RefusedJob)  # a worker of today is there before the recovery loop
-    redis_client.delete(*redis_client.keys("ragbandit:taken:*"))
+    assert redis_client.hlen(RUNS_KEY) == 0
     world.now += 60
-    # The old entries stand in front with new numbers, so one decision may get a second entry, which is passed over.
-    requeued = [recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued for _ in range(3)]
-    assert requeued == [3, 1, 0]
-    found = [taken(redis_client) for _ in range(3)]
-    assert {job.id for job in found} == {decision.id for decision in asked}
-    assert all(isinstance(job, TakenJob) for job in found)
-    assert taken(redis_client) is None
+    requeued = [recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued for _ in range(2)]
+    assert requeued == [3, 0]
+    assert set(all_taken(redis_client)) == {decision.id for decision in asked}
     assert jobs.depth()["answer"] == 0
 
 

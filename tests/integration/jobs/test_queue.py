@@ -94,7 +94,7 @@ def test_a_lost_notification_expires(jobs, redis_client):
 
 def test_enqueue_answer(jobs, redis_client):
     """An answer is one RQ job under the decision's id, and its only argument is that id."""
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     queue = Queue(ANSWER_QUEUE, connection=redis_client)
     assert queue.job_ids == ["d1"]
     job = Job.fetch("d1", connection=redis_client, serializer=JSONSerializer)
@@ -104,37 +104,24 @@ def test_enqueue_answer(jobs, redis_client):
 
 def test_enqueue_answer_twice(jobs):
     """Asking again for an answer that is queued already queues nothing more."""
-    jobs.enqueue_answer("d1", timeout_s=5.0)
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     assert jobs.depth()["answer"] == 1
 
 
 def test_enqueue_answer_while_running(jobs):
     """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
     jobs.mark_running("d1")
-    jobs.enqueue_answer("d1", timeout_s=5.0)
-    assert (jobs.depth()["answer"], jobs.is_running("d1")) == (0, True)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
+    assert jobs.depth()["answer"] == 0
     jobs.unmark_running("d1")
-    assert not jobs.is_running("d1")
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     assert jobs.depth()["answer"] == 1
-
-
-def test_move_to_front(jobs, redis_client):
-    """A queued decision that is moved to the front is the next one taken; one that is not queued is not put there."""
-    for key in ("d1", "d2", "d3"):
-        jobs.enqueue_answer(key, timeout_s=5.0)
-    jobs.move_to_front("d3")
-    jobs.move_to_front("d4")
-    queue = Queue(ANSWER_QUEUE, connection=redis_client)
-    assert queue.job_ids == ["d3", "d1", "d2"]
-    job, _ = Queue.dequeue_any([queue], None, connection=redis_client)
-    assert job.id == "d3"
 
 
 def test_missing(jobs):
     """Missing are the decisions that are neither queued nor being run."""
-    jobs.enqueue_answer("queued", timeout_s=5.0)
+    jobs.enqueue_answer("queued", tenant="default", timeout_s=5.0)
     jobs.mark_running("running")
     assert jobs.missing(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
     jobs.unmark_running("running")
@@ -142,19 +129,13 @@ def test_missing(jobs):
     assert jobs.missing([]) == []
 
 
-def test_running_mark_fades(jobs, redis_client):
-    """The mark of a worker that died fades by itself."""
-    jobs.mark_running("d1")
-    assert 0 < redis_client.ttl("ragbandit:running:d1") <= 15
-
-
 def test_flushed(jobs, redis_client):
     """After FLUSHALL everything is lost, and can be asked for again."""
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     jobs.mark_running("d2")
     redis_client.flushall()
     assert jobs.missing(["d1", "d2"]) == ["d1", "d2"]
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     assert jobs.missing(["d1", "d2"]) == ["d2"]
 
 
@@ -188,7 +169,7 @@ def test_recovery_after_flush(make_world, jobs, redis_client):
     asked = [world.route(ours=True) for _ in range(3)]
     world.judged(2)
     for decision in asked:
-        jobs.enqueue_answer(decision.id, timeout_s=5.0)
+        jobs.enqueue_answer(decision.id, tenant="default", timeout_s=5.0)
     redis_client.flushall()
     world.now += 60
     for _ in range(2):
@@ -281,16 +262,16 @@ def test_redis_down(own_redis):
     calls = [
         lambda: jobs.enqueue_learn("main"),
         lambda: jobs.clear_notification("main"),
-        lambda: jobs.enqueue_answer("d1", timeout_s=5.0),
+        lambda: jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0),
         lambda: jobs.missing(["d1"]),
         lambda: jobs.mark_running("d1"),
         lambda: jobs.unmark_running("d1"),
-        lambda: jobs.move_to_front("d1"),
         lambda: jobs.begin_run("d1"),
         lambda: jobs.end_run("d1", kept=True),
+        lambda: jobs.requeue_lost(held=(), timeout_s=5.0),
         lambda: jobs.count_try("d1"),
         lambda: jobs.uncount_try("d1"),
-        lambda: jobs.is_running("d1"),
+        lambda: jobs.runs_elsewhere("d1"),
         lambda: jobs.claim_recovery("main", for_s=1.0),
         lambda: jobs.publish("news"),
         jobs.depth,
@@ -393,17 +374,6 @@ def test_ping_takes_a_new_connection(own_redis):
     client.close()
 
 
-def test_a_job_that_was_lost_waits_for_recovery(jobs, redis_client):
-    """A job that its worker or queue has lost is not queued again by a request, but as soon as it is found missing."""
-    jobs.enqueue_answer("d1", timeout_s=5.0)
-    redis_client.delete(Queue(ANSWER_QUEUE, connection=redis_client).key, "ragbandit:request:d1")
-    jobs.enqueue_answer("d1", timeout_s=5.0)
-    assert jobs.depth()["answer"] == 0
-    assert jobs.missing(["d1"]) == ["d1"]
-    jobs.enqueue_answer("d1", timeout_s=5.0, missing=True)
-    assert jobs.depth()["answer"] == 1
-
-
 def test_one_process_recovers_at_a_time(jobs):
     """Of all processes that claim a pass of the recovery loop within its interval, one gets it, for each ledger."""
     claimed = [jobs.claim_recovery("main", for_s=0.1) for _ in range(5)]
@@ -418,7 +388,7 @@ def test_identical_requests_queue_one_job(jobs, redis_client):
 
     def ask(_):
         together.wait(10)
-        jobs.enqueue_answer("d1", timeout_s=5.0)
+        jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
 
     for _ in range(5):
         redis_client.flushall()

@@ -27,7 +27,7 @@ def test_workers_are_told_with_what_they_did(redis_client):
         outage=jobs.outage,
     )
     for decision in ("one", "bad", "two"):
-        jobs.enqueue_answer(DecisionId(decision), timeout_s=60.0)
+        jobs.enqueue_answer(DecisionId(decision), tenant="default", timeout_s=60.0)
     worker.work(burst=True, logging_level="CRITICAL")
     assert [(one.queue, one.state) for one in seen] == [("answer", "busy")] * 3
     assert seen[0].heard_at is not None

@@ -145,7 +145,7 @@ def test_window_of_our_own_waits_for_the_answer(make_world, database_url, defaul
     assert world.learn() == 1
     state = "closed" if default is None else "defaulted"
     assert (world.router.decision(theirs.id).state, world.router.decision(ours.id).state) == (state, "waiting")
-    assert world.ledger.unanswered(before=world.now, limit=10) == [ours.id]
+    assert world.ledger.unanswered(before=world.now, limit=10) == {ours.id: "default"}
     assert recover(world.ledger, jobs=world.jobs, settings=world.settings, now=world.now).requeued == 1
     assert world.jobs.enqueued == [ours.id]
     world.now = EPOCH + 1059
@@ -153,7 +153,7 @@ def test_window_of_our_own_waits_for_the_answer(make_world, database_url, defaul
     world.now = EPOCH + 1060
     assert world.learn() == 1
     assert world.router.decision(ours.id).state == state
-    assert world.ledger.unanswered(before=world.now, limit=10) == []
+    assert world.ledger.unanswered(before=world.now, limit=10) == {}
 
 
 def test_window_over_before_the_answer(make_world, database_url):

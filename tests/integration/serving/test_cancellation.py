@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from rq import Queue
 from sqlalchemy import select
 
 from ragbandit.router.errors import Conflict, InvalidInput, NotFound
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
+from ragbandit.router.jobs.queue import RedisJobs
+from ragbandit.router.jobs.records import ORDER_KEY
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions import DecisionStore
@@ -100,7 +100,7 @@ def test_the_door_hurries_and_tells(make_world):
     waiting = world.router.await_outcome(decision)
     found = world.router.cancel(decision.id)
     assert (found.cancelled, found.status) == (None, None)
-    assert (world.jobs.moved_to_front, world.jobs.published) == ([decision.id], [f"cancel:{decision.id}"])
+    assert (world.jobs.enqueued, world.jobs.published) == ([decision.id], [f"cancel:{decision.id}"])
     world.store.add_outcome(ended(decision, status="failed", stop_reason="cancelled"))
     world.router._handle_notification(f"outcome:{decision.id}")
     assert waiting.result(5).stop_reason == "cancelled"
@@ -165,7 +165,8 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
         router.cancel(made[2].id)
         assert told.wait(5)
         listener.close()
-        assert Queue(ANSWER_QUEUE, connection=redis_client).job_ids == [made[2].id, made[1].id, made[0].id]
+        waiting = [key.decode() for key in redis_client.zrange(ORDER_KEY, 0, -1)]
+        assert waiting == [made[2].id, made[1].id, made[0].id]
     router.jobs.client.close()
 
 

@@ -382,7 +382,7 @@ def test_decision_waits_for_every_label(store, database, make_decision):
     second.add_feedback([a_rating("d2", "f1")])
     assert [row[1:] for row in flags(database) if row[1]] == [(True, True, False)] * 2
     for label in ("main", "second"):
-        assert Ledger(database, label=label).unanswered(before=1e12, limit=10) == []
+        assert Ledger(database, label=label).unanswered(before=1e12, limit=10) == {}
         assert counters(Ledger(database, label=label)).balanced
 
 

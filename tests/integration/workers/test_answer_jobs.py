@@ -124,9 +124,9 @@ def test_a_decision_delivered_twice_at_once_runs_once(work, together):
     assert (outcome_in(context).status, len(generator.requests)) == ("answered", 1)
 
 
-@pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 1)])
-def test_questions_that_were_tried_before_run_one_at_a_time(work, together, tries, most):
-    """First tries overlap; of those that may have killed a worker one runs at a time: it takes no others along."""
+@pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 3), (2, 1)])
+def test_last_tries_run_one_at_a_time(work, together, tries, most):
+    """First and second tries overlap; of questions that may fail with the next death one runs at a time."""
     generator = Held()
     context = work(generator=generator, redis=Redis(tries=tries))
     keys = ["d1", "d2", "d3"]

@@ -99,7 +99,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
 def test_a_question_that_waits_for_its_turn_can_be_ended(work, together, ending):
     """While one that was tried before runs, another one can be cancelled, and begins nothing once the worker ends."""
     generator = Held()
-    context = work(generator=generator, redis=Redis(tries=1))
+    context = work(generator=generator, redis=Redis(tries=2))
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
     first, *_ = together(context, "d1")
     assert generator.entered.wait(10)
@@ -165,12 +165,12 @@ def test_marks_do_not_depend_on_the_database(work, monkeypatch):
     context.active_runs.begin(decision_for("single_step"))
     monkeypatch.setattr(context, "store", None)
     stop = threading.Event()
-    keeper = threading.Thread(target=housekeeping.keep_marked, args=(context, stop))
+    keeper = threading.Thread(target=housekeeping.keep_leases, args=(context, stop))
     keeper.start()
     context.jobs.broken = True
     time.sleep(0.1)
     context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
-    assert until(lambda: len(context.jobs.marked) >= 3)
+    assert until(lambda: len(context.jobs.marked) >= 2)
     stop.set()
     keeper.join(10)
     monkeypatch.undo()

@@ -49,7 +49,7 @@ def run(redis_server):
 
 
 def ask_for_both(jobs):
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     jobs.enqueue_learn("main")
 
 
@@ -124,7 +124,7 @@ def test_a_flood_of_strange_jobs_is_logged_seldom(jobs, redis_client, run, caplo
             pipeline.hset(f"rq:job:evil-{number}", "data", "os.system")
             pipeline.rpush(queue.key, f"evil-{number}")
         pipeline.execute()
-    jobs.enqueue_answer("d1", timeout_s=5.0)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
     assert run(ANSWER_QUEUE) == [(ANSWER_JOB, "d1")]
     assert jobs.refused() == 1000
     assert len([record for record in caplog.records if getattr(record, "action", "") == "job_refused"]) <= 3

@@ -20,6 +20,7 @@ from benchmarks.service_process import environment
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.records import RUNS_KEY
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
@@ -302,8 +303,8 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
         process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
         try:
             assert until(lambda: len(redis_client.keys("ragbandit:tries:*")) == 3, seconds=40)
-            redis_client.delete(*(f"ragbandit:running:{each.id}" for each in decided))
-            assert until(lambda: len(redis_client.keys("ragbandit:running:*")) == 3)  # its keeper says so again
+            redis_client.delete(RUNS_KEY)
+            assert until(lambda: redis_client.hlen(RUNS_KEY) == 3)  # its keeper says so again
             process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
             assert process.poll() is None
@@ -313,7 +314,7 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
             process.kill()
             process.wait(10)
         assert [int(redis_client.get(f"ragbandit:tries:{each.id}") or 0) for each in decided] == [1, 0, 0]
-        assert redis_client.keys("ragbandit:running:*") == []
+        assert redis_client.hlen(RUNS_KEY) == 0
         assert router.store.outcomes_by_id([each.id for each in decided]) == {}
     router.jobs.client.close()
 
@@ -474,8 +475,8 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
         for turn in range(3):
             missing = [each for each in decided if each.id not in router.store.outcomes_by_id([d.id for d in decided])]
             for decision in missing:
-                jobs.unmark_running(decision.id)  # the mark of the dead worker, which would fade by itself
-                jobs.enqueue_answer(decision.id, timeout_s=1.0, missing=True)
+                jobs.enqueue_answer(decision.id, tenant="default", timeout_s=1.0)
+            jobs.requeue_lost(held=(), timeout_s=1.0)  # what any worker does in a second
             with (tmp_path / f"worker-{turn}.log").open("wb") as log:
                 process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
                 try:

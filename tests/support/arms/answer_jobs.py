@@ -67,7 +67,11 @@ class Redis:
     def unmark_running(self, *keys):
         self._check()
 
-    def is_running(self, key):
+    def requeue_lost(self, *, held, timeout_s):
+        self._check()
+        return []
+
+    def runs_elsewhere(self, key):
         self._check()
         return self.elsewhere
 

@@ -1,0 +1,173 @@
+"""Run leases: which process runs which decision, in Redis, so that what a dead process ran is queued again in seconds.
+
+One hash names for each decision that is being run the process that runs it. A process renews a key of its own while it
+lives. On the host of a process its kernel says whether it lives, at once and whatever the load; from other hosts it is
+taken for dead when its key was gone in two looks in a row, PROCESS_S + 2 * LOOK_S at most after its end.
+"""
+
+import hashlib
+import os
+import socket
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from ragbandit.router.jobs.records import RUNS_KEY, delete_other_types
+from ragbandit.router.types import DecisionId
+
+__all__ = ["LOOK_S", "PROCESS_S", "RunLeases", "WorkerProcess", "this_process"]
+
+#: a process that has not renewed its key for that long may be dead, seconds
+PROCESS_S: Final = 3
+#: how often a process renews its key and looks for dead ones, seconds
+LOOK_S: Final = 1.0
+#: leases that one look reads at most
+MAX_RUNS: Final = 10_000
+#: KEYS: leases. ARGV: key of a process, ids
+_DROP: Final = """
+for place = 2, #ARGV do
+    if redis.call('HGET', KEYS[1], ARGV[place]) == ARGV[1] then
+        redis.call('HDEL', KEYS[1], ARGV[place])
+    end
+end
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerProcess:
+    """A process that runs decisions, as its leases name it."""
+
+    host: str
+    pid: int
+    #: when the process began, in the kernel's ticks: process ids are used again; "": the kernel does not say
+    started: str
+    #: hash of what shares these process ids: boot and pid namespace; "": unknown, as everywhere but on Linux
+    pid_space: str
+
+    @classmethod
+    def from_key(cls, key: str) -> "WorkerProcess | None":
+        """The process that a lease names; None where it names none."""
+        parts = key.split(":")
+        if len(parts) != 4 or not parts[1].isdecimal() or len(parts[1]) > 10:
+            return None
+        return cls(host=parts[0], pid=int(parts[1]), started=parts[2], pid_space=parts[3])
+
+    @property
+    def key(self) -> str:
+        """What a lease holds: host, process id, start and pid space."""
+        return f"{self.host}:{self.pid}:{self.started}:{self.pid_space}"
+
+    def is_alive(self) -> bool | None:
+        """What this host's kernel says; None: it is a process of another host or container, or nothing is known."""
+        if not self.pid_space or self.pid_space != this_process().pid_space:
+            return None
+        return _started(self.pid) == self.started
+
+
+@cache
+def this_process() -> WorkerProcess:
+    """The calling process. No process forks after it has asked."""
+    pid = os.getpid()
+    return WorkerProcess(
+        host=socket.gethostname().replace(":", "-"), pid=pid, started=_started(pid), pid_space=_pid_space()
+    )
+
+
+def _started(pid: int) -> str:
+    """Start of a process in ticks since boot; empty if it has ended, as a zombie has too."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if len(fields) < 20 or fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
+
+
+def _pid_space() -> str:
+    if not sys.platform.startswith("linux"):
+        return ""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        return hashlib.sha256((boot + os.readlink("/proc/self/ns/pid")).encode()).hexdigest()[:12]
+    except OSError:
+        return ""
+
+
+class RunLeases:
+    """The leases of one process. Every method raises RedisError if Redis cannot be reached."""
+
+    def __init__(self, client: "redis.Redis", *, process: WorkerProcess | None = None) -> None:
+        self._client = client
+        self.process = process or this_process()
+        #: suspects of the last look: they are lost if the next one suspects them too
+        self._suspects: set[tuple[str, str]] = set()
+
+    def renew(self, ids: Collection[DecisionId]) -> None:
+        """This process lives and runs these."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.set(_alive_key(self.process.key), 1, ex=PROCESS_S)
+            if ids:
+                pipeline.hset(RUNS_KEY, mapping=dict.fromkeys(ids, self.process.key))
+            pipeline.execute()
+
+    def drop(self, ids: Collection[DecisionId]) -> None:
+        """This process does not run these. Leases of others stay."""
+        if ids:
+            self._client.eval(_DROP, 1, RUNS_KEY, self.process.key, *ids)
+
+    def runs_elsewhere(self, decision_id: DecisionId) -> bool:
+        """True if a process other than this one holds the lease and may live."""
+        raw: Any = self._client.hget(RUNS_KEY, decision_id)
+        key = "" if raw is None else raw.decode(errors="replace")
+        if key in ("", self.process.key):
+            return False
+        process = WorkerProcess.from_key(key)
+        alive = None if process is None else process.is_alive()
+        return bool(self._client.exists(_alive_key(key))) if alive is None else alive
+
+    def lost(self, *, held: Collection[DecisionId]) -> dict[DecisionId, str]:
+        """Decisions whose process is dead -> the key in their lease. held: what this process has in hand."""
+        delete_other_types(self._client, {RUNS_KEY: "hash"})
+        fields = dict(islice(self._client.hscan_iter(RUNS_KEY, count=1000), MAX_RUNS))
+        strange = [name for name, key in fields.items() if not (_is_text(name) and _is_text(key))]
+        if strange:
+            self._client.hdel(RUNS_KEY, *strange)
+        leases = {name.decode(): key.decode() for name, key in fields.items() if name not in strange}
+        dead: dict[str, bool | None] = {}
+        for key in set(leases.values()):
+            process = WorkerProcess.from_key(key)
+            alive = None if process is None else process.is_alive()
+            dead[key] = None if alive is None else not alive
+        silent = self._without_key([key for key, known in dead.items() if known is None])
+        suspects = {
+            (name, key)
+            for name, key in leases.items()
+            if key in silent or (key == self.process.key and name not in held)
+        }
+        again, self._suspects = suspects & self._suspects, suspects
+        return {DecisionId(name): key for name, key in leases.items() if dead[key] or (name, key) in again}
+
+    def _without_key(self, keys: list[str]) -> set[str]:
+        if not keys:
+            return set()
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.exists(_alive_key(key))
+            return {key for key, there in zip(keys, pipeline.execute(), strict=True) if not there}
+
+
+def _alive_key(process_key: str) -> str:
+    return f"ragbandit:alive:{process_key}"
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -94,6 +94,7 @@ class _Service(FastAPI):
             most_items=most,
             context=settings.context,
             token_s=settings.server.browser_feedback_s,
+            sticky_turns=settings.conversation.sticky_turns_cap,
         )
 
 

@@ -158,7 +158,15 @@ class ConversationSettings(Section):
     chars: Annotated[int, Field(ge=0, le=100_000)] = 8000
     #: turns that a session stays on the arm of one draw, the drawn one among them; 0 and 1: every turn is drawn
     sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 0
+    #: largest sticky_turns that a call may ask for (422 beyond it), where conversation.sticky_turns is not larger. Keys
+    #: with the scope forced=false may ask for no more than conversation.sticky_turns (403)
+    max_sticky_turns: Annotated[int, Field(ge=0, le=1000)] = 20
     rewrite: RewriteSettings = RewriteSettings()
+
+    @property
+    def sticky_turns_cap(self) -> int:
+        """Largest sticky_turns of a call. At least 1, which says what 0 says: every turn is drawn."""
+        return max(1, self.sticky_turns, self.max_sticky_turns)
 
 
 class JudgeSettings(Section):

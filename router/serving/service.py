@@ -14,6 +14,7 @@ from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.context_counts import ContextCounts
+from ragbandit.router.serving.conversations.checks import check_sticky_turns
 from ragbandit.router.serving.conversations.sticky import kept_to, marked, stays_of
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
@@ -121,6 +122,7 @@ class RouteService:
     def _checked(self, query: Query, *, run_by: RunBy) -> PendingRequest:
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
+        check_sticky_turns(query, most=self.settings.conversation.sticky_turns_cap)
         size = len(query.text.encode()) + self._context_bytes(query)
         self._tenant_bytes.take(size, tenant=query.tenant)
         self.context_counts.add(query)

@@ -27,6 +27,8 @@ class SessionTurn:
     """The newest turn of a session that no caller chose the arm of."""
 
     arm: ArmName
+    #: the arms that its caller, or its key, allowed; None: all
+    allowed: frozenset[ArmName] | None
     #: the decision that drew the arm: this one, or the one that this one stayed with
     first: DecisionId
     #: its place since that draw, from 1
@@ -78,6 +80,7 @@ _NEWEST: Final = (
         decisions.c.id,
         decisions.c.arm,
         decisions.c.facts,
+        decisions.c.allowed,
         # In the column's JSON quotes within texts are escaped: this is the key, and no word of a message.
         decisions.c.request.contains('"forced":true').label("forced"),
     )
@@ -94,8 +97,9 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
             facts = json.loads(row["facts"])
             stayed = facts.get(STICKY)
             first, turn = (row["id"], 1) if stayed is None else (stayed.get("first"), stayed.get("turn"))
-        except (ValueError, AttributeError):
+            allowed = None if row["allowed"] is None else frozenset(json.loads(row["allowed"]))
+        except (ValueError, AttributeError, TypeError):
             continue
         if not row["forced"] and KILLED not in facts and isinstance(first, str) and isinstance(turn, int):
-            return SessionTurn(arm=ArmName(row["arm"]), first=DecisionId(first), turn=turn)
+            return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=DecisionId(first), turn=turn)
     return None

@@ -164,7 +164,7 @@ def _allowed(request: Request, asked: Query | RagBanditError | BaseException) ->
     if not isinstance(asked, Query):
         return asked
     try:
-        return for_caller(asked, caller=caller_of(request), offered=router_of(request).service.arms)
+        return _permitted(request, asked, offered=router_of(request).service.arms)
     except Forbidden as error:
         return error
 
@@ -255,7 +255,7 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
-    query = for_caller(query, caller=caller_of(request), offered=offered)
+    query = _permitted(request, query, offered=offered)
     if router.settings.importers.know_traces:
         query = _traced(query, request.headers.get("traceparent"))
     quotas: Quotas = request.app.state.quotas
@@ -271,6 +271,12 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     request.app.state.metrics.decided(decision, seconds=seconds)
     note_owner(request, decision)
     return decision, seconds
+
+
+def _permitted(request: Request, query: Query, *, offered: Sequence[ArmName]) -> Query:
+    """The query as the caller of this request may ask it. Raises Forbidden."""
+    turns = router_of(request).settings.conversation.sticky_turns
+    return for_caller(query, caller=caller_of(request), offered=offered, sticky_turns=turns)
 
 
 def _traced(query: Query, traceparent: str | None) -> Query:

@@ -44,7 +44,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "RouteBody.decision_id": _ID,
     "RouteBody.tenant": _ID,
     "RouteBody.session_id": {**_TEXT, "maxLength": MAX_SESSION},
-    "RouteBody.sticky_turns": {"minimum": 0, "maximum": MAX_STICKY_TURNS},
+    "RouteBody.sticky_turns": {"minimum": 0},
     "MessageBody.content": _ANY_TEXT,
     "RouteBody.context": {"propertyNames": _TEXT},
     "RouteBody.links": {"maxProperties": MAX_LINKS, "propertyNames": {"pattern": f"^{LINK_KIND.pattern}$"}},
@@ -171,11 +171,13 @@ def add_limits(
     most_items: Mapping[str, int] | None = None,
     context: ContextSchema = MappingProxyType({}),
     token_s: float | None = None,
+    sticky_turns: int = MAX_STICKY_TURNS,
 ) -> dict[str, Any]:
     """Put the limits into an OpenAPI document; the same document.
 
     arms: on offer. reward: its bounds. events: those that are known. most_items: body of a batch -> most items.
-    context: what is declared of it. token_s: longest life of a browser's token. They differ from service to service.
+    context: what is declared of it. token_s: longest life of a browser's token. sticky_turns: most in a call. They
+    differ from service to service.
     """
     schemas = api["components"]["schemas"]
     for name, limits in _BODIES.items():
@@ -189,6 +191,7 @@ def add_limits(
     for field, limits in _CHAT.items():
         schemas["ChatBody"]["properties"][field].update(limits)
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
+    route["sticky_turns"]["maximum"] = sticky_turns
     _branch(route["context"]["additionalProperties"], "string").update(maxLength=MAX_TEXT, pattern=f"^{_NO_NUL}$")
     _branch(route["links"], "object")["additionalProperties"].update(pattern=f"^{LINK_VALUE.pattern}$")
     words = _branch(route["context"]["additionalProperties"], "array")

@@ -148,7 +148,8 @@ class RouteBody(_Body):
     sticky_turns: Count = Field(
         default=None,
         description="turns that the session stays on the arm of one draw, that turn among them; 0: this turn is drawn; "
-        "left out: the setting `conversation.sticky_turns`",
+        "left out: the setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; with a key of the "
+        "scope forced=false at most `conversation.sticky_turns`",
     )
 
 

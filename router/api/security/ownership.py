@@ -55,21 +55,34 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
     return caller.tenant
 
 
-def for_caller(query: Query, *, caller: Caller, offered: Sequence[ArmName]) -> Query:
+def for_caller(query: Query, *, caller: Caller, offered: Sequence[ArmName], sticky_turns: int) -> Query:
     """The query as this caller may ask it: with its key, for its tenant, over the arms that its key is narrowed to.
 
-    offered: the arms that there are. Raises Forbidden.
+    offered: the arms that there are. sticky_turns: the setting `conversation.sticky_turns`. Raises Forbidden.
     """
     if caller.key is None:
         return query
     tenant_of(caller, given=query.tenant)
-    if caller.scopes.get("forced") is False and (query.forced or query.arms is not None):
+    if caller.scopes.get("forced") is False:
+        _check_unforced(query, sticky_turns=sticky_turns)
+    return replace(query, api_key=caller.key, arms=_narrowed(query.arms, caller=caller, offered=offered))
+
+
+def _check_unforced(query: Query, *, sticky_turns: int) -> None:
+    """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn."""
+    if query.forced or query.arms is not None:
         raise Forbidden(
             "this key leaves the choice of the arm to the policy",
             field="arms",
             remedy="leave arms out, or use the model auto",
         )
-    return replace(query, api_key=caller.key, arms=_narrowed(query.arms, caller=caller, offered=offered))
+    most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
+    if query.sticky_turns is not None and query.sticky_turns > most:
+        raise Forbidden(
+            f"this key leaves the choice to the policy, and may not stay on an arm for {query.sticky_turns} turns",
+            field="sticky_turns",
+            remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns)",
+        )
 
 
 def _narrowed(

@@ -6,13 +6,20 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.field_checks import checked_text, checked_type
 from ragbandit.router.types import MAX_TEXT, Message, Query
 
-__all__ = ["MAX_MESSAGES", "MAX_SESSION", "MAX_STICKY_TURNS", "check_conversation", "checked_session"]
+__all__ = [
+    "MAX_MESSAGES",
+    "MAX_SESSION",
+    "MAX_STICKY_TURNS",
+    "check_conversation",
+    "check_sticky_turns",
+    "checked_session",
+]
 
 #: longest id of a conversation, characters
 MAX_SESSION: Final = 128
 #: most messages before a question that are kept with it
 MAX_MESSAGES: Final = 64
-#: most turns that a session may stay on an arm
+#: most turns that a session may stay on an arm, whatever the settings
 MAX_STICKY_TURNS: Final = 1000
 _ROLES: Final = ("system", "user", "assistant")
 
@@ -23,8 +30,7 @@ def check_conversation(query: Query) -> None:
         raise InvalidInput("an arm is forced, and not one is allowed", field="arms", remedy="name the one arm")
     if query.session is not None:
         checked_session(query.session)
-    if query.sticky_turns is not None:
-        _check_sticky(query)
+    check_sticky_turns(query, most=MAX_STICKY_TURNS)
     if query.asked is not None:
         checked_text(query.asked, field="question")
     checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
@@ -60,12 +66,15 @@ def checked_session(value: object) -> str:
     return session
 
 
-def _check_sticky(query: Query) -> None:
+def check_sticky_turns(query: Query, *, most: int) -> None:
+    """Raises InvalidInput for a query that asks to stay for more than so many turns, or for what is no number."""
     turns = query.sticky_turns
-    if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= MAX_STICKY_TURNS:
+    if turns is None:
+        return
+    if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most:
         message = f'"sticky_turns" is {turns!r:.40}'
         raise InvalidInput(
             message,
             field="sticky_turns",
-            remedy=f"send a whole number from 0 (every turn is drawn) to {MAX_STICKY_TURNS}",
+            remedy=f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)",
         )

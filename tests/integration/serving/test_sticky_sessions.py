@@ -105,6 +105,31 @@ def test_a_forced_arm_is_no_part_of_the_stay(make_world):
     assert stayed(turn(world)) == (2, first.id)
 
 
+def test_no_turn_follows_one_that_allowed_fewer_arms(make_world, database_url):
+    """Who names arms chooses for that turn: one that allows more is drawn, one that allows no more stays."""
+    world = make_world(database_url=database_url, **STICKY_3)
+    turn(world, arms=("multi_step",))
+    assert stayed(turn(world)) is None
+    named = ("multi_step", "single_step")
+    wider = turn(world, session="chat-2", arms=named)
+    assert stayed(turn(world, session="chat-2", arms=(wider.arm,))) == (2, wider.id)
+    assert stayed(turn(world, session="chat-2", arms=named)) is None
+    first = turn(world, session="chat-3", arms=named)
+    assert stayed(turn(world, session="chat-3", arms=named[::-1])) == (2, first.id)
+
+
+@pytest.mark.parametrize(
+    ("conversation", "most"), [({}, 20), ({"max_sticky_turns": 0}, 1), ({"max_sticky_turns": 2, "sticky_turns": 5}, 5)]
+)
+def test_turns_are_bounded_by_the_setting(make_world, conversation, most):
+    """A call may ask for as many turns as the settings allow, and for as many as the service stays by itself."""
+    world = make_world(conversation=conversation)
+    turn(world, sticky_turns=most)
+    with pytest.raises(InvalidInput, match=r"conversation\.max_sticky_turns") as caught:
+        turn(world, sticky_turns=most + 1)
+    assert caught.value.field == "sticky_turns"
+
+
 def test_with_an_incumbent_every_turn_is_drawn(make_world):
     """What an incumbent promises holds for draws: a question that asks to stay is drawn all the same."""
     world = make_world(policy={"incumbent": "single_step"})

@@ -191,6 +191,29 @@ def test_a_key_may_not_choose(world):
     assert client.post("/v1/chat/completions", json=chat).status_code == 403
 
 
+def test_a_key_that_may_not_choose_stays_no_longer_than_the_service(keyed):
+    """With the scope forced: false more sticky_turns than the setting are 403, in a batch and a stream too."""
+    world = keyed(conversation={"sticky_turns": 3})
+    client = world.client("app", scopes={"forced": False})
+    offered = [len(routed(client, session_id="s", sticky_turns=3)["pmf"]) for _ in range(4)]
+    assert offered == [3, 1, 1, 3]
+    body = {"question": QUESTION, "session_id": "s", "sticky_turns": 4}
+    for path in ("/v1/route", "/v1/answer", "/v1/answer?stream=true"):
+        error = refused(client.post(path, json=body), 403, "FORBIDDEN", field="sticky_turns")
+        assert "at most 3 (conversation.sticky_turns)" in error["remedy"]
+    (item,) = client.post("/v1/route/batch", json={"items": [body]}).json()["items"]
+    assert item["error"]["field"] == "sticky_turns"
+    assert routed(world.client("app"), session_id="s", sticky_turns=4)["decision_id"]
+
+
+def test_a_key_that_may_not_choose_stays_on_no_arm_that_another_chose(keyed):
+    """In the session of a key that names an arm the next question of one with forced: false is drawn."""
+    world = keyed(conversation={"sticky_turns": 5})
+    chooses, leaves = (world.client("app", tenant="acme", scopes=scopes) for scopes in ({}, {"forced": False}))
+    routed(chooses, session_id="s", arms=["multi_step"])
+    assert len(routed(leaves, session_id="s")["pmf"]) == 3
+
+
 def test_a_scope_of_a_newer_version_closes_the_key(world):
     """A key whose scopes this version does not know may do nothing: what it is narrowed to is not seen here."""
     from ragbandit.router.storage.sql.tables import api_keys

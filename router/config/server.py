@@ -81,6 +81,9 @@ class ServerSettings(Section):
     )
     #: longest time that a feedback token lasts, seconds, up to 30 days
     browser_feedback_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 30 * 86400.0
+    #: different raters of a decision beyond which a feedback token adds no further one (409): one answer is shown to
+    #: few people, and each rater has votes of its own
+    browser_feedback_raters: Annotated[int, Field(ge=1, le=100_000)] = 100
     #: what feedback tokens are signed with; None: a secret that the store keeps, the same for all its processes
     feedback_secret: Annotated[str, Field(min_length=32, max_length=1024)] | None = None
 
@@ -105,5 +108,5 @@ class TenantSettings(Section):
 
     #: decisions, also those of a request that is sent again with the same id; None: no limit
     decisions_per_day: Count | None = None
-    #: items of feedback that come with the tenant's keys; None: no limit
+    #: items of feedback that come with the tenant's keys, and with the tokens that they signed; None: no limit
     feedback_per_day: Count | None = None

@@ -38,6 +38,7 @@ from ragbandit.router.serving.validation import (
     made_outcome,
 )
 from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.router.types import (
     Decision,
     DecisionId,
@@ -304,10 +305,13 @@ class Router(RouterLifecycle):
         )
         return _result(self.submit_feedback(made), timeout_s=SERVE_S)
 
-    def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
-        """`feedback` without waiting. Raises Overloaded as `submit`."""
+    def submit_feedback(self, feedback: Feedback, *, limit: VoteLimit | None = None) -> "Future[Receipt]":
+        """`feedback` without waiting. Raises Overloaded as `submit`.
+
+        limit: of new feedback that a token brings; beyond it the Future raises Forbidden or Conflict.
+        """
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self._writes.submit_feedback(feedback)
+        return self._writes.submit_feedback(feedback, limit=limit)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Several at once: all of them are taken, or none. Raises Overloaded."""

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, exists, func, select
+from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.errors import RagBanditError, StoreError
 from ragbandit.router.storage.decision_links import write_links
@@ -52,18 +53,20 @@ from ragbandit.router.storage.sql.waiting import (
     number_transaction,
     waiting_row,
 )
+from ragbandit.router.storage.vote_limits import VoteLimit, lock_votes, refused_votes
 from ragbandit.router.types import (
     Decision,
     DecisionId,
     DecisionState,
     Feedback,
+    FeedbackId,
     Outcome,
     PolicyLabel,
     Receipt,
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "made_record", "readable", "votes_of"]
+__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "made_record", "readable"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,22 +260,29 @@ class DecisionStore:
             return {row["decision_id"]: outcome_value(row) for row in rows}
 
     def add_feedback(
-        self, group: Sequence[Feedback], *, beside: Callable[[Connection, Moves], None] | None = None
+        self,
+        group: Sequence[Feedback],
+        *,
+        limits: Mapping[FeedbackId, VoteLimit] = MappingProxyType({}),
+        beside: Callable[[Connection, Moves], None] | None = None,
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes; where
-        it raises, nothing is kept.
+        It is late if the ledger that made its decision has closed it. limits: of new feedback that tokens bring, by its
+        id; what is beyond is not kept, and says why. beside: what else the transaction changes; where it raises,
+        nothing is kept.
         """
         rows = [feedback_row(item) for item in group]
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             number_transaction(connection)
+            lock_votes(connection, {item.decision_id for item in group if item.id in limits})
+            refused = refused_votes(connection, group, limits=limits)
             known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
             open_rows = lock_waiting(connection, set(known))
             for row in rows:
                 row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_rows
-            kept = [row for row in rows if row["decision_id"] in known]
+            kept = [row for row in rows if row["decision_id"] in known and row["id"] not in refused]
             new = insert_new(connection, feedback, kept, key="id")
             first = {row["id"]: row for row in reversed(kept) if row["id"] in new}  # of an id that stands twice
             fed = {row["decision_id"] for row in first.values() if row["value"] != "null"}
@@ -302,7 +312,7 @@ class DecisionStore:
                 beside(connection, moves)
         results: list[Receipt | RagBanditError] = []
         for item, row in zip(group, rows, strict=True):
-            receipt = feedback_reply(item, row, known=set(known), new=new, standing=standing)
+            receipt = refused.get(item.id) or feedback_reply(item, row, known=set(known), new=new, standing=standing)
             waits = open_rows.get((item.decision_id, known.get(item.decision_id, "")))
             if isinstance(receipt, Receipt) and waits is not None and _needs_outcome(item, waits):
                 receipt = replace(receipt, waiting_for="outcome")
@@ -425,10 +435,3 @@ def readable(row: Row) -> Decision | StoreError:
         return decision_value(row)
     except (ValueError, TypeError, KeyError) as error:
         return StoreError(f"the row of decision {row['id']} cannot be read: {error}", remedy="see: ragbandit verify")
-
-
-def votes_of(database: Database, *, decision_id: str, rater: str | None) -> int:
-    """How many judgements of this rater are stored of a decision."""
-    theirs = feedback.c.decision_id == decision_id, feedback.c.rater == rater
-    with database.read() as connection:
-        return int(connection.execute(select(func.count()).select_from(feedback).where(*theirs)).scalar_one())

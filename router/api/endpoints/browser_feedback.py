@@ -1,6 +1,7 @@
 """Feedback from browsers: tokens that an application makes for what it shows, and the judgements that use them."""
 
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 from fastapi import FastAPI, Request
@@ -8,6 +9,7 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints.feedback import FEEDBACK, count_feedback
+from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.schemas.reply_types import FeedbackTokenReply
 from ragbandit.router.api.schemas.requests import BrowserFeedbackBody, FeedbackTokenBody
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, receipt_json, refusal
@@ -24,8 +26,9 @@ from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError, Una
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import checked_rater, made_feedback
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.storage.decisions import votes_of
-from ragbandit.router.types import Feedback
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.vote_limits import VoteLimit, refused_votes
+from ragbandit.router.types import Feedback, Receipt
 
 __all__ = ["MAX_VOTES", "add_browser_feedback"]
 
@@ -94,7 +97,7 @@ def add_browser_feedback(app: FastAPI) -> None:
 async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
     now, router = time.time(), router_of(request)
     token = read_token(body.token, secret=await _secret(request), now=now)
-    await _check_key(request, token)
+    tenant = await _tenant_of(request, token)
     kind = body.retract or ("rating" if body.rating is not None else "event")
     if kind not in token.kinds:
         raise Forbidden(f"this token allows no {kind:.20}", field="token", remedy=f"send {' or '.join(token.kinds)}")
@@ -109,29 +112,53 @@ async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
         rater=token.voter,
     )
     made = replace(made, api_key=token.api_key)
-    await _check_votes(request, made)
-    receipt = await awaited(request, router.submit_feedback(made), what="token")
+    receipt = await _stored(request, made, tenant=tenant)
     count_feedback(request, made, receipt)
     await tell_feedback(request, [(made, receipt)])
     return JsonReply(receipt_json(receipt), status_code=202)
 
 
-async def _check_votes(request: Request, made: Feedback) -> None:
-    """A token is no way to fill the store. Raises Forbidden."""
-    database = router_of(request).database
-    count = await reads_of(request).run(lambda: votes_of(database, decision_id=made.decision_id, rater=made.rater))
-    if count >= MAX_VOTES:
-        message = f"this token has been used {count} times"
-        raise Forbidden(message, field="token", remedy="the last judgement counts")
+async def _stored(request: Request, made: Feedback, *, tenant: str) -> Receipt:
+    """The receipt of a judgement within the votes of its rater and the quota of the tenant.
+
+    Raises Forbidden, Conflict, QuotaSpent: a token is no way to fill the store. What is not stored takes no quota, also
+    where the caller has gone before.
+    """
+    router = router_of(request)
+    quotas: Quotas = request.app.state.quotas
+    limit = VoteLimit(votes=MAX_VOTES, raters=router.settings.server.browser_feedback_raters)
+    # Of many at once this lets too many through; where they are stored it is exact. But what is refused here costs no
+    # write, and takes none of the quota in between, which is for the others.
+    refused = await reads_of(request).run(lambda: _refused(router.database, made, limit=limit))
+    if refused is not None:
+        raise refused
+    await quotas.take("feedback", tenant=tenant)
+    pending: Future[Receipt] | None = None
+    try:
+        pending = router.submit_feedback(made, limit=limit)
+        return await awaited(request, pending, what="token")
+    except Exception:
+        if pending is None or pending.cancelled() or (pending.done() and pending.exception() is not None):
+            await quotas.give_back("feedback", tenant=tenant)
+        raise
 
 
-async def _check_key(request: Request, token: FeedbackToken) -> None:
-    """A revoked key's tokens are worth nothing; those of one that was rotated are. Raises Unauthorized, NotReady."""
+def _refused(database: Database, made: Feedback, *, limit: VoteLimit) -> RagBanditError | None:
+    with database.read() as connection:
+        return refused_votes(connection, [made], limits={made.id: limit}).get(made.id)
+
+
+async def _tenant_of(request: Request, token: FeedbackToken) -> str:
+    """Whose quota a token's judgements take: that of its key's tenant, as feedback that comes with the key itself.
+
+    A revoked key's tokens are worth nothing; those of one that was rotated are. Raises Unauthorized, NotReady.
+    """
     if token.api_key is None:
-        return
-    keys = await request.app.state.gate.ring.in_force()
-    if token.api_key not in keys.keys:
+        return "default"
+    stored = (await request.app.state.gate.ring.in_force()).keys.get(token.api_key)
+    if stored is None:
         raise Unauthorized("the key that this feedback token was made with is revoked", field="token")
+    return stored.key.tenant or "default"
 
 
 async def _secret(request: Request) -> bytes:

@@ -50,6 +50,10 @@ class Quotas:
                 await self.fitting(what, tenant=tenant, amount=-amount)
             raise self.refusal(what, tenant=tenant)
 
+    async def give_back(self, what: Counted, *, tenant: str) -> None:
+        """Count one less: what was taken for it was refused."""
+        await self.fitting(what, tenant=tenant, amount=-1)
+
     def refusal(self, what: Counted, *, tenant: str) -> QuotaSpent:
         """What a tenant is told beyond its quota."""
         name = f"tenants.{tenant if tenant in self._tenants else 'default'}.{what}_per_day"

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.router.types import Feedback, Outcome, Receipt
 
 __all__ = ["BatchedWrites"]
@@ -25,7 +26,7 @@ class BatchedWrites:
     ) -> None:
         self._store = store
         self._notify_learner = notify_learner
-        self._feedback: MicroBatcher[Feedback, Receipt] = MicroBatcher(
+        self._feedback: MicroBatcher[tuple[Feedback, VoteLimit | None], Receipt] = MicroBatcher(
             self._add_feedback, name="ragbandit-feedback", limit=MAX_BATCH, limits=limits
         )
         self._outcomes: MicroBatcher[Outcome, bool] = MicroBatcher(
@@ -41,13 +42,13 @@ class BatchedWrites:
         """Hand an outcome over; the Future is False if this very outcome was stored before. Raises Overloaded."""
         return self._outcomes.submit(outcome)
 
-    def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
-        """Hand feedback over; the Future is its Receipt. Raises Overloaded."""
-        return self._feedback.submit(feedback)
+    def submit_feedback(self, feedback: Feedback, *, limit: VoteLimit | None = None) -> "Future[Receipt]":
+        """Hand feedback over; the Future is its Receipt, or raises why it is beyond the limit. Raises Overloaded."""
+        return self._feedback.submit((feedback, limit))
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Hand feedback over, all of it or nothing; a Receipt for each. Raises Overloaded."""
-        return self._feedback.submit_all(items)
+        return self._feedback.submit_all([(item, None) for item in items])
 
     def check_feedback(self) -> None:
         """Raises Overloaded if feedback that came now would wait too long."""
@@ -70,8 +71,9 @@ class BatchedWrites:
         self._feedback.close()
         self._outcomes.close()
 
-    def _add_feedback(self, batch: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
-        results = self._store.add_feedback(batch)
+    def _add_feedback(self, batch: Sequence[tuple[Feedback, VoteLimit | None]]) -> Sequence[Receipt | Exception]:
+        limits = {item.id: limit for item, limit in batch if limit is not None}
+        results = self._store.add_feedback([item for item, _ in batch], limits=limits)
         if any(isinstance(result, Receipt) and not result.duplicate for result in results):
             self._notify_learner()
         return results

@@ -1,6 +1,7 @@
 """Feedback from browsers: a token for one decision, one vote, and the pages that may send it."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -74,6 +75,64 @@ def test_what_a_token_allows(serve):
     signed = token(service.http, key, rater="bob")
     codes = [sent(service, {"token": signed, "rating": at % 2}).status_code for at in range(MAX_VOTES + 1)]
     assert codes == [202] * MAX_VOTES + [403]
+
+
+def test_tokens_take_the_quota_of_their_tenant(keyed, redis_client, redis_server):
+    """What tokens of different raters bring counts with what the key sends; what is not stored does not count."""
+    here = keyed(redis_url=redis_server, tenants={"acme": {"feedback_per_day": MAX_VOTES + 3}})
+    app = here.client("app", tenant="acme")
+    key = routed(app)["decision_id"]
+    assert app.post("/v1/feedback", json={"decision_id": key, "rating": 1, "rater": "own"}).status_code == 202
+    first, second = token(app, key, rater="ann"), token(app, key, rater="bob")
+    codes = [sent(here.service, {"token": first, "rating": 1}).status_code for _ in range(MAX_VOTES + 5)]
+    assert codes == [202] * MAX_VOTES + [403] * 5
+    assert [sent(here.service, {"token": second, "rating": 1}).status_code for _ in range(3)] == [202, 202, 429]
+    third = token(app, key, rater="cid")
+    error = refused(sent(here.service, {"token": third, "rating": 1}), 429, "TOO_MANY_REQUESTS", field="tenant")
+    assert "tenants.acme.feedback_per_day" in error["remedy"]
+    refused(app.post("/v1/feedback", json={"decision_id": key, "rating": 1}), 429, "TOO_MANY_REQUESTS", field="tenant")
+
+
+def test_a_token_without_a_decision_takes_no_quota(serve, redis_client, redis_server):
+    """A judgement of a decision that is not there is refused, and the quota is left to others."""
+    service = serve(redis_url=redis_server, tenants={"default": {"feedback_per_day": 1}})
+    key = routed(service.http)["decision_id"]
+    lost = token(service.http, "nobody")
+    for _ in range(3):
+        refused(sent(service, {"token": lost, "rating": 1}), 404, "NOT_FOUND")
+    assert sent(service, {"token": token(service.http, key), "rating": 1}).status_code == 202
+
+
+def test_signing_counts_in_the_rate_of_the_key(keyed, redis_client, redis_server):
+    """A key signs no more tokens than its rate allows requests."""
+    here = keyed(redis_url=redis_server, server={"rate_limits": {"app": "2/hour"}})
+    app = here.client()
+    key = routed(app)["decision_id"]
+    token(app, key)
+    refused(app.post("/v1/feedback/token", json={"decision_id": key}), 429, "TOO_MANY_REQUESTS")
+
+
+def test_raters_of_a_decision_are_bounded(serve):
+    """Tokens add raters up to the setting; those who have judged may judge again, and each decision has its own."""
+    service = serve(server={"browser_feedback_raters": 2})
+    first, second = (routed(service.http)["decision_id"] for _ in range(2))
+    signed = {rater: token(service.http, first, rater=rater) for rater in ("ann", "bob", "cid")}
+    codes = [sent(service, {"token": signed[rater], "rating": 1}).status_code for rater in ("ann", "bob", "cid", "ann")]
+    assert codes == [202, 202, 409, 202]
+    error = refused(sent(service, {"token": signed["cid"], "rating": 1}), 409, "CONFLICT", field="token")
+    assert "server.browser_feedback_raters" in error["remedy"]
+    assert sent(service, {"token": token(service.http, second, rater="cid"), "rating": 1}).status_code == 202
+
+
+def test_one_token_at_once(serve):
+    """Of many judgements at the same moment exactly as many are stored as of one after the other."""
+    service = serve()
+    key = routed(service.http)["decision_id"]
+    body = {"token": token(service.http, key), "rating": 1}
+    with ThreadPoolExecutor(20) as threads:
+        codes = list(threads.map(lambda _: sent(service, body).status_code, range(3 * MAX_VOTES)))
+    assert (codes.count(202), codes.count(403)) == (MAX_VOTES, 2 * MAX_VOTES)
+    assert len(service.router.decision(key).feedback) == MAX_VOTES
 
 
 @pytest.mark.parametrize(("origin", "allowed"), [(SITE, SITE), ("https://evil.example.com", None), (None, None)])

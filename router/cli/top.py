@@ -127,7 +127,7 @@ def _live(read: Read, *, every: float) -> None:
 
 def screen(found: "OverviewReply", *, now: float) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(found, now=now), _Arms(found), *_service(found))
+    return Group(*_head(found, now=now), _Arms(found), *_untried(found), *_service(found))
 
 
 def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
@@ -184,12 +184,17 @@ def _row(arm: "ArmOverviewReply") -> Iterator[str]:
     yield _number(totals["p50_s"])
     yield _number(totals["p95_s"])
     saved = arm["saved"]
-    if saved is None:
-        yield "-"
-    elif saved["low"] is None or saved["high"] is None:
-        yield f"{saved['difference']:+.3f} (too few)"
+    if saved["missing"] is not None:
+        yield "not tried enough"
     else:
         yield f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
+
+
+def _untried(found: "OverviewReply") -> Iterator[Text]:
+    """Why an arm has no interval; of the arms of the table."""
+    for arm in found["arms"][:_MOST]:
+        if arm["saved"]["missing"] is not None:
+            yield _text(f"always {arm['arm'][:_LONGEST]}: {arm['saved']['missing']}")
 
 
 def _service(found: "OverviewReply") -> Iterator[Text]:

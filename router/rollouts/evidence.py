@@ -15,6 +15,7 @@ from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
 from ragbandit.router.rollouts.sequences import Capital, Sequence, Stream, scores_of
+from ragbandit.router.types import effective_rows
 
 __all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
 
@@ -105,7 +106,7 @@ class RewardEvidence:
     @property
     def effective(self) -> float:
         """Effective rows of the candidate: (sum of weights)^2 / sum of squared weights."""
-        return self._ratios**2 / self._ratio_squares if self._ratio_squares > 0.0 else 0.0
+        return effective_rows(self._ratios, squares=self._ratio_squares)
 
     @property
     def low(self) -> float:

@@ -12,6 +12,7 @@ from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
 from ragbandit.router.rollouts.sequences import Sequence, Stream, scores_of
+from ragbandit.router.types import effective_rows
 
 __all__ = ["GUARDRAILS", "Guardrail", "GuardrailEvidence", "GuardrailName"]
 
@@ -104,7 +105,7 @@ class GuardrailEvidence:
     @property
     def effective(self) -> float:
         """Effective rows of the candidate among the outcomes."""
-        return self._ratios**2 / self._ratio_squares if self._ratio_squares > 0.0 else 0.0
+        return effective_rows(self._ratios, squares=self._ratio_squares)
 
     def _guardrail(self, *, margin: float, factor: float = 1.0) -> Guardrail:
         return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))

@@ -11,6 +11,7 @@ from ragbandit.router.types.feedback import (
     JoinedDecision,
     Receipt,
 )
+from ragbandit.router.types.importance_weights import FEWEST_EFFECTIVE, effective_rows
 from ragbandit.router.types.ledger import (
     Checkpoint,
     Counters,
@@ -72,7 +73,7 @@ from ragbandit.router.types.queries import (
     Message,
     Query,
 )
-from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, sum_of
+from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, latency_range, sum_of
 from ragbandit.router.types.versions import (
     LIVE_STATES,
     PolicyControl,
@@ -87,6 +88,7 @@ __all__ = [
     "CANDIDATE",
     "COST_TERMS",
     "ERASED",
+    "FEWEST_EFFECTIVE",
     "IMPORTED",
     "KILLED",
     "LATENCY_EDGES",
@@ -148,6 +150,8 @@ __all__ = [
     "VerdictKind",
     "VersionState",
     "count_steps",
+    "effective_rows",
     "finite_json",
+    "latency_range",
     "sum_of",
 ]

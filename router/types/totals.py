@@ -1,10 +1,12 @@
 """What an arm did and earned in an hour, as counts and sums: any hours, and any arms, can be added."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-__all__ = ["LATENCY_EDGES", "ArmTotals", "sum_of"]
+from ragbandit.router.types.importance_weights import effective_rows
+
+__all__ = ["LATENCY_EDGES", "ArmTotals", "latency_range", "sum_of"]
 
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -44,6 +46,9 @@ class ArmTotals:
     seconds: float = 0.0
     #: outcomes that say how long they took and were not cancelled, by LATENCY_EDGES
     latency: tuple[int, ...] = field(default=(0,) * (len(LATENCY_EDGES) + 1))
+    #: the least and the largest of these, seconds; None: not recorded (rows of older code), or there are none
+    fastest: float | None = None
+    slowest: float | None = None
     #: updates made of feedback, and of the default reward
     learned: int = 0
     defaulted: int = 0
@@ -54,15 +59,31 @@ class ArmTotals:
     quality_squares: float = 0.0
     cost: float = 0.0
     cost_squares: float = 0.0
-    #: updates that compare the policy with always taking this arm, and the sum of their differences in reward
-    #: (storage/arm_hours/differences.py)
-    against: int = 0
-    against_sum: float = 0.0
-    against_squares: float = 0.0
+    #: updates that compare the policy with always taking this arm, whatever arm was drawn, and the sum of their
+    #: differences in reward (storage/arm_hours/differences.py). Rows of older code have sums of other names without
+    #: the weights below: these are not read, as nothing says how much they are worth.
+    compared: int = 0
+    difference: float = 0.0
+    difference_squares: float = 0.0
+    #: of these, where this arm was drawn: sums of the importance weight w = 1 / probability, and of w^2
+    weight: float = 0.0
+    weight_squares: float = 0.0
+    #: over all compared: sums of the expectation of w^2, and of w^3 times the range of the reward, by the
+    #: probabilities alone
+    expected_squares: float = 0.0
+    expected_cubes: float = 0.0
+    #: over all compared: sum of the range of the reward, maximum - minimum
+    reward_range: float = 0.0
 
     def __add__(self, other: "ArmTotals") -> "ArmTotals":
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name != "latency"}
-        return ArmTotals(**sums, latency=tuple(a + b for a, b in zip(self.latency, other.latency, strict=True)))
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in _TIMES}
+        ranges = [one.latency_range for one in (self, other) if one.latency_range is not None]
+        return ArmTotals(
+            **sums,
+            latency=tuple(a + b for a, b in zip(self.latency, other.latency, strict=True)),
+            fastest=min((fastest for fastest, _ in ranges), default=None),
+            slowest=max((slowest for _, slowest in ranges), default=None),
+        )
 
     @property
     def rewarded(self) -> int:
@@ -74,20 +95,60 @@ class ArmTotals:
         """Outcomes that callers did not end."""
         return self.answered + self.failed
 
+    @property
+    def effective(self) -> float:
+        """Effective rows of the comparison with always this arm, of those drawn or as expected, whichever are fewer.
+
+        By the probabilities alone n rows are worth n^2 / sum 1 / p: questions on which the arm is all but never drawn
+        count there also while none of them drew it.
+        """
+        drawn = effective_rows(self.weight, squares=self.weight_squares)
+        return min(drawn, effective_rows(self.compared, squares=self.expected_squares))
+
+    @property
+    def latency_range(self) -> tuple[float, float] | None:
+        """The least and the largest latency, seconds; None while there is none."""
+        return latency_range(self.latency, fastest=self.fastest, slowest=self.slowest)
+
     def latency_at(self, share: float) -> float | None:
         """The latency that this share (0 to 1) of the outcomes did not exceed, seconds; None while there are none.
 
-        Within its bucket it is taken to rise evenly, as Prometheus does; beyond the last edge it is that edge.
+        Within its bucket it is taken to rise evenly, between the least and the largest that were observed.
         """
-        total = sum(self.latency)
-        if not total:
+        observed = self.latency_range
+        if observed is None:
             return None
-        wanted, below, lower = share * total, 0, 0.0
-        for count, edge in zip(self.latency, LATENCY_EDGES, strict=False):
+        least, largest = observed
+        wanted, below, lower = share * sum(self.latency), 0, 0.0
+        for count, edge in zip(self.latency, (*LATENCY_EDGES, largest), strict=True):
             if count and below + count >= wanted:
-                return lower + (edge - lower) * max(0.0, wanted - below) / count
+                low, high = max(lower, least), min(edge, largest)
+                return min(high, low + (high - low) * max(0.0, wanted - below) / count)
             below, lower = below + count, edge
-        return LATENCY_EDGES[-1]
+        return largest
+
+
+_TIMES: Final = ("latency", "fastest", "slowest")
+
+
+def latency_range(
+    latency: Sequence[int], *, fastest: float | None = None, slowest: float | None = None
+) -> tuple[float, float] | None:
+    """The least and the largest latency of a histogram by LATENCY_EDGES, seconds; None of an empty one.
+
+    Where one was not recorded, or lies outside its bucket (older code, which does not know them, has added to the
+    row), it is the edge of that bucket; beyond the last edge that edge.
+    """
+    used = [place for place, count in enumerate(latency) if count > 0]
+    if not used:
+        return None
+    edges = (0.0, *LATENCY_EDGES, float("inf"))
+    low, high = edges[used[0]], edges[used[-1] + 1]
+    if fastest is None or not low <= fastest <= edges[used[0] + 1]:
+        fastest = low
+    if slowest is None or not edges[used[-1]] <= slowest <= high:
+        slowest = min(high, LATENCY_EDGES[-1])
+    return fastest, slowest
 
 
 def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:

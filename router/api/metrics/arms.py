@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.state import RouterState
-from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals
+from ragbandit.router.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
 
 __all__ = ["earned_metrics", "worker_metrics"]
 
@@ -25,7 +25,7 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     """What the arms did and earned since the store began, how far that is counted, and the policy's versions."""
     yield from _traffic(earned.arms)
     yield from _rewards(earned.arms)
-    yield _latency(earned.arms)
+    yield from _latency(earned.arms)
     yield GaugeMetricFamily(
         "ragbandit_totals_behind_seconds",
         "Seconds from the last decision in the totals of the arms to the newest one.",
@@ -76,7 +76,13 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     )
     saved = GaugeMetricFamily(
         "ragbandit_arm_saved_reward",
-        "Sum over these of what the policy earned beyond always taking the arm, doubly robust.",
+        "Sum over these of what the policy earned beyond always taking the arm, doubly robust; absent before "
+        f"{FEWEST_EFFECTIVE} effective rows.",
+        labels=["arm"],
+    )
+    effective = GaugeMetricFamily(
+        "ragbandit_arm_effective_rows",
+        "Effective rows of the comparison of the policy with always taking the arm.",
         labels=["arm"],
     )
     for arm, totals in arms.items():
@@ -85,20 +91,29 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
         reward.add_metric([arm], totals.reward)
         quality.add_metric([arm], totals.quality)
         cost.add_metric([arm], totals.cost)
-        compared.add_metric([arm], totals.against)
-        saved.add_metric([arm], totals.against_sum)
-    yield from (updates, reward, quality, cost, compared, saved)
+        compared.add_metric([arm], totals.compared)
+        effective.add_metric([arm], totals.effective)
+        if totals.effective >= FEWEST_EFFECTIVE:
+            saved.add_metric([arm], totals.difference)
+    yield from (updates, reward, quality, cost, compared, effective, saved)
 
 
-def _latency(arms: Mapping[ArmName, ArmTotals]) -> Metric:
+def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     seconds = HistogramMetricFamily(
         "ragbandit_arm_answer_seconds", "Wall clock of the outcomes that tell it.", labels=["arm"]
+    )
+    slowest = GaugeMetricFamily(
+        "ragbandit_arm_answer_slowest_seconds",
+        "Largest wall clock of them; no percentile is above it.",
+        labels=["arm"],
     )
     edges = [*map(str, LATENCY_EDGES), "+Inf"]
     for arm, totals in arms.items():
         buckets = list(zip(edges, map(float, accumulate(totals.latency)), strict=True))
         seconds.add_metric([arm], buckets=buckets, sum_value=totals.seconds)
-    return seconds
+        if totals.latency_range is not None:
+            slowest.add_metric([arm], totals.latency_range[1])
+    yield from (seconds, slowest)
 
 
 def _versions(earned: Earned) -> Iterator[Metric]:

@@ -34,17 +34,24 @@ OVERVIEW_FIELDS: Final[Mapping[str, str]] = {
     "TotalsReply.dollars": "Price of the tokens of all outcomes, where the generator has prices.",
     "TotalsReply.prompt_tokens": "Tokens that models read.",
     "TotalsReply.completion_tokens": "Tokens that models wrote.",
-    "TotalsReply.p50_s": "Median latency of the outcomes, seconds, from buckets; null where none told it.",
+    "TotalsReply.p50_s": "Median latency of the outcomes, seconds: from buckets, within the least and the largest that "
+    "were observed; null where none told it.",
     "TotalsReply.p95_s": "95th percentile of it.",
     "TotalsReply.p99_s": "99th percentile of it.",
     "SavedReply.questions": "Updates that compare the two.",
-    "SavedReply.difference": "What the policy earned beyond always this arm, in reward per question.",
-    "SavedReply.low": "Lower end of its 95 % interval, which holds however often one looks; null: too few updates.",
+    "SavedReply.difference": "What the policy earned beyond always this arm, in reward per question; null where the "
+    "comparison has fewer effective rows than it needs.",
+    "SavedReply.low": "Lower end of its 95 % interval, which holds however often one looks; null with `difference`.",
     "SavedReply.high": "Upper end.",
+    "SavedReply.draws": "Decisions with this arm.",
+    "SavedReply.judged": "Updates of these.",
+    "SavedReply.effective_rows": "Effective rows of the comparison: how many rows of equal weight it is worth.",
+    "SavedReply.needed_rows": "Effective rows that an interval needs.",
+    "SavedReply.missing": "Why there is no interval, in words; null where there is one.",
     "ArmOverviewReply.arm": "The arm.",
     "ArmOverviewReply.share": "Its share of the decisions.",
     "ArmOverviewReply.totals": "What it did.",
-    "ArmOverviewReply.saved": "The policy against always this arm; null where nothing compares them.",
+    "ArmOverviewReply.saved": "The policy against always this arm.",
     "PointReply.at": "When the step begins, seconds since 1970.",
     "PointReply.totals": "Of all arms.",
     "PointReply.arms": "Of each arm that did anything.",
@@ -97,9 +104,14 @@ class SavedReply(TypedDict):
     """The policy against always taking one arm."""
 
     questions: int
-    difference: float
+    difference: float | None
     low: float | None
     high: float | None
+    draws: int
+    judged: int
+    effective_rows: float
+    needed_rows: int
+    missing: str | None
 
 
 class ArmOverviewReply(TypedDict):
@@ -108,7 +120,7 @@ class ArmOverviewReply(TypedDict):
     arm: str
     share: float
     totals: TotalsReply
-    saved: SavedReply | None
+    saved: SavedReply
 
 
 class PointReply(TypedDict):

@@ -12,7 +12,7 @@ from ragbandit.router.api.schemas.overview_types import (
 from ragbandit.router.jobs.worker_registry import WorkerState
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.overview import Overview, Point, Saved, mean
-from ragbandit.router.types import ArmTotals
+from ragbandit.router.types import FEWEST_EFFECTIVE, ArmTotals
 
 __all__ = ["overview_json"]
 
@@ -72,10 +72,18 @@ def _totals(of: ArmTotals) -> TotalsReply:
     }
 
 
-def _saved(of: Saved | None) -> SavedReply | None:
-    if of is None:
-        return None
-    return {"questions": of.questions, "difference": of.difference, "low": of.low, "high": of.high}
+def _saved(of: Saved) -> SavedReply:
+    return {
+        "questions": of.questions,
+        "difference": of.difference,
+        "low": of.low,
+        "high": of.high,
+        "draws": of.draws,
+        "judged": of.judged,
+        "effective_rows": of.effective,
+        "needed_rows": FEWEST_EFFECTIVE,
+        "missing": of.missing,
+    }
 
 
 def _point(of: Point) -> PointReply:

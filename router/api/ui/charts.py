@@ -128,5 +128,9 @@ def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
 
 def intervals(found: Overview) -> Sequence[tuple[float, float, float]]:
     """What was saved, with the ends of its interval, of the arms that have one: (low, difference, high)."""
-    saved = [one.saved for one in found.arms if one.saved is not None]
-    return [(one.low, one.difference, one.high) for one in saved if one.low is not None and one.high is not None]
+    saved = [(one.saved.low, one.saved.difference, one.saved.high) for one in found.arms]
+    return [
+        (low, middle, high)
+        for low, middle, high in saved
+        if low is not None and middle is not None and high is not None
+    ]

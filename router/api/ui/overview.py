@@ -13,6 +13,7 @@ from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.overview import Overview, mean, overview
+from ragbandit.router.types import FEWEST_EFFECTIVE
 
 __all__ = ["TIMES", "add_overview_pages"]
 
@@ -64,6 +65,7 @@ def _shared(request: Request, chosen: str, found: Overview) -> dict[str, Any]:
     return {
         "found": found,
         "mean": mean,
+        "needed_rows": FEWEST_EFFECTIVE,
         "sign": ArmSigns(router_of(request).service.arms),
         "axis": around_zero(intervals(found)),
         "time": chosen,

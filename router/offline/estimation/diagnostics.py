@@ -13,6 +13,7 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.exact_sums import ExactSums, added_arms
 from ragbandit.router.offline.types import Matrix, Vector
+from ragbandit.router.types import effective_rows
 
 __all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
 
@@ -126,7 +127,7 @@ class WeightTally:
     @property
     def effective_rows(self) -> float:
         """(sum w)^2 / sum w^2."""
-        return 0.0 if self.squares == 0.0 else self.total**2 / self.squares
+        return effective_rows(self.total, squares=self.squares)
 
     def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
         """Interval of the mean weight; 1 - unsupported_mass lies outside for at most a share alpha of right logs."""

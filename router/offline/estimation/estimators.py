@@ -24,6 +24,7 @@ from ragbandit.router.offline.estimation.bandit_log import wrong_pmfs
 from ragbandit.router.offline.estimation.exact_sums import added_arms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
+from ragbandit.router.types import effective_rows
 
 __all__ = [
     "ESTIMATORS",
@@ -231,7 +232,7 @@ def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
         value=value,
         standard_error=error,
         rows=moments.rows,
-        effective_rows=0.0 if squares == 0.0 else (moments.rows * weight) ** 2 / squares,
+        effective_rows=effective_rows(moments.rows * weight, squares=squares),
         biased=estimator.facts.biased,
     )
 

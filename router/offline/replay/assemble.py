@@ -26,15 +26,13 @@ from ragbandit.router.offline.replay.results import (
     Standing,
 )
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import ArmName
+from ragbandit.router.types import FEWEST_EFFECTIVE, ArmName
 
 __all__ = ["ResultAssembler", "arms_of", "others_largest"]
 
 #: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
 #: fewer no forecast
 FEWEST = 20
-#: a candidate with fewer gets no verdict: the intervals were measured from ten on
-FEWEST_JUDGED = 10
 #: versions that are named
 MOST_VERSIONS = 4
 
@@ -289,9 +287,9 @@ class ResultAssembler:
 
     def _few(self, index: int) -> list[str]:
         # With no overlap at all the interval is the whole range, which is valid.
-        if all(each.effective_rows >= FEWEST_JUDGED or not each.total for each in self._both(index)):
+        if all(each.effective_rows >= FEWEST_EFFECTIVE or not each.total for each in self._both(index)):
             return []
-        return [f"no verdict: fewer than {FEWEST_JUDGED} effective rows, of it or of the baseline"]
+        return [f"no verdict: fewer than {FEWEST_EFFECTIVE} effective rows, of it or of the baseline"]
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""

@@ -13,12 +13,13 @@ always x on the questions that were learned. A poor model costs width, no truth.
 not be drawn, gives no difference; a question with one arm alone (a turn that stayed, a caller's choice) gives none.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["differences"]
+__all__ = ["comparisons", "differences"]
 
 Vector = npt.NDArray[np.float64]
 
@@ -44,6 +45,30 @@ def differences(
     policy = float(p @ model) + reward - model[drawn]
     found: Vector = policy - always
     return found
+
+
+def comparisons(
+    *,
+    pmf: Sequence[float],
+    scores: Sequence[float] | None,
+    drawn: int,
+    reward: float,
+    minimum: float,
+    maximum: float,
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """The place of each arm that has a difference, with what the update adds to its `ArmTotals`."""
+    reward_range = maximum - minimum
+    found = differences(pmf=pmf, scores=scores, drawn=drawn, reward=reward, minimum=minimum, maximum=maximum)
+    for place, difference in enumerate(found.tolist()):
+        if not math.isfinite(difference):
+            continue
+        weight = 1.0 / pmf[place]
+        amounts = {"compared": 1, "difference": difference, "difference_squares": difference * difference}
+        amounts |= {"expected_squares": weight, "expected_cubes": weight * weight * reward_range}
+        amounts |= {"reward_range": reward_range}
+        if place == drawn:
+            amounts |= {"weight": weight, "weight_squares": weight * weight}
+        yield place, amounts
 
 
 def _middle(minimum: float, maximum: float) -> float:

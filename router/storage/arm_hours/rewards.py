@@ -1,7 +1,6 @@
 """Reader of a ledger: what its updates say of each arm, in the order of their seqs, without a gap."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.archive.reading import rows_of_ledger
-from ragbandit.router.storage.arm_hours.differences import differences
+from ragbandit.router.storage.arm_hours.differences import comparisons
 from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
 from ragbandit.router.storage.rows.conversion import draw_of
 from ragbandit.router.storage.sql.database import Database
@@ -86,20 +85,19 @@ def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
     if row["policy"] != label:  # another ledger decided: this one's policy did not serve it
         return
-    for arm, difference in _differences(row):
-        amounts = {"against": 1, "against_sum": difference, "against_squares": difference * difference}
+    for arm, amounts in _comparisons(row):
         deltas.add((label, hour, arm), **amounts)
 
 
-def _differences(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
-    """Arm -> difference; nothing of a decision that had no choice, or whose draw cannot be read."""
+def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, float]]]:
+    """Arm -> amounts; nothing of a decision that had no choice, or whose draw cannot be read."""
     try:
         arms, draw = _arms(row["arms"]), draw_of(row)
     except (ValueError, TypeError):
         return []
     if len(arms) < 2 or len(draw.pmf) != len(arms) or row["arm"] not in arms:
         return []
-    found = differences(
+    found = comparisons(
         pmf=draw.pmf,
         scores=draw.scores,
         drawn=arms.index(row["arm"]),
@@ -107,7 +105,7 @@ def _differences(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
         minimum=row["minimum"],
         maximum=row["maximum"],
     )
-    return [(arm, value) for arm, value in zip(arms, found.tolist(), strict=True) if math.isfinite(value)]
+    return [(arms[place], amounts) for place, amounts in found]
 
 
 @lru_cache(maxsize=256)

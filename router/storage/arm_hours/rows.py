@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
-from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
+from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel, latency_range
 
 __all__ = [
     "DAY",
@@ -102,6 +102,8 @@ class Deltas:
         row = self._by_key.setdefault(key, {})
         row["seconds"] = row.get("seconds", 0.0) + seconds
         row.setdefault("latency", [0] * (len(LATENCY_EDGES) + 1))[latency_bucket(seconds)] += 1
+        row["fastest"] = min(row.get("fastest", seconds), seconds)
+        row["slowest"] = max(row.get("slowest", seconds), seconds)
 
     def merge(self, key: Key, amounts: Mapping[str, Any]) -> None:
         """Add amounts, the latency among them, to a row."""
@@ -182,7 +184,15 @@ def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
             total[name] = amount if before is None else [x + y for x, y in zip(before, amount, strict=True)]
         else:
             total[name] = amount if before is None else before + amount
+    ranges = [found for found in map(_latency_range, (a, b)) if found is not None]
+    if ranges:
+        total["fastest"] = min(fastest for fastest, _ in ranges)
+        total["slowest"] = max(slowest for _, slowest in ranges)
     return total
+
+
+def _latency_range(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    return latency_range(row.get("latency", ()), fastest=row.get("fastest"), slowest=row.get("slowest"))
 
 
 def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> None:

@@ -201,7 +201,8 @@ def _add_missed(
         missed: dict[str, Any] = {
             name: _less(totals[name], known.get(name)) for name in _COUNTED_AGAIN if name in totals
         }
-        deltas.merge((policy, hour, arm), missed)
+        extremes = {name: totals[name] for name in ("fastest", "slowest") if name in totals}
+        deltas.merge((policy, hour, arm), missed | extremes)
 
 
 def _less(now: Any, before: Any) -> Any:

@@ -62,9 +62,13 @@ def test_arms_are_told_from_the_totals(service):
 @pytest.fixture
 def used(service):
     """A service in which everything happened once that has labels."""
-    made = service.http.post("/v1/route", json={"question": "Who wrote Dracula?"}).json()
-    service.http.post("/v1/outcomes", json={"decision_id": made["decision_id"], "answer": "Stoker"})
-    service.http.post("/v1/feedback", json={"decision_id": made["decision_id"], "rating": 1.0})
+    for number in range(22):  # of two arms one is drawn eleven times: what is compared has a number
+        question = {"question": f"Who wrote Dracula {number}?", "arms": ["no_retrieval", "single_step"]}
+        made = service.http.post("/v1/route", json=question).json()
+        outcome = {"decision_id": made["decision_id"], "answer": "Stoker", "steps": 1, "cost": {"seconds_total": 0.3}}
+        service.http.post("/v1/outcomes", json=outcome)
+        service.http.post("/v1/feedback", json={"decision_id": made["decision_id"], "rating": 1.0})
+    service.router.learn()
     Extender(service.router.database, holder="one", clock=lambda: time.time() + 60.0).extend()
     with service.router.database.write() as connection:
         add_version(connection, draft())
@@ -168,7 +172,8 @@ def test_board_and_alerts_ask_for_what_is_exported(used):
         for name, matched in selectors:
             assert name in exported, f"{title}: {name}"
             assert matched <= exported[name], f"{title}: {name} {matched}"
-            assert grouped <= exported[name], f"{title}: {name} {grouped}"
+            own = grouped if name.endswith("_bucket") else grouped - {"le"}
+            assert own <= exported[name], f"{title}: {name} {own}"
         assert shown <= grouped, f"{title}: {shown}"
 
 

@@ -3,7 +3,6 @@
 import io
 import json
 import math
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -12,7 +11,7 @@ from sqlalchemy import event, text
 from ragbandit.router.api.schemas.overviews import overview_json
 from ragbandit.router.cli.top import screen
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.serving.overview import overview, saved_of
+from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.arm_hours.extending import Extender
 from ragbandit.router.types import ArmTotals
 from tests.integration.storage.test_arm_hours import lived
@@ -68,17 +67,6 @@ def test_times_that_cannot_be_told_are_refused(world, wrong):
     """A step that is no whole hour, a time that is none, and a series that would be too long."""
     with pytest.raises(InvalidInput):
         read(world, **wrong)
-
-
-def test_intervals_are_those_of_the_notes():
-    """The half width for variance 1/4 at n = 1,000 and 5,000 is that of the published formula."""
-    for n, half in ((1000, 0.053188), (5000, 0.021462)):
-        squares = 0.25 * (n - 1)
-        saved = saved_of(replace(ArmTotals(), against=n, against_sum=0.0, against_squares=squares))
-        assert saved.high == pytest.approx(half, abs=2e-6)
-        assert saved.low == -saved.high
-    assert saved_of(replace(ArmTotals(), against=29, against_sum=2.9, against_squares=1.0)).low is None
-    assert saved_of(ArmTotals()) is None
 
 
 def test_no_statement_reads_a_whole_table(world):

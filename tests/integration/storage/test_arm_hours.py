@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +15,11 @@ from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
 from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.sql.database import migrate
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
-from ragbandit.router.types import ArmTotals, sum_of
+from ragbandit.router.types import sum_of
+
+#: of the totals, what code before these sums did not write
+NEW = {"compared", "difference", "difference_squares", "weight", "weight_squares"}
+NEW |= {"expected_squares", "expected_cubes", "reward_range", "fastest", "slowest"}
 
 
 @pytest.fixture
@@ -72,6 +75,7 @@ def test_totals_are_what_the_tables_hold(world):
     assert everything.explored == sum(d.explored for d in made)
     assert sum(everything.latency) == 9  # one did not say how long it took
     assert everything.seconds == pytest.approx(0.3 * 45)
+    assert (everything.fastest, everything.slowest) == pytest.approx((0.3, 2.7))
     assert everything.learned == len(learned) == 6
     for name, column in (("reward", "value"), ("quality", "quality"), ("cost", "cost")):
         values = [row[column] for row in learned]
@@ -90,9 +94,9 @@ def test_hours_add_up_to_all(world):
     )
     for arm, ever in totals(world).items():
         added = sum_of(row.totals for row in hours if row.arm == arm)
-        assert added.latency == ever.latency
+        assert (added.latency, added.latency_range) == (ever.latency, ever.latency_range)
         assert added.reward == pytest.approx(ever.reward)
-        assert added.against_sum == pytest.approx(ever.against_sum)
+        assert added.difference == pytest.approx(ever.difference)
 
 
 def test_what_is_new_is_not_counted_yet(world):
@@ -125,6 +129,7 @@ def test_what_came_late_is_found_after_its_hour(world):
         everything = sum_of(totals(world).values())
         assert (everything.decided, everything.answered, everything.dollars) == (4, 4, 2.0)
         assert sum(everything.latency) == 3
+        assert everything.latency_range == pytest.approx((0.3, 0.9))
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["before", "between"])
@@ -273,20 +278,36 @@ def test_differences_of_the_ledger_are_summed(world):
             expected.setdefault(arm, []).append(value)
     for arm, values in expected.items():
         row = totals(world)[arm]
-        assert row.against == len(values) == 12
-        assert row.against_sum == pytest.approx(sum(values))
-        assert row.against_squares == pytest.approx(sum(value**2 for value in values))
+        assert row.compared == len(values) == 12
+        assert row.difference == pytest.approx(sum(values))
+        drawn = [one for one in world.ledger.read(after=0) if one.arm == arm]
+        weights = [1.0 / one.pmf[one.arms.index(arm)] for one in drawn]
+        assert row.weight == pytest.approx(sum(weights))
+        assert row.weight_squares == pytest.approx(sum(weight**2 for weight in weights))
+        assert row.reward_range == pytest.approx(24.0)
+        assert row.difference_squares == pytest.approx(sum(value**2 for value in values))
     lone = {"arm": "a", "arms": '["a"]', "body_hash": "", "seed": "1", "pmf": "[1.0]", "scores": None, "draw": None}
-    assert list(rewards._differences(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
+    assert list(rewards._comparisons(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
 
 
-def test_latencies_come_from_buckets():
-    """Within a bucket they rise evenly; beyond the last edge the edge is all that is known; none give none."""
-    assert ArmTotals().latency_at(0.5) is None
-    filled = replace(ArmTotals(), latency=(0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0))
-    assert filled.latency_at(0.5) == pytest.approx(0.375)
-    slow = replace(ArmTotals(), latency=(0,) * 12 + (3,))
-    assert slow.latency_at(0.95) == 120.0
+def test_comparisons_of_older_code_are_not_read(world):
+    """Sums without weights, of a row that older code wrote, judge no arm; what is learned later is compared."""
+    first = lived(world)
+    extend(world)
+    with world.database.write() as connection:
+        for row in connection.execute(select(arm_hours)).all():
+            found = json.loads(row.totals)
+            old = {name: value for name, value in found.items() if name not in NEW}
+            old |= {"against": found.get("compared", 0), "against_sum": 5.0, "against_squares": 9.0}
+            here = arm_hours.c.policy == row.policy, arm_hours.c.hour == row.hour, arm_hours.c.arm == row.arm
+            connection.execute(update(arm_hours).where(*here).values(totals=json.dumps(old)))
+    assert {one.effective for one in totals(world).values()} == {0.0}
+    before = len(world.updates())
+    second = lived(world)
+    extend(world)
+    everything = totals(world)
+    assert {one.compared for one in everything.values()} == {len(world.updates()) - before}
+    assert sum(one.decided for one in everything.values()) == len(first) + len(second)
 
 
 def test_rows_of_a_newer_version_can_be_read(world):

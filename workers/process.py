@@ -14,10 +14,12 @@ from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
 from ragbandit.router.jobs.redis_server import redis_url
+from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage import judgements
+from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.tracing import make_tracing
@@ -71,7 +73,8 @@ def run_worker(
     threads = {"answer": 1, "judge": 1, "learn": 1}
     if "answer" in queues and settings.worker_arms:
         threads["answer"] = _load_arms(context)
-        context.streams = StreamWriter(jobs.client, outage=jobs.outage)
+        secret = shared_secret(database, name=STREAM_SECRET, now=time.time())
+        context.streams = StreamWriter(jobs.client, outage=jobs.outage, secret=secret)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
     chores = [housekeeping.keep_house, housekeeping.keep_leases]

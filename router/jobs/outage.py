@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 
+from ragbandit.router.jobs.foreign_data import ForeignData
+
 __all__ = ["PAUSE_S", "Outage"]
 
 log = logging.getLogger("ragbandit.jobs")
@@ -20,6 +22,8 @@ class Outage:
     """
 
     def __init__(self, *, expected: bool = True) -> None:
+        #: what these connections brought and is not ours
+        self.foreign = ForeignData()
         self._lock = threading.Lock()
         self._expected = expected
         self._seen = False

@@ -13,6 +13,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import ConfigError, Conflict, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
+from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.reader import StreamReader
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -35,6 +36,7 @@ from ragbandit.router.serving.setup.bootstrap import (
 )
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
 from ragbandit.router.serving.versions.follower import VersionFollower, opened
+from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -120,7 +122,7 @@ class RouterLifecycle:
             alive=self.service.alive,
         )
         #: answers that are read while workers write them; None: without Redis they come whole
-        self.streams = StreamReader(jobs.client, outage=jobs.outage) if isinstance(jobs, RedisJobs) else None
+        self.streams: StreamReader | None = None
         self._owns_jobs = False
 
     @classmethod
@@ -178,6 +180,9 @@ class RouterLifecycle:
         self._writes.start()
         self._pending.start()
         self._poll.start()
+        if isinstance(self.jobs, RedisJobs):
+            secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
+            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
         self._listener = self.jobs.listen(self._handle_notification)
 
     def _keep_floor(self) -> None:

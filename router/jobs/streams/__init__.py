@@ -2,6 +2,7 @@
 
 A decision that somebody reads along has three keys: that it is wanted, the stream, and how far a reader is. An entry
 has the id <attempt>-<number>: attempts are the runs of the arm, one after another where a worker has died, and numbers
-are without a gap, so that a reader sees what it has missed. Nothing here is needed for the answer: the outcome in SQL
-has it.
+are without a gap, so that a reader sees what it has missed. Every entry has a mark, made with a secret of the database:
+an entry without it ends the stream and is never shown. Nothing here is needed for the answer: the outcome in SQL has
+it.
 """

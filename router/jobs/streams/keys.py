@@ -1,18 +1,24 @@
 """Keys and limits of answers on their way."""
 
+import hmac
 from typing import Final
+
+from ragbandit.router.types import DecisionId
 
 __all__ = [
     "BATCH_S",
     "KEEP_S",
+    "MARK",
     "MAX_ENTRIES",
     "MAX_PIECE",
     "MAX_UNREAD",
     "NOTE",
     "READER_S",
+    "STREAM_SECRET",
     "TEXT",
     "WANTED_S",
     "attempt_key",
+    "mark_of",
     "position",
     "read_key",
     "stream_key",
@@ -36,6 +42,11 @@ READER_S: Final = 5
 #: fields of an entry
 TEXT: Final = b"t"
 NOTE: Final = b"n"
+#: of an entry: says that a process of this store wrote it there, `mark_of`
+MARK: Final = b"m"
+#: name of the secret in the database that marks are made with, and their length, bytes
+STREAM_SECRET: Final = "streams"  # noqa: S105 - a name
+_MARK_BYTES: Final = 16
 
 
 def stream_key(decision_id: str) -> str:
@@ -56,6 +67,12 @@ def attempt_key(decision_id: str) -> str:
 def read_key(decision_id: str) -> str:
     """The id of the entry that a reader has taken last."""
     return f"ragbandit:stream-read:{decision_id}"
+
+
+def mark_of(secret: bytes, decision_id: DecisionId, *, entry_id: str, kind: bytes, text: bytes) -> bytes:
+    """The mark of an entry: nobody can make it, or move it to another place, without the secret. kind: TEXT or NOTE."""
+    signed = b"\0".join((decision_id.encode(), entry_id.encode(), kind, text))
+    return hmac.digest(secret, signed, "sha256")[:_MARK_BYTES]
 
 
 def position(entry_id: bytes | str) -> tuple[int, int]:

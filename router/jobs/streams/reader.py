@@ -1,6 +1,7 @@
 """Reader of streams: one thread and one connection of a service process for all answers that are read along in it."""
 
 import contextlib
+import hmac
 import logging
 import threading
 import time
@@ -12,14 +13,17 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
+from ragbandit.router.jobs.foreign_data import is_foreign
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.streams.keys import (
+    MARK,
     MAX_UNREAD,
     NOTE,
     READER_S,
     TEXT,
     WANTED_S,
+    mark_of,
     position,
     read_key,
     stream_key,
@@ -42,6 +46,8 @@ WAIT_MS: Final = 1000
 SOON_MS: Final = 20
 #: how often a reader says that it is there, seconds
 ALIVE_S: Final = 1.5
+#: what a key may be that is read as a stream
+_STREAM_TYPES: Final = (b"stream", b"none")
 #: pause after Redis could not be reached, seconds
 PAUSE_S: Final = 0.5
 
@@ -90,11 +96,15 @@ class ReadStream:
 
 
 class StreamReader:
-    """The thread, started with the first answer that is read along. Safe to use from several threads."""
+    """The thread, started with the first answer that is read along. Safe to use from several threads.
 
-    def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
+    secret: STREAM_SECRET of the store.
+    """
+
+    def __init__(self, client: "redis.Redis", *, outage: Outage, secret: bytes) -> None:
         self._client = client
         self._outage = outage
+        self._secret = secret
         reply_s = client.connection_pool.connection_kwargs.get("socket_timeout") or 10.0
         #: a wait must end before the client takes the silence for a dead Redis
         self._wait_ms = min(WAIT_MS, int(1000 * reply_s / 3))
@@ -142,8 +152,12 @@ class StreamReader:
                 pipeline.expire(self._wake_key, WANTED_S)
                 pipeline.execute()
         except (RedisError, OSError) as error:
-            self._outage.failed(error)
             self.leave(stream)
+            if is_foreign(error):  # of all these keys only this process's own can stand in the way
+                self._outage.foreign.add("streams", str(error))
+                self._forget_wake_key()
+            else:
+                self._outage.failed(error)
             return None
         self._outage.reached(began=began)
         return stream
@@ -195,6 +209,8 @@ class StreamReader:
             try:
                 self._read(streams)
             except (RedisError, OSError) as error:
+                if is_foreign(error) and self._lose_foreign(streams, error):
+                    continue
                 self._outage.failed(error)
                 self._lose(each for group in streams.values() for each in group)
                 time.sleep(PAUSE_S)
@@ -231,9 +247,48 @@ class StreamReader:
             if name == self._wake_key.encode():
                 self._woken = entries[-1][0]
                 continue
-            for stream in streams[DecisionId(name.decode().removeprefix(stream_key("")))]:
-                for entry_id, fields in entries:
-                    stream.put(position(entry_id), _piece(fields))
+            decision_id = DecisionId(name.decode().removeprefix(stream_key("")))
+            for entry_id, fields in entries:
+                piece = self._piece(decision_id, entry_id=entry_id.decode(), fields=fields)
+                for stream in streams[decision_id]:
+                    if piece is None:  # the run cannot write behind it: what is still to come comes whole
+                        stream.lose()
+                    else:
+                        stream.put(position(entry_id), piece)
+
+    def _piece(
+        self, decision_id: DecisionId, *, entry_id: str, fields: dict[bytes, bytes]
+    ) -> TextPiece | StatusNote | None:
+        """What a run of this decision wrote; None: somebody else wrote the entry, or a release without marks."""
+        kind = TEXT if TEXT in fields else NOTE
+        text, mark = fields.get(kind, b""), fields.get(MARK, b"")
+        if not hmac.compare_digest(mark, mark_of(self._secret, decision_id, entry_id=entry_id, kind=kind, text=text)):
+            self._outage.foreign.add("streams", f"an entry of the decision {decision_id} has not our mark")
+            return None
+        made = TextPiece if kind == TEXT else StatusNote
+        return made(text=text.decode("utf-8", "replace"))
+
+    def _lose_foreign(self, streams: dict[DecisionId, list[ReadStream]], error: Exception) -> bool:
+        """Lose those whose key is of another type; whether there was one, or the key that wakes this thread is."""
+        self._outage.foreign.add("streams", str(error))
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for key in (self._wake_key, *map(stream_key, streams)):
+                    pipeline.type(key)
+                wake, *types = pipeline.execute()
+            lost = [key for key, type_ in zip(streams, types, strict=True) if type_ not in _STREAM_TYPES]
+            if wake not in _STREAM_TYPES:
+                self._forget_wake_key()
+        except (RedisError, OSError):
+            return False
+        self._lose(each for key in lost for each in streams[key])
+        return bool(lost) or wake not in _STREAM_TYPES
+
+    def _forget_wake_key(self) -> None:
+        """Begin it anew; without it new answers are read up to WAIT_MS late. Raises nothing."""
+        with contextlib.suppress(RedisError, OSError):
+            self._client.delete(self._wake_key)
+            self._woken = b"0-0"
 
 
 def _items(found: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
@@ -241,9 +296,3 @@ def _items(found: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, by
     if isinstance(found, dict):
         return ((key, [entry for part in parts for entry in part]) for key, parts in found.items())
     return ((key, entries) for key, entries in found or ())
-
-
-def _piece(fields: dict[bytes, bytes]) -> TextPiece | StatusNote:
-    if TEXT in fields:
-        return TextPiece(text=fields[TEXT].decode("utf-8", "replace"))
-    return StatusNote(text=fields.get(NOTE, b"").decode("utf-8", "replace"))

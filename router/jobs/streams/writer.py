@@ -14,10 +14,12 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
+from ragbandit.router.jobs.foreign_data import is_foreign
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.streams.keys import (
     BATCH_S,
     KEEP_S,
+    MARK,
     MAX_ENTRIES,
     MAX_PIECE,
     MAX_UNREAD,
@@ -25,6 +27,7 @@ from ragbandit.router.jobs.streams.keys import (
     TEXT,
     WANTED_S,
     attempt_key,
+    mark_of,
     position,
     read_key,
     stream_key,
@@ -109,11 +112,15 @@ class AnswerWriter:
 
 
 class StreamWriter:
-    """The thread, started with the first run that somebody reads along. Safe to use from several threads."""
+    """The thread, started with the first run that somebody reads along. Safe to use from several threads.
 
-    def __init__(self, client: "redis.Redis", *, outage: Outage) -> None:
+    secret: STREAM_SECRET of the store.
+    """
+
+    def __init__(self, client: "redis.Redis", *, outage: Outage, secret: bytes) -> None:
         self._client = client
         self._outage = outage
+        self._secret = secret
         self._open: dict[DecisionId, AnswerWriter] = {}
         self._changed = threading.Condition()
         self._closed = False
@@ -144,7 +151,10 @@ class StreamWriter:
                 pipeline.get(read_key(decision_id))
                 attempt, _, read = pipeline.execute()
         except (RedisError, OSError) as error:
-            self._outage.failed(error)
+            if is_foreign(error):  # the answer comes whole
+                self._outage.foreign.add("streams", str(error))
+            else:
+                self._outage.failed(error)
             return
         with self._changed:
             if not made.attempt:
@@ -205,7 +215,12 @@ class StreamWriter:
                     self._changed.wait(min((each.due for each in busy), default=now + 60.0) - now)
                     continue
                 batches = [(each, each.batch()) for each in due]
-            self._write(batches)
+            try:
+                self._write(batches)
+            except Exception:  # the runs of this process must not wait for a thread that has ended
+                log.exception("answers cannot be given out; they come whole", extra={"action": "stream"})
+                for each, _ in batches:
+                    self._wrote(each, entries=0, read=None, failed=True)
 
     def _write(self, batches: list[tuple[AnswerWriter, list[tuple[bytes, str]]]]) -> None:
         """Write all of them in one turn."""
@@ -222,32 +237,43 @@ class StreamWriter:
             count = len(entries) + 2
             mine, at = replies[at : at + count], at + count
             made.due = now + (BATCH_S if entries else LOOK_S)
-            failed = not mine or any(isinstance(reply, Exception) for reply in mine)
+            errors = [reply for reply in mine if isinstance(reply, Exception)]
+            if errors and is_foreign(errors[0]):
+                self._outage.foreign.add("streams", str(errors[0]))
+            failed = not mine or bool(errors)
             self._wrote(made, entries=len(entries), read=None if failed else mine[-1], failed=failed)
 
     def _add(self, pipeline: Any, made: AnswerWriter, entries: list[tuple[bytes, str]]) -> None:
         key = stream_key(made.decision_id)
         for number, (kind, text) in enumerate(entries, start=made.written + 1):
-            pipeline.xadd(
-                key, {kind: text.encode()}, id=f"{made.attempt}-{number}", maxlen=MAX_ENTRIES, approximate=False
-            )
+            entry_id, raw = f"{made.attempt}-{number}", text.encode()
+            mark = mark_of(self._secret, made.decision_id, entry_id=entry_id, kind=kind, text=raw)
+            pipeline.xadd(key, {kind: raw, MARK: mark}, id=entry_id, maxlen=MAX_ENTRIES, approximate=False)
         pipeline.expire(key, KEEP_S)
         pipeline.get(read_key(made.decision_id))
 
     def _wrote(self, made: AnswerWriter, *, entries: int, read: bytes | None, failed: bool) -> None:
+        taken = self._taken(made, read)
         with self._changed:
             if failed:
                 made.broken, made.pending = True, []
             made.written += entries
-            if read is None:
-                made.taken = None
-            else:
-                attempt, number = position(read)
-                made.taken = max(made.taken or 0, number if attempt == made.attempt else 0)
+            made.taken = None if taken is None else max(made.taken or 0, taken)
             if made.deadline == 0.0 and not made.pending:
                 self._forget(made)
         if not made.full:
             made.free()
+
+    def _taken(self, made: AnswerWriter, read: bytes | None) -> int | None:
+        """Entries of this run that its reader has taken. None: there is no reader, or not ours says how far it is."""
+        if read is None:
+            return None
+        try:
+            attempt, number = position(read)
+        except ValueError:
+            self._outage.foreign.add("streams", f"{read[:40]!r} is not how far a reader is")
+            return None
+        return number if attempt == made.attempt else 0
 
 
 def _resolve(room: "asyncio.Future[None]") -> None:

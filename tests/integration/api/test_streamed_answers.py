@@ -11,6 +11,8 @@ import pytest
 from ragbandit.router.api.openai import streams
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.jobs.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
+from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers
@@ -47,6 +49,13 @@ def ask(service, *, question="Where was he born?", **more):
 
 def text_of(events):
     return "".join(data["text"] for name, data, _ in events if name == "text")
+
+
+def write(service, redis_client, decision_id, text, *, at):
+    """An entry of a stream, as a worker of this store writes it."""
+    secret = shared_secret(service.router.database, name=STREAM_SECRET, now=time.time())
+    mark = mark_of(secret, decision_id, entry_id=at, kind=TEXT, text=text.encode())
+    redis_client.xadd(stream_key(decision_id), {TEXT: text, MARK: mark}, id=at)
 
 
 def wait_until(seen, *, seconds=10.0):
@@ -188,12 +197,12 @@ def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(pla
     reading = threading.Thread(target=read)
     reading.start()
     wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-dead"))
-    redis_client.xadd("ragbandit:stream:d-dead", {"t": "He was "}, id="1-1")
+    write(service, redis_client, "d-dead", "He was ", at="1-1")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
-    redis_client.xadd("ragbandit:stream:d-dead", {"t": "He"}, id="2-1")
-    redis_client.xadd("ragbandit:stream:d-dead", {"t": " was born"}, id="2-2")  # it goes on where the first one was
+    write(service, redis_client, "d-dead", "He", at="2-1")
+    write(service, redis_client, "d-dead", " was born", at="2-2")  # it goes on where the first one was
     wait_until(lambda: text_of(events) == "He was born")
-    redis_client.xadd("ragbandit:stream:d-dead", {"t": "Spielberg"}, id="3-1")
+    write(service, redis_client, "d-dead", "Spielberg", at="3-1")
     reading.join(20)
     name, data, _ = events[-1]
     assert name == "error"
@@ -215,7 +224,7 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
     reading = threading.Thread(target=read)
     reading.start()
     wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-other"))
-    redis_client.xadd("ragbandit:stream:d-other", {"t": "He was "}, id="1-1")
+    write(service, redis_client, "d-other", "He was ", at="1-1")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
     worker_answers(service, "d-other", "Spielberg was born in Ohio.")
     reading.join(20)
@@ -237,12 +246,47 @@ def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
     reading = threading.Thread(target=read)
     reading.start()
     wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-gap"))
-    redis_client.xadd("ragbandit:stream:d-gap", {"t": "one "}, id="1-1")
-    redis_client.xadd("ragbandit:stream:d-gap", {"t": "three "}, id="1-3")
+    write(service, redis_client, "d-gap", "one ", at="1-1")
+    write(service, redis_client, "d-gap", "three ", at="1-3")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
     worker_answers(service, "d-gap", "one two three four")
     reading.join(20)
     assert text_of(events) == "one two three four" == events[-1][1]["answer"]
+
+
+def test_what_somebody_else_writes_to_a_stream_is_not_shown(place, redis_client):
+    """Text without the mark of this store is never shown; the rest of the stored answer follows what was true."""
+    service, _ = place(worker=False)
+    events = []
+
+    def read():
+        with ask(service, decision_id="d-evil") as response:
+            events.extend(sse(response))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-evil"))
+    write(service, redis_client, "d-evil", "one ", at="1-1")
+    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    redis_client.xadd(stream_key("d-evil"), {"t": "EVIL "}, id="1-2")
+    wait_until(lambda: service.router.jobs.outage.foreign.counts()["streams"] == 1)
+    worker_answers(service, "d-evil", "one two")
+    reading.join(20)
+    assert text_of(events) == "one two" == events[-1][1]["answer"]
+
+
+@pytest.mark.parametrize("name", ["stream", "stream-read", "stream-attempt", "stream-wanted"])
+def test_keys_of_a_stream_that_are_of_another_type(place, redis_client, name):
+    """The answer comes whole from the store, and the next one is streamed again."""
+    service, _ = place()
+    redis_client.rpush(f"ragbandit:{name}:d-typed", b"\xff")
+    with ask(service, decision_id="d-typed") as response:
+        events = list(sse(response))
+    assert text_of(events) == WORDS == events[-1][1]["answer"]
+    with ask(service, decision_id="d-next") as response:
+        events = list(sse(response))
+    assert text_of(events) == WORDS
+    assert [name for name, _, _ in events].count("text") > 3
 
 
 def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):

@@ -7,8 +7,10 @@ from functools import partial
 
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE
+from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
@@ -41,7 +43,11 @@ class StreamWorker:
             retriever=retriever or MemoryRetriever(PASSAGES),
             generator=generator,
             loop=EventLoop(),
-            streams=StreamWriter(self.jobs.client, outage=self.jobs.outage),
+            streams=StreamWriter(
+                self.jobs.client,
+                outage=self.jobs.outage,
+                secret=shared_secret(self.database, name=STREAM_SECRET, now=time.time()),
+            ),
         )
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
         self._stop = threading.Event()

@@ -1,0 +1,122 @@
+"""Foreign data: what this process met in Redis and did not write there; counted, logged now and then, told by /ready.
+
+Redis may be shared, or reached by somebody who should not. Whoever reads there drops what is not ours, or reads it as
+absent, and goes on.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
+
+from redis.exceptions import ResponseError
+
+__all__ = ["OWN_TYPE", "ForeignData", "Part", "is_foreign"]
+
+log = logging.getLogger("ragbandit.jobs")
+
+#: where something was met: the marks of who does what (claims), what workers did and tried (counters), what learners
+#: say of their store (faults), keys of ours in a step that failed (keys), the lists of jobs (queues), and so on
+Part = Literal["claims", "counters", "faults", "keys", "notifications", "queues", "rates", "streams", "workers"]
+
+#: least time between two log lines about one part, seconds
+QUIET_S: Final = 30.0
+#: what was met less than that long ago is told by /ready, seconds
+RECENT_S: Final = 60.0
+#: longest text of a number, and longest reason that a log line shows, characters
+MAX_NUMBER: Final = 40
+MAX_REASON: Final = 200
+#: in the words of Redis: a key has another type than ours, or a value is not what we write
+_SIGNS: Final = (
+    "WRONGTYPE",
+    "is not an integer",
+    "is not a float",
+    "not a valid float",
+    "would overflow",
+    "would produce NaN",
+    "equal or smaller than the target stream",
+    "the last possible ID",
+    "Invalid stream ID",
+)
+#: Lua: deletes a key of another type than `kind`, so that a script can go on; 1 if it did, else 0
+OWN_TYPE: Final = """
+local function own(key, kind)
+    local found = redis.call('TYPE', key)['ok']
+    if found == kind or found == 'none' then
+        return 0
+    end
+    redis.call('DEL', key)
+    return 1
+end
+"""
+
+
+class ForeignData:
+    """Counts by part. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
+        #: part -> when it was met and logged last (time.monotonic)
+        self._met_at: dict[Part, float] = {}
+        self._logged_at: dict[Part, float] = {}
+
+    def add(self, part: Part, reason: str) -> None:
+        """Count something that is not ours. reason: for the log; /ready shows the part alone."""
+        with self._lock:
+            now = time.monotonic()
+            self._counts[part] += 1
+            self._met_at[part] = now
+            if now < self._logged_at.get(part, -math.inf) + QUIET_S:
+                return
+            self._logged_at[part] = now
+            times = self._counts[part]
+        facts = {"action": "redis_foreign", "part": part, "reason": reason[:MAX_REASON], "times": times}
+        log.warning("ignored data in Redis that is not ours (%s); who else can write to it?", part, extra=facts)
+
+    def add_error(self, part: Part, error: Exception) -> None:
+        """Count a command that failed because its key is not ours. Raises any other `error`."""
+        if not is_foreign(error):
+            raise error
+        self.add(part, str(error))
+
+    def add_keys(self, deleted: Any) -> None:
+        """Count keys of another type that a script has deleted."""
+        if deleted:
+            self.add("queues", f"{deleted} keys of another type were deleted")
+
+    def number(self, part: Part, value: Any) -> float:
+        """A reply of Redis as a finite number of at least 0; 0 for a missing one, and for one that is not ours."""
+        if value is None:
+            return 0.0
+        try:
+            if isinstance(value, Exception):
+                self.add_error(part, value)
+                return 0.0
+            number = float(value) if isinstance(value, int) or len(value) <= MAX_NUMBER else math.nan
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number) and number >= 0.0:
+            return number
+        self.add(part, f"{value[:MAX_NUMBER]!r} is not a count")
+        return 0.0
+
+    def counts(self) -> Mapping[Part, int]:
+        """Part -> how often something was met there since the process began."""
+        with self._lock:
+            return dict(self._counts)
+
+    def recent(self) -> str | None:
+        """Where something was met within RECENT_S, for /ready; None: nowhere."""
+        with self._lock:
+            parts = sorted(part for part, at in self._met_at.items() if time.monotonic() < at + RECENT_S)
+        if not parts:
+            return None
+        return f"data that is not ours was ignored in Redis ({', '.join(parts)}): let only ragbandit write to it"
+
+
+def is_foreign(error: Exception) -> bool:
+    """Whether Redis refused a command for what is in its key; it can be reached, and other keys can be used."""
+    return isinstance(error, ResponseError) and any(sign in str(error) for sign in _SIGNS)

@@ -26,6 +26,7 @@ import yaml
 from benchmarks.service_process import free_port
 from ragbandit.router.client import Client
 from ragbandit.router.config.loading import load
+from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
@@ -128,7 +129,7 @@ def _silent(client: redis.Redis, asking: Client, *, number: int) -> float:
     _until(lambda: client.hlen(RUNS_KEY) == 0 and RedisJobs(client).depth()["answer"] == 0)
     key = DecisionId(f"silent-{number}")
     other = replace(this_process(), host="another", pid_space="another")
-    leases = RunLeases(client, process=other)
+    leases = RunLeases(client, foreign=ForeignData(), process=other)
     leases.renew([key])
     asking.answer("Capital of France?", decision_id=key, wait_s=0)
     leases.renew([key])

@@ -20,6 +20,7 @@ from rq.serializers import JSONSerializer
 from rq.utils import now
 from rq.worker_registration import clean_worker_registry
 
+from ragbandit.router.jobs.foreign_data import OwnKeys
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
 from ragbandit.router.jobs.run_leases import this_process
@@ -87,9 +88,13 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
 
     def run_maintenance_tasks(self) -> None:
         """Forget workers that have died. The rest of RQ's own would call the callbacks that strange records name."""
-        for queue in self.queues:
-            clean_worker_registry(queue)
         self.last_cleaned_at = now()
+        try:
+            for queue in self.queues:
+                clean_worker_registry(queue)
+        except ValueError as error:  # a name that is not UTF-8, which RQ's own workers do not outlive
+            self._outage.foreign.add("workers", f"RQ's set of workers: {error}; it is made anew")
+            self.connection.delete(*registry_types(self._queue))
 
     def dequeue_job_and_maintain_ttl(self, timeout: int | None, max_idle_time: int | None = None) -> Any:
         """The next job; None to end: in a burst for want of jobs, when told to, and when Redis cannot be reached."""
@@ -101,7 +106,7 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
                 self._outage.reached(began=began)
                 if self.should_run_maintenance_tasks:
                     self.run_maintenance_tasks()
-                taken = take(self.connection, self._queue, timeout_s=timeout, process=this_process().key)
+                taken = self._take(timeout)
             except RedisError as error:
                 self._outage.failed(error)
                 return None  # whoever started this worker tries again
@@ -112,6 +117,10 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
             elif timeout is None:
                 return None
         return None
+
+    def _take(self, timeout: int | None) -> TakenJob | RefusedJob | None:
+        foreign = self._outage.foreign
+        return take(self.connection, self._queue, timeout_s=timeout, process=this_process().key, foreign=foreign)
 
     def execute_job(self, job: TakenJob, queue: object) -> None:
         """Call the function of this job's name.
@@ -156,6 +165,11 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
             "refused a job that is none of ours, and removed it unread; who else can write to this Redis?",
             extra=facts | {"times": self._refused},
         )
+
+
+def registry_types(queue: str) -> dict[str, str]:
+    """RQ's sets of the workers that there are, in all and of this queue, and their types."""
+    return {"rq:workers": "set", f"rq:workers:{queue}": "set"}
 
 
 class Consumers:
@@ -217,6 +231,7 @@ class Consumers:
         try:
             while not self._stopping.is_set():
                 try:
+                    OwnKeys(client, registry_types(queue), foreign=self._outage.foreign).clear()
                     worker = _Worker(
                         queue,
                         client=client,

@@ -120,7 +120,9 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         await asyncio.to_thread(record_config, router.database, router.settings)
         app.state.owners = Owners()
         rates = router.settings.server.rate_limits
-        app.state.rate_limiter = RateLimiter(redis_url(router.settings), rates=rates)
+        app.state.rate_limiter = RateLimiter(
+            redis_url(router.settings), rates=rates, foreign=router.jobs.outage.foreign
+        )
         app.state.quotas = Quotas(router.settings.tenants, limiter=app.state.rate_limiter)
         app.state.metrics.watch_rates(app.state.rate_limiter)
         app.state.processes = None if place is None else ProcessMetrics(place, text=app.state.metrics.own_text)

@@ -20,6 +20,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("Redis memory", redis.memory),
     ("Redis writes", redis.persistence),
     ("queues", redis.queues),
+    ("listeners", redis.listeners),
     ("processes", processes.there),
     ("versions", processes.versions),
     ("clocks of the hosts", processes.clocks),

@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.errors import QueueError
+from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.presence import present
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_url
@@ -16,7 +17,7 @@ from ragbandit.router.jobs.redis_server import redis_url
 if TYPE_CHECKING:
     import redis
 
-__all__ = ["connected", "memory", "persistence", "queues", "reachable"]
+__all__ = ["connected", "listeners", "memory", "persistence", "queues", "reachable"]
 
 #: no reply within that is none, seconds
 REPLY_S: Final = 3.0
@@ -84,8 +85,10 @@ def queues(installation: Installation) -> Sequence[Finding]:
     """What waits, and whether anybody takes it."""
     settings = installation.settings
     with connected(settings) as client:
-        depth = RedisJobs(client).depth()
-        refused = RedisJobs(client).refused()
+        jobs = RedisJobs(client)
+        depth, refused = jobs.depth(), jobs.refused()
+        jobs.workers(), jobs.work()
+        foreign = [part for part, count in jobs.outage.foreign.counts().items() if count]
         served = {queue for card in present(client) for queue in card.queues}
     found = []
     for queue, count in depth.items():
@@ -101,8 +104,31 @@ def queues(installation: Installation) -> Sequence[Finding]:
         means = "something else writes to these queues: they were removed unread"
         remedy = "let only ragbandit reach this Redis, or give it a database of its own (redis://host/1)"
         found.append(warning("queues", f"{refused} entries were no jobs of ours", means=means, remedy=remedy))
+    if foreign:
+        means = "they are read as absent: what waits, who works and what was done is not told in full"
+        remedy = "let only ragbandit reach this Redis, or give it a database of its own (redis://host/1)"
+        found.append(warning("queues", f"not ours is what stands in: {', '.join(foreign)}", means=means, remedy=remedy))
     told = ", ".join(f"{queue} {count}" for queue, count in depth.items())
     return found or [fine("queues", told)]
+
+
+def listeners(installation: Installation) -> Sequence[Finding]:
+    """Whether the services, and the workers that run arms or judge, hear each other's notifications."""
+    settings = installation.settings
+    with connected(settings) as client:
+        cards = present(client)
+        try:
+            ((_, count),) = client.pubsub_numsub(CHANNEL)
+        except ResponseError:
+            return [fine("listeners", "this user may not ask Redis how many there are")]
+    heard = {"judge", *(["answer"] if settings.worker_arms else [])}
+    wanted = sum(card.role == "service" or not heard.isdisjoint(card.queues) for card in cards)
+    told = f"{count} listen, of {wanted} processes that should"
+    if count >= wanted:
+        return [fine("listeners", told)]
+    means = "answers and new policies come up to a second late there; one that ended within a minute is still counted"
+    remedy = "see `redis` in the reply of each /ready and the logs of the workers; restart the one that does not listen"
+    return [warning("listeners", told, means=means, remedy=remedy)]
 
 
 def _info(client: "redis.Redis", section: str) -> Mapping[str, Any]:

@@ -16,14 +16,14 @@ from typing import Any, Final
 import redis
 from rq.job import Job
 
+from ragbandit.router.jobs.foreign_data import ForeignData, OwnKeys
 from ragbandit.router.jobs.records import (
     ANSWER_QUEUE,
     ORDER_KEY,
     RUNS_KEY,
-    TURNS_KEY,
+    TURN_TYPES,
     queue_on,
     record_of,
-    with_right_types,
 )
 from ragbandit.router.types import DecisionId
 
@@ -73,10 +73,12 @@ local turn = front
 if ARGV[4] == '0' then
     local taken, last = redis.call('HGET', KEYS[3], 'taken'), redis.call('HGET', KEYS[3], 'last:' .. ARGV[6])
     turn = math.max(number(taken), number(last)) + 1
-    redis.call('HSET', KEYS[3], 'last:' .. ARGV[6], turn)
 end
 redis.call('SADD', KEYS[5], KEYS[1])
 redis.call('RPUSH', KEYS[1], ARGV[1])
+if ARGV[4] == '0' then
+    redis.call('HSET', KEYS[3], 'last:' .. ARGV[6], turn)
+end
 redis.call('ZADD', KEYS[2], turn, ARGV[1])
 redis.call('DEL', KEYS[6])
 redis.call('HSET', KEYS[6], 'tenant', ARGV[6], unpack(ARGV, 7))
@@ -98,23 +100,19 @@ return missing
 
 
 class AnswerQueue:
-    """The decisions that wait for a worker. Every method raises RedisError if Redis cannot be reached.
+    """The decisions that wait for a worker. Every method raises RedisError if Redis cannot be reached."""
 
-    A key of another type, which somebody else has put in the place of one of these, is deleted and made anew.
-    """
-
-    def __init__(self, client: "redis.Redis", *, max_queued: int = MAX_QUEUED) -> None:
+    def __init__(self, client: "redis.Redis", *, foreign: ForeignData, max_queued: int = MAX_QUEUED) -> None:
         self._client = client
         self._queue = queue_on(client, ANSWER_QUEUE)
         self._max_queued = max_queued
         self._logged_at = -QUIET_S
         self._types = {
             self._queue.key: "list",
-            ORDER_KEY: "zset",
-            TURNS_KEY: "hash",
-            RUNS_KEY: "hash",
+            **TURN_TYPES,
             self._queue.redis_queues_keys: "set",
         }
+        self._own = OwnKeys(client, self._types, foreign=foreign)
 
     def enqueue(
         self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False, lost_by: str = ""
@@ -140,12 +138,8 @@ class AnswerQueue:
         replied: Any = self._evaluated(_MISSING, [ORDER_KEY, RUNS_KEY], wanted)
         return [DecisionId(key.decode()) for key in replied]
 
-    def depth(self) -> int:
-        """Decisions that wait."""
-        return int(with_right_types(self._client, self._types, lambda: self._client.zcard(ORDER_KEY)))
-
     def _evaluated(self, script: str, keys: list[Any], given: list[Any]) -> Any:
-        return with_right_types(self._client, self._types, lambda: self._client.eval(script, len(keys), *keys, *given))
+        return self._own.attempt(lambda: self._client.eval(script, len(keys), *keys, *given))
 
     def _log_full(self) -> None:
         if time.monotonic() < self._logged_at + QUIET_S:

@@ -8,12 +8,17 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
-from typing import Any, Final, Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from redis.exceptions import ResponseError
 
-__all__ = ["OWN_TYPE", "ForeignData", "Part", "is_foreign"]
+if TYPE_CHECKING:
+    import redis
+
+__all__ = ["ForeignData", "OwnKeys", "Part", "is_foreign"]
+
+Reply = TypeVar("Reply")
 
 log = logging.getLogger("ragbandit.jobs")
 
@@ -40,17 +45,6 @@ _SIGNS: Final = (
     "the last possible ID",
     "Invalid stream ID",
 )
-#: Lua: deletes a key of another type than `kind`, so that a script can go on; 1 if it did, else 0
-OWN_TYPE: Final = """
-local function own(key, kind)
-    local found = redis.call('TYPE', key)['ok']
-    if found == kind or found == 'none' then
-        return 0
-    end
-    redis.call('DEL', key)
-    return 1
-end
-"""
 
 
 class ForeignData:
@@ -81,11 +75,6 @@ class ForeignData:
         if not is_foreign(error):
             raise error
         self.add(part, str(error))
-
-    def add_keys(self, deleted: Any) -> None:
-        """Count keys of another type that a script has deleted."""
-        if deleted:
-            self.add("queues", f"{deleted} keys of another type were deleted")
 
     def number(self, part: Part, value: Any) -> float:
         """A reply of Redis as a finite number of at least 0; 0 for a missing one, and for one that is not ours."""
@@ -120,3 +109,39 @@ class ForeignData:
 def is_foreign(error: Exception) -> bool:
     """Whether Redis refused a command for what is in its key; it can be reached, and other keys can be used."""
     return isinstance(error, ResponseError) and any(sign in str(error) for sign in _SIGNS)
+
+
+class OwnKeys:
+    """Keys of ours and their types. One of another type, which somebody else wrote, is deleted and made anew.
+
+    types: key -> list, set, zset or hash.
+    """
+
+    def __init__(self, client: "redis.Redis", types: Mapping[str, str], *, foreign: ForeignData) -> None:
+        self._client = client
+        self._types = types
+        self._foreign = foreign
+
+    def attempt(self, work: Callable[[], Reply]) -> Reply:
+        """Do this; where a key has another type, delete that key and do it again. Raises RedisError.
+
+        A script that fails has changed nothing if it uses each key before it changes any.
+        """
+        try:
+            return work()
+        except ResponseError as error:
+            if not is_foreign(error) or not self.clear():
+                raise
+        return work()
+
+    def clear(self) -> int:
+        """Delete those of another type; how many there were."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in self._types:
+                pipeline.type(key)
+            types = dict(zip(self._types, pipeline.execute(), strict=True))
+        others = [key for key, kind in types.items() if kind.decode() not in ("none", self._types[key])]
+        if others:
+            self._client.unlink(*others)
+            self._foreign.add("queues", f"{', '.join(others)}: of another type, deleted")
+        return len(others)

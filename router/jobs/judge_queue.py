@@ -10,6 +10,7 @@ from typing import Final
 import redis
 from rq.job import Job
 
+from ragbandit.router.jobs.foreign_data import ForeignData, OwnKeys
 from ragbandit.router.jobs.records import JUDGE_QUEUE, queue_on, record_of
 from ragbandit.router.types import DecisionId
 
@@ -23,13 +24,13 @@ _RECORD_S: Final = 600
 _TIMEOUT_S: Final = 900
 
 #: KEYS: list, record, RQ's set of queues. ARGV: id, most entries, seconds that the record is kept, its fields
-_ENQUEUE = """
+_ENQUEUE: Final = """
 if redis.call('EXISTS', KEYS[2]) > 0 or redis.call('LLEN', KEYS[1]) >= tonumber(ARGV[2]) then
     return
 end
+redis.call('SADD', KEYS[3], KEYS[1])
 redis.call('HSET', KEYS[2], unpack(ARGV, 4))
 redis.call('EXPIRE', KEYS[2], ARGV[3])
-redis.call('SADD', KEYS[3], KEYS[1])
 redis.call('RPUSH', KEYS[1], ARGV[1])
 """
 
@@ -37,12 +38,17 @@ redis.call('RPUSH', KEYS[1], ARGV[1])
 class JudgeQueue:
     """The list of decisions that a judge may begin. Every method raises RedisError if Redis cannot be reached."""
 
-    def __init__(self, client: "redis.Redis") -> None:
+    def __init__(self, client: "redis.Redis", *, foreign: ForeignData) -> None:
         self._client = client
         self._queue = queue_on(client, JUDGE_QUEUE)
+        types = {self._queue.key: "list", self._queue.redis_queues_keys: "set"}
+        self._own = OwnKeys(client, types, foreign=foreign)
 
     def enqueue(self, ids: Sequence[DecisionId]) -> None:
         """Queue those that are not queued, as far as there is room."""
+        self._own.attempt(lambda: self._enqueue(ids))
+
+    def _enqueue(self, ids: Sequence[DecisionId]) -> None:
         with self._client.pipeline(transaction=False) as pipeline:
             for decision_id in ids:
                 job_id = f"judge-{decision_id}"  # the answer job of the decision has its own id

@@ -103,5 +103,9 @@ class MemoryJobs:
 class _Silence:
     """The subscription of MemoryJobs."""
 
+    def fault(self) -> str | None:
+        """None: nothing is to arrive."""
+        return None
+
     def close(self) -> None:
         """Nothing to close."""

@@ -3,6 +3,7 @@
 SQL has the facts. The recovery loop (serving/recovery.py) repeats every notification that did not get through.
 """
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -11,6 +12,9 @@ from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.types import Decision, DecisionId, PolicyLabel
 
 __all__ = ["Notifier"]
+
+#: a failure is told by /ready that long, seconds
+FAULT_S = 60.0
 
 Reply = TypeVar("Reply")
 
@@ -25,15 +29,20 @@ class Notifier:
         self._jobs, self._label, self._answer_s = jobs, label, answer_s
         #: notifications that did not reach Redis, those among them that were not tried
         self.failed_notifications = 0
+        #: what was to be done -> when it failed last (time.monotonic) and why; not there once it succeeds
+        self._failures: dict[str, tuple[float, str]] = {}
 
     def notify_learner(self) -> None:
         """There is something to learn."""
-        self.attempt(lambda: self._jobs.enqueue_learn(self._label))
+        self.attempt(lambda: self._jobs.enqueue_learn(self._label), what="wake the learner")
 
     def request_answer(self, decision: Decision) -> None:
         """A worker is wanted for this decision."""
         tenant = decision.query.tenant
-        self.attempt(lambda: self._jobs.enqueue_answer(decision.id, tenant=tenant, timeout_s=self._answer_s))
+        self.attempt(
+            lambda: self._jobs.enqueue_answer(decision.id, tenant=tenant, timeout_s=self._answer_s),
+            what="queue answers",
+        )
 
     def cancel(self, decision_id: DecisionId) -> None:
         """This decision is to be stopped: soon, wherever it is."""
@@ -43,14 +52,26 @@ class Notifier:
             self._jobs.publish(f"cancel:{decision_id}")
             self._jobs.enqueue_answer(decision_id, tenant="", timeout_s=self._answer_s, front=True)
 
-        self.attempt(send)
+        self.attempt(send, what="cancel answers")
 
-    def attempt(self, send: Callable[[], Reply]) -> Reply | None:
-        """The reply of Redis, or None if it cannot be reached or could not be reached a moment ago."""
+    def fault(self) -> str | None:
+        """What failed when it was last tried, within FAULT_S, and why; None: nothing."""
+        failures = list(self._failures.items())
+        recent = [f"cannot {what}: {why}" for what, (at, why) in failures if time.monotonic() < at + FAULT_S]
+        return "; ".join(recent) or None
+
+    def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
+        """The reply of Redis, or None if it cannot be reached or could not be reached a moment ago.
+
+        what: for `fault`, after "cannot".
+        """
         if not self._jobs.outage.paused:
             try:
-                return send()
-            except QueueError:
-                pass  # logged by the outage, once
+                reply = send()
+            except QueueError as error:  # logged by the outage, once
+                self._failures[what] = (time.monotonic(), error.message)
+            else:
+                self._failures.pop(what, None)
+                return reply
         self.failed_notifications += 1
         return None

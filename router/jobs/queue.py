@@ -6,17 +6,17 @@ what a job may be is said in records.py, how decisions wait in answer_queue.py.
 """
 
 import time
-import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import redis
-from redis.exceptions import RedisError
-from rq.job import Job
+from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.answer_queue import MAX_QUEUED, AnswerQueue
+from ragbandit.router.jobs.foreign_data import is_foreign
 from ragbandit.router.jobs.judge_queue import JudgeQueue
+from ragbandit.router.jobs.learn_queue import LearnQueue
 from ragbandit.router.jobs.listener import CHANNEL, Listener
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import (
@@ -25,9 +25,9 @@ from ragbandit.router.jobs.records import (
     JUDGE_QUEUE,
     LEARN_JOB,
     LEARN_QUEUE,
+    ORDER_KEY,
     REFUSED_KEY,
     queue_on,
-    record_of,
 )
 from ragbandit.router.jobs.run_leases import RunLeases
 from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState, work_of, workers_of
@@ -37,45 +37,36 @@ Reply = TypeVar("Reply")
 
 __all__ = ["ANSWER_JOB", "ANSWER_QUEUE", "LEARN_JOB", "LEARN_QUEUE", "Jobs", "RedisJobs", "Subscription", "connect"]
 
-#: a notification of the learner that nobody has taken may be repeated after this long
-NOTIFICATION_MS = 2_000
-#: learn jobs that may wait: one for every ledger
-MAX_LEARN_JOBS = 1000
-#: what a learner said of a store that fails is known that long, seconds; it tries more often than that
-LEARNER_FAULT_S = 60
-#: longest text of that, characters
-MAX_FAULT_CHARS = 1000
-#: the record of a learn job is kept that long, seconds
-LEARN_RECORD_S = 3600
-#: KEYS: notification, list, record, RQ's set of queues. ARGV: how long the notification stands, prefix of the ledger's
-#: jobs, MAX_LEARN_JOBS, id, seconds that the record is kept, fields and values of the record
-_ENQUEUE_LEARN = """
-if not redis.call('SET', KEYS[1], 1, 'NX', 'PX', ARGV[1]) then
-    return
+#: what Redis says of the end of a key that has none
+NO_END: Final = -1
+#: KEYS[1]: a count of tries. ARGV[1]: seconds that it is kept. The tries, this one included; without a count it is the
+#: first
+_COUNT_TRY = """
+local tries = redis.pcall('INCR', KEYS[1])
+if type(tries) ~= 'number' or tries < 1 then
+    tries = 1
+    redis.call('SET', KEYS[1], tries)
 end
-local waiting = redis.call('LRANGE', KEYS[2], 0, ARGV[3] - 1)
-for _, id in ipairs(waiting) do
-    if string.sub(id, 1, #ARGV[2]) == ARGV[2] then
-        return
-    end
-end
-if #waiting < tonumber(ARGV[3]) then
-    redis.call('HSET', KEYS[3], unpack(ARGV, 6))
-    redis.call('EXPIRE', KEYS[3], ARGV[5])
-    redis.call('SADD', KEYS[4], KEYS[2])
-    redis.call('RPUSH', KEYS[2], ARGV[4])
-end
+redis.call('EXPIRE', KEYS[1], ARGV[1])
+return tries
 """
 #: KEYS[1]: a count of tries; one step, so that a try that begins meanwhile is not taken away with it
 _TAKE_BACK = """
-if redis.call('DECR', KEYS[1]) <= 0 then
+local tries = redis.pcall('DECR', KEYS[1])
+if type(tries) ~= 'number' or tries <= 0 then
     redis.call('DEL', KEYS[1])
 end
 """
+#: a count of tries is kept that long, seconds
+TRIES_S = 86_400
 
 
 class Subscription(Protocol):
     """Notifications that arrive until it is closed."""
+
+    def fault(self) -> str | None:
+        """Why they do not arrive now; None: they do."""
+        ...
 
     def close(self) -> None:
         """Receive nothing more."""
@@ -158,42 +149,27 @@ class RedisJobs:
     def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
         self.client = client
         self.outage = Outage(expected=expected)
-        self._answers = AnswerQueue(client, max_queued=max_queued)
-        self._leases = RunLeases(client)
-        self._judge = JudgeQueue(client)
-        self._learn = queue_on(client, LEARN_QUEUE)
+        foreign = self.outage.foreign
+        self._answers = AnswerQueue(client, foreign=foreign, max_queued=max_queued)
+        self._leases = RunLeases(client, foreign=foreign)
+        self._judge = JudgeQueue(client, foreign=foreign)
+        self._learn = LearnQueue(client, foreign=foreign)
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
         """Queue one learn job unless one is queued: feedback by the thousand makes one."""
-
-        def work() -> None:
-            # The notification expires, a job that nobody has taken yet stays: one is enough.
-            prefix = f"learn-{label}-"
-            job_id = f"{prefix}{uuid.uuid4().hex}"
-            record = record_of(self._learn, job_id=job_id, argument=label, timeout_s=600)
-            keys = [_notification_key(label), self._learn.key, Job.key_for(job_id), self._learn.redis_queues_keys]
-            fields = [part for pair in record.items() for part in pair]
-            given = [NOTIFICATION_MS, prefix, MAX_LEARN_JOBS, job_id, LEARN_RECORD_S, *fields]
-            self.client.eval(_ENQUEUE_LEARN, len(keys), *keys, *given)
-
-        self._reached(work)
+        self._reached(lambda: self._learn.enqueue(label))
 
     def clear_notification(self, label: PolicyLabel) -> None:
         """Have the next `enqueue_learn` queue a job again: what comes in from now on is not seen by this one."""
-        self._reached(lambda: self.client.delete(_notification_key(label)))
+        self._reached(lambda: self._learn.clear_notification(label))
 
     def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
         """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
-        key = _learner_fault_key(label)
-        if reason is None:
-            self._reached(lambda: self.client.delete(key))
-        else:
-            self._reached(lambda: self.client.set(key, reason[:MAX_FAULT_CHARS], ex=LEARNER_FAULT_S))
+        self._reached(lambda: self._learn.set_fault(label, reason))
 
     def learner_fault(self, label: PolicyLabel) -> str | None:
         """What its learner said within LEARNER_FAULT_S; None: nothing."""
-        found = self._reached(lambda: self.client.get(_learner_fault_key(label)))
-        return found.decode(errors="replace") if isinstance(found, bytes) else found
+        return self._reached(lambda: self._learn.fault(label))
 
     def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
         """Queue the answer job under the decision's own id, unless it is queued or being run already.
@@ -216,7 +192,7 @@ class RedisJobs:
 
         def work() -> int:
             self._leases.renew([decision_id])
-            return _count(self.client.get(_tries_key(decision_id)))
+            return self._counter(_tries_key(decision_id))
 
         return self._reached(work)
 
@@ -260,19 +236,21 @@ class RedisJobs:
     def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
         """True if this process is the first to claim a pass of the recovery loop within so many seconds."""
         key, milliseconds = f"ragbandit:recovery:{label}", max(1, int(1000 * for_s))
-        return self._reached(lambda: bool(self.client.set(key, 1, nx=True, px=milliseconds)))
 
-    def count_try(self, decision_id: DecisionId) -> int:
-        """A worker begins: how many have begun so far, this one included. Kept for a day."""
-
-        def work() -> int:
-            with self.client.pipeline() as pipeline:
-                pipeline.incr(_tries_key(decision_id))
-                pipeline.expire(_tries_key(decision_id), 86_400)
-                tries, _ = pipeline.execute()
-            return int(tries)
+        def work() -> bool:
+            if self.client.set(key, 1, nx=True, px=milliseconds):
+                return True
+            if self.client.pttl(key) != NO_END:
+                return False
+            self.outage.foreign.add("claims", f"{key} has no end")  # nobody would recover anything any more
+            return bool(self.client.set(key, 1, px=milliseconds))
 
         return self._reached(work)
+
+    def count_try(self, decision_id: DecisionId) -> int:
+        """A worker begins: how many have begun so far, this one included. Kept for TRIES_S."""
+        tries: Any = self._reached(lambda: self.client.eval(_COUNT_TRY, 1, _tries_key(decision_id), TRIES_S))
+        return int(tries)
 
     def uncount_try(self, decision_id: DecisionId) -> None:
         """Take one try back: its end says nothing against the question."""
@@ -287,28 +265,30 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Jobs that wait, whatever their number at the same cost."""
+        """Jobs that wait, in one step; at the same cost whatever their number."""
 
         def work() -> dict[str, int]:
             with self.client.pipeline(transaction=False) as pipeline:
+                pipeline.zcard(ORDER_KEY)
                 pipeline.llen(queue_on(self.client, JUDGE_QUEUE).key)
-                pipeline.llen(self._learn.key)
-                judge, learn = pipeline.execute()
-            return {"answer": self._answers.depth(), "judge": int(judge), "learn": int(learn)}
+                pipeline.llen(queue_on(self.client, LEARN_QUEUE).key)
+                lengths = pipeline.execute(raise_on_error=False)
+            numbers = [int(self.outage.foreign.number("queues", length)) for length in lengths]
+            return dict(zip(("answer", "judge", "learn"), numbers, strict=True))
 
         return self._reached(work)
 
     def refused(self) -> int:
         """What workers found in the queues that is none of our jobs, since this Redis has been counting."""
-        return self._reached(lambda: int(self.client.get(REFUSED_KEY) or 0))
+        return self._reached(lambda: self._counter(REFUSED_KEY))
 
     def workers(self) -> list[WorkerState]:
         """As RQ has them registered."""
-        return self._reached(lambda: workers_of(self.client))
+        return self._reached(lambda: workers_of(self.client, foreign=self.outage.foreign))
 
     def work(self) -> dict[str, QueueWork]:
         """Since this Redis has been counting."""
-        return self._reached(lambda: work_of(self.client))
+        return self._reached(lambda: work_of(self.client, foreign=self.outage.foreign))
 
     def ping(self) -> None:
         """Raises QueueError if Redis does not answer on a new connection.
@@ -328,15 +308,36 @@ class RedisJobs:
         """Close all connections."""
         self.client.close()
 
+    def _counter(self, key: str) -> int:
+        """A count that we keep; 0 where something else stands there."""
+        try:
+            return int(self.outage.foreign.number("counters", self.client.get(key)))
+        except ResponseError as error:
+            self.outage.foreign.add_error("counters", error)
+            return 0
+
     def _reached(self, work: Callable[[], Reply]) -> Reply:
         began = time.monotonic()
         try:
             reply = work()
         except (RedisError, OSError) as error:
+            if is_foreign(error):  # it can be reached: nothing else is to wait for this
+                self.outage.reached(began=began)
+                self.outage.foreign.add("keys", str(error))
+                raise _foreign(error) from error
             self.outage.failed(error)
             raise _unreachable(error) from error
         self.outage.reached(began=began)
         return reply
+
+
+def _foreign(error: Exception) -> QueueError:
+    """The error of a key of ours that holds something else."""
+    return QueueError(
+        f"a key in Redis holds something that is not ours: {error}",
+        field="redis_url",
+        remedy="let only ragbandit write to this Redis, or give it a database of its own (redis://host/1)",
+    )
 
 
 def _unreachable(error: Exception) -> QueueError:
@@ -348,18 +349,5 @@ def _unreachable(error: Exception) -> QueueError:
     )
 
 
-def _notification_key(label: str) -> str:
-    return f"ragbandit:bell:{label}"
-
-
-def _learner_fault_key(label: str) -> str:
-    return f"ragbandit:learner_fault:{label}"
-
-
 def _tries_key(decision_id: str) -> str:
     return f"ragbandit:tries:{decision_id}"
-
-
-def _count(raw: object) -> int:
-    """A count that Redis holds; 0 where somebody else wrote there."""
-    return int(raw) if isinstance(raw, bytes) and raw.isdigit() and len(raw) < 10 else 0

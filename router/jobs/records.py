@@ -11,17 +11,16 @@ taken is said by the order of the answer queue (answer_queue.py), not by the lis
 """
 
 import json
-import logging
 import zlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import redis
-from redis.exceptions import ResponseError
 from rq import Queue
 from rq.job import Job
 from rq.serializers import JSONSerializer
+
+from ragbandit.router.jobs.foreign_data import ForeignData, OwnKeys
 
 __all__ = [
     "ANSWER_JOB",
@@ -35,19 +34,14 @@ __all__ = [
     "REFUSED_KEY",
     "RUNS_KEY",
     "TURNS_KEY",
+    "TURN_TYPES",
     "RefusedJob",
     "TakenJob",
-    "delete_other_types",
     "queue_on",
     "read_job",
     "record_of",
     "take",
-    "with_right_types",
 ]
-
-Reply = TypeVar("Reply")
-
-log = logging.getLogger("ragbandit.jobs")
 
 # Names of queues and keys in Redis stay as they are: what one release has queued must be found by the next.
 ANSWER_QUEUE = "ragbandit-answer"
@@ -65,6 +59,8 @@ ORDER_KEY: Final = "ragbandit:answer-turns"
 TURNS_KEY: Final = "ragbandit:answer-tenants"
 #: hash: decision -> key of the process that runs it (run_leases.py)
 RUNS_KEY: Final = "ragbandit:running"
+#: the types of these
+TURN_TYPES: Final = {ORDER_KEY: "zset", TURNS_KEY: "hash", RUNS_KEY: "hash"}
 #: counts what was taken from a queue and was none of our jobs
 REFUSED_KEY = "ragbandit:refused-jobs"
 #: largest `data` of a record that is read, bytes, compressed and not
@@ -97,6 +93,9 @@ _TAKE: Final = _DATA + "return data_of(KEYS[1])"
 _TAKE_ANSWER: Final = (
     _DATA
     + """
+-- A key of another type fails here, before anything is taken out.
+redis.call('HLEN', KEYS[2])
+redis.call('HLEN', KEYS[3])
 local id, turn = ARGV[3], false
 if redis.call('ZSCORE', KEYS[1], id) or redis.call('EXISTS', ARGV[2] .. id) == 0 then
     id = false
@@ -170,19 +169,22 @@ def record_of(queue: Queue, *, job_id: str, argument: str, timeout_s: int) -> di
 
 
 def take(
-    client: "redis.Redis", queue: str, *, timeout_s: int | None, process: str = ""
+    client: "redis.Redis", queue: str, *, timeout_s: int | None, process: str = "", foreign: ForeignData | None = None
 ) -> TakenJob | RefusedJob | None:
     """Take the next job of this queue; None if none came within timeout_s (None: at once). Raises RedisError.
 
-    process: key of the process that takes it, which from now on holds the lease of an answer. An entry whose record is
-    gone is passed over: its job was queued twice, or taken by an earlier entry.
+    process: key of the process that takes it, which from now on holds the lease of an answer. foreign: counts keys of
+    another type, which are deleted. An entry whose record is gone is passed over: its job was queued twice, or taken by
+    an earlier entry.
     """
+    foreign = foreign or ForeignData()
     key = Queue(queue, connection=client).key
+    own_list, own_turns = OwnKeys(client, {key: "list"}, foreign=foreign), OwnKeys(client, TURN_TYPES, foreign=foreign)
     while True:
-        entry = with_right_types(client, {key: "list"}, lambda: _first(client, key, timeout_s=timeout_s))
+        entry = own_list.attempt(lambda: _first(client, key, timeout_s=timeout_s))
         if queue == ANSWER_QUEUE:
             # Also where no entry came: the list may have lost what the order has.
-            taken = _take_answer(client, entry or b"", process=process)
+            taken = _take_answer(client, entry or b"", process=process, own=own_turns)
         else:
             taken = None if entry is None else _take_entry(client, entry)
         if taken is not None:
@@ -195,11 +197,10 @@ def take(
             return None
 
 
-def _take_answer(client: "redis.Redis", entry: bytes, *, process: str) -> tuple[bytes, bytes] | None:
+def _take_answer(client: "redis.Redis", entry: bytes, *, process: str, own: OwnKeys) -> tuple[bytes, bytes] | None:
     """Id and record of the decision whose turn it is; None: nothing waits."""
     given = [MAX_BYTES, Job.redis_job_namespace_prefix, entry, process, MAX_PASSED]
-    keys = {ORDER_KEY: "zset", TURNS_KEY: "hash", RUNS_KEY: "hash"}
-    taken: Any = with_right_types(client, keys, lambda: client.eval(_TAKE_ANSWER, len(keys), *keys, *given))
+    taken: Any = own.attempt(lambda: client.eval(_TAKE_ANSWER, len(TURN_TYPES), *TURN_TYPES, *given))
     return taken and (taken[0], taken[1])
 
 
@@ -207,30 +208,6 @@ def _take_entry(client: "redis.Redis", entry: bytes) -> tuple[bytes, bytes] | No
     """The entry and its record; None: its record is gone. Strange ids are removed too: the key is made of raw bytes."""
     data: Any = client.eval(_TAKE, 1, Job.redis_job_namespace_prefix.encode() + entry, MAX_BYTES)
     return None if data is None else (entry, data)
-
-
-def with_right_types(client: "redis.Redis", types: Mapping[str, str], work: Callable[[], Reply]) -> Reply:
-    """Do this; where a key has another type than it should have, delete it and do it again. Raises RedisError."""
-    try:
-        return work()
-    except ResponseError:
-        if not delete_other_types(client, types):
-            raise
-        return work()
-
-
-def delete_other_types(client: "redis.Redis", types: Mapping[str, str]) -> list[str]:
-    """The keys of another type than they should have, which are deleted now: somebody else wrote them."""
-    with client.pipeline(transaction=False) as pipeline:
-        for key in types:
-            pipeline.type(key)
-        found = dict(zip(types, pipeline.execute(), strict=True))
-    others = [key for key, kind in found.items() if kind.decode() not in ("none", types[key])]
-    if others:
-        client.unlink(*others)
-        facts = {"action": "redis_type", "keys": ", ".join(others)}
-        log.error("keys in Redis had another type and were deleted; who else writes to this Redis?", extra=facts)
-    return others
 
 
 def _first(client: "redis.Redis", key: str, *, timeout_s: int | None) -> bytes | None:

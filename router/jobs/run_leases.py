@@ -18,7 +18,8 @@ from typing import Any, Final
 
 import redis
 
-from ragbandit.router.jobs.records import RUNS_KEY, delete_other_types
+from ragbandit.router.jobs.foreign_data import ForeignData, OwnKeys
+from ragbandit.router.jobs.records import RUNS_KEY
 from ragbandit.router.types import DecisionId
 
 __all__ = ["LOOK_S", "PROCESS_S", "RunLeases", "WorkerProcess", "this_process"]
@@ -101,28 +102,34 @@ def _pid_space() -> str:
 class RunLeases:
     """The leases of one process. Every method raises RedisError if Redis cannot be reached."""
 
-    def __init__(self, client: "redis.Redis", *, process: WorkerProcess | None = None) -> None:
+    def __init__(self, client: "redis.Redis", *, foreign: ForeignData, process: WorkerProcess | None = None) -> None:
         self._client = client
+        self._foreign = foreign
+        self._own = OwnKeys(client, {RUNS_KEY: "hash"}, foreign=foreign)
         self.process = process or this_process()
         #: suspects of the last look: they are lost if the next one suspects them too
         self._suspects: set[tuple[str, str]] = set()
 
     def renew(self, ids: Collection[DecisionId]) -> None:
         """This process lives and runs these."""
-        with self._client.pipeline(transaction=False) as pipeline:
-            pipeline.set(_alive_key(self.process.key), 1, ex=PROCESS_S)
-            if ids:
-                pipeline.hset(RUNS_KEY, mapping=dict.fromkeys(ids, self.process.key))
-            pipeline.execute()
+
+        def work() -> None:
+            with self._client.pipeline(transaction=False) as pipeline:
+                pipeline.set(_alive_key(self.process.key), 1, ex=PROCESS_S)
+                if ids:
+                    pipeline.hset(RUNS_KEY, mapping=dict.fromkeys(ids, self.process.key))
+                pipeline.execute()
+
+        self._own.attempt(work)
 
     def drop(self, ids: Collection[DecisionId]) -> None:
         """This process does not run these. Leases of others stay."""
         if ids:
-            self._client.eval(_DROP, 1, RUNS_KEY, self.process.key, *ids)
+            self._own.attempt(lambda: self._client.eval(_DROP, 1, RUNS_KEY, self.process.key, *ids))
 
     def runs_elsewhere(self, decision_id: DecisionId) -> bool:
         """True if a process other than this one holds the lease and may live."""
-        raw: Any = self._client.hget(RUNS_KEY, decision_id)
+        raw: Any = self._own.attempt(lambda: self._client.hget(RUNS_KEY, decision_id))
         key = "" if raw is None else raw.decode(errors="replace")
         if key in ("", self.process.key):
             return False
@@ -132,11 +139,11 @@ class RunLeases:
 
     def lost(self, *, held: Collection[DecisionId]) -> dict[DecisionId, str]:
         """Decisions whose process is dead -> the key in their lease. held: what this process has in hand."""
-        delete_other_types(self._client, {RUNS_KEY: "hash"})
-        fields = dict(islice(self._client.hscan_iter(RUNS_KEY, count=1000), MAX_RUNS))
+        fields = self._own.attempt(lambda: dict(islice(self._client.hscan_iter(RUNS_KEY, count=1000), MAX_RUNS)))
         strange = [name for name, key in fields.items() if not (_is_text(name) and _is_text(key))]
         if strange:
             self._client.hdel(RUNS_KEY, *strange)
+            self._foreign.add("claims", f"{len(strange)} leases are not UTF-8")
         leases = {name.decode(): key.decode() for name, key in fields.items() if name not in strange}
         dead: dict[str, bool | None] = {}
         for key in set(leases.values()):

@@ -1,6 +1,7 @@
 """The workers in Redis: who is registered, on which queue, and how many jobs all of them have done.
 
 Registrations are RQ's. The counts are ours, one hash of bounded size; when Redis forgets, they begin at 0 again.
+What is neither RQ's nor ours is left out, and counted as foreign.
 """
 
 from collections.abc import Mapping
@@ -8,6 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from redis.exceptions import ResponseError
+
+from ragbandit.router.jobs.foreign_data import ForeignData, is_foreign
 from ragbandit.router.jobs.records import ANSWER_QUEUE, JUDGE_QUEUE, LEARN_QUEUE
 
 if TYPE_CHECKING:
@@ -20,8 +24,12 @@ MOST_WORKERS: Final = 500
 _REGISTERED: Final = "rq:workers"
 _FIELDS: Final = ("queues", "state", "hostname", "pid", "last_heartbeat")
 _NAMES: Final = {ANSWER_QUEUE: "answer", JUDGE_QUEUE: "judge", LEARN_QUEUE: "learn"}
+_WORKER: Final = "rq:worker:"
+#: longest text of a registration that is shown, characters
+_MAX_SHOWN: Final = 200
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
+_COUNTED: Final = ("done", "failed", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,52 +57,79 @@ class QueueWork:
 
 
 def count_job(client: "redis.Redis", queue: str, *, seconds: float, failed: bool, worker_key: str) -> None:
-    """A worker has done a job of this RQ queue, and is idle."""
+    """A worker has done a job of this RQ queue, and is idle. Counts that somebody else has changed begin anew."""
     name = _NAMES.get(queue, "other")
     with client.pipeline(transaction=False) as pipeline:
-        pipeline.hincrby(_WORK_KEY, f"{name}:{'failed' if failed else 'done'}", 1)
-        pipeline.hincrbyfloat(_WORK_KEY, f"{name}:seconds", seconds)
         pipeline.hset(worker_key, "state", "idle")
-        pipeline.execute()
+        _add_counts(pipeline, name, seconds=seconds, failed=failed)
+        _, *counted = pipeline.execute(raise_on_error=False)
+        refused = [reply for reply in counted if isinstance(reply, ResponseError)]
+        for error in refused:
+            if not is_foreign(error):
+                raise error
+        if refused:
+            pipeline.delete(_WORK_KEY)
+            _add_counts(pipeline, name, seconds=seconds, failed=failed)
+            pipeline.execute()
 
 
-def work_of(client: "redis.Redis") -> dict[str, QueueWork]:
-    """Queue -> what its workers have done."""
-    found: Any = client.hgetall(_WORK_KEY)
-    row = {_text(name): float(value) for name, value in found.items()}
+def _add_counts(pipeline: Any, name: str, *, seconds: float, failed: bool) -> None:
+    pipeline.hincrby(_WORK_KEY, f"{name}:{'failed' if failed else 'done'}", 1)
+    pipeline.hincrbyfloat(_WORK_KEY, f"{name}:seconds", seconds)
+
+
+def work_of(client: "redis.Redis", *, foreign: ForeignData) -> dict[str, QueueWork]:
+    """Queue -> what its workers have done; what is not a count is 0."""
+    names = [(name, counted) for name in _NAMES.values() for counted in _COUNTED]
+    try:
+        values: Any = client.hmget(_WORK_KEY, [f"{name}:{counted}" for name, counted in names])
+    except ResponseError as error:
+        foreign.add_error("counters", error)
+        values = [None] * len(names)
+    row = {key: foreign.number("counters", value) for key, value in zip(names, values, strict=True)}
     return {
-        name: QueueWork(
-            done=int(row.get(f"{name}:done", 0)),
-            failed=int(row.get(f"{name}:failed", 0)),
-            seconds=row.get(f"{name}:seconds", 0.0),
-        )
+        name: QueueWork(done=int(row[name, "done"]), failed=int(row[name, "failed"]), seconds=row[name, "seconds"])
         for name in _NAMES.values()
     }
 
 
-def workers_of(client: "redis.Redis") -> list[WorkerState]:
+def workers_of(client: "redis.Redis", *, foreign: ForeignData) -> list[WorkerState]:
     """The registered workers, by queue and name; those that were forgotten by Redis are left out."""
-    found: Any = client.sscan_iter(_REGISTERED, count=MOST_WORKERS)
-    keys: list[str] = []
-    for key in found:
-        keys.append(_text(key))
-        if len(keys) == MOST_WORKERS:
-            break
+    keys = _registered(client, foreign=foreign)
     with client.pipeline(transaction=False) as pipeline:
         for key in keys:
             pipeline.hmget(key, list(_FIELDS))
-        replies = pipeline.execute() if keys else []
-    made = [
-        _worker(key, dict(zip(_FIELDS, map(_text, reply), strict=True)))
-        for key, reply in zip(keys, replies, strict=True)
-        if any(value is not None for value in reply)
-    ]
-    return sorted(made, key=lambda one: (one.queue, one.name))
+        replies = pipeline.execute(raise_on_error=False) if keys else []
+    registered = []
+    for key, reply in zip(keys, replies, strict=True):
+        if isinstance(reply, Exception):
+            foreign.add_error("workers", reply)
+        elif any(value is not None for value in reply):
+            registered.append(_worker(key, dict(zip(_FIELDS, map(_text, reply), strict=True))))
+    return sorted(registered, key=lambda one: (one.queue, one.name))
+
+
+def _registered(client: "redis.Redis", *, foreign: ForeignData) -> list[str]:
+    """Keys of the registrations, MOST_WORKERS at most."""
+    keys: list[str] = []
+    try:
+        members: Any = client.sscan_iter(_REGISTERED, count=MOST_WORKERS)
+        for member in members:
+            key = _text(member)
+            if key.startswith(_WORKER) and key.encode() == member:
+                keys.append(key)
+            else:
+                foreign.add("workers", f"{member[:40]!r} is not a worker")
+            if len(keys) == MOST_WORKERS:
+                break
+    except ResponseError as error:
+        foreign.add_error("workers", error)
+    return keys
 
 
 def _worker(key: str, row: Mapping[str, str]) -> WorkerState:
     return WorkerState(
-        name=key.removeprefix("rq:worker:"),
+        name=key.removeprefix(_WORKER),
         queue=_NAMES.get(row["queues"], "other"),
         state=row["state"] or "unknown",
         host=row["hostname"],
@@ -106,11 +141,11 @@ def _worker(key: str, row: Mapping[str, str]) -> WorkerState:
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return (value.decode(errors="replace") if isinstance(value, bytes) else str(value))[:_MAX_SHOWN]
 
 
 def _time(text: str) -> float | None:
     try:
         return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError, OSError):  # no time, or one that no clock shows
         return None

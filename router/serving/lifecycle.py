@@ -10,7 +10,7 @@ from typing import Self
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import FORMER_FLOOR, Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import ConfigError, Conflict, RagBanditError
+from ragbandit.router.errors import ConfigError, Conflict, NotReady, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
@@ -23,7 +23,7 @@ from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
 from ragbandit.router.serving.conversations.queries import ConversationQueries
-from ragbandit.router.serving.health.readiness import LEARNER, Readiness, TrialWrites, learner_check
+from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.pending_answers import PendingAnswers
 from ragbandit.router.serving.polling import PollingThread
 from ragbandit.router.serving.service import RouteService, Serving
@@ -116,7 +116,7 @@ class RouterLifecycle:
         self.readiness = Readiness(
             {
                 "database": TrialWrites(database).write,
-                "redis": lambda: self.jobs.ping(),
+                REDIS: self._check_redis,
                 LEARNER: learner_check(lambda: self.jobs, label=label),
             },
             alive=self.service.alive,
@@ -269,6 +269,22 @@ class RouterLifecycle:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def redis_fault(self) -> str | None:
+        """What this process cannot do with Redis, or met there that is not ours; None: nothing."""
+        faults = (self.listener_fault(), self._notifier.fault(), self.jobs.outage.foreign.recent())
+        return "; ".join(fault for fault in faults if fault) or None
+
+    def listener_fault(self) -> str | None:
+        """Why notifications do not arrive in this process now; None: they do, or it has not started."""
+        return None if self._listener is None else self._listener.fault()
+
+    def _check_redis(self) -> None:
+        """Raises QueueError, NotReady."""
+        self.jobs.ping()
+        fault = self.redis_fault()
+        if fault is not None:
+            raise NotReady(fault)
 
     def _handle_notification(self, notification: str) -> None:
         kind, _, key = notification.partition(":")

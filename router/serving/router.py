@@ -25,6 +25,7 @@ from ragbandit.router.rollouts.evaluator import Evaluator, Look
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.batching.admission import QueueState
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.health.readiness import OK
 from ragbandit.router.serving.lifecycle import RouterLifecycle
 from ragbandit.router.serving.overview import earned
 from ragbandit.router.serving.setup.bootstrap import make_learner
@@ -377,6 +378,7 @@ class Router(RouterLifecycle):
             workers=self._asked_of_redis(self.jobs.workers),
             work=self._asked_of_redis(self.jobs.work),
             jobs_refused=self._asked_of_redis(self.jobs.refused),
+            redis="Redis cannot be reached" if self.jobs.outage.lasts else self.redis_fault() or OK,
         )
 
     def waiting(self) -> int:

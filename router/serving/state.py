@@ -60,6 +60,8 @@ class RouterState:
     work: Mapping[str, QueueWork] | None
     #: what workers found in the queues that is none of our jobs; None if Redis cannot be reached
     jobs_refused: int | None
+    #: "ok", or what this process cannot do with Redis, or met there that is not ours; as the part of /ready
+    redis: str
 
 
 def percentiles(lags_s: Sequence[float]) -> LagPercentiles:

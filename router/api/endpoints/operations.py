@@ -14,7 +14,7 @@ from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.reply_types import HealthReply, ReadyReply
 from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, status_json
 from ragbandit.router.errors import NotReady, StoreError
-from ragbandit.router.serving.health.readiness import LEARNER
+from ragbandit.router.serving.health.readiness import LEARNER, REDIS
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 
@@ -23,7 +23,7 @@ __all__ = ["OPERATIONS", "add_operations", "state_of"]
 #: tag of these endpoints in /docs
 OPERATIONS = "Operations"
 #: parts without which requests are served: answers and learning are late
-DELAYED: Final = frozenset({"redis", "policy", LEARNER})
+DELAYED: Final = frozenset({REDIS, "policy", LEARNER})
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
 
@@ -53,9 +53,10 @@ def add_operations(app: FastAPI) -> None:
 
         The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
         Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
-        answers and learning are late. While the policy is being learned again from its ledger a part `policy` says so;
-        the service is ready, another policy decides meanwhile. While a learner cannot use its store (a full disk) a
-        part `learner` says so: feedback is stored and learned later.
+        answers and learning are late. `redis` also names a listener that hears nothing, notifications that fail, and
+        data of somebody else that was met in Redis within a minute, and ignored. While the policy is being learned
+        again from its ledger a part `policy` says so; the service is ready, another policy decides meanwhile. While a
+        learner cannot use its store (a full disk) a part `learner` says so: feedback is stored and learned later.
         """
         readiness = router_of(request).readiness
         futures, seconds = readiness.ask()

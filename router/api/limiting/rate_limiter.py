@@ -18,10 +18,11 @@ from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.api.limiting.windows import Allowance, Window, rate_of
 from ragbandit.router.errors import TooManyRequests
+from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.types import Caller
 
 __all__ = ["RateLimited", "RateLimiter"]
@@ -68,14 +69,19 @@ class _Bucket:
 
 
 class RateLimiter:
-    """The limiter of one process, on one event loop. rates: as the setting `server.rate_limits`."""
+    """The limiter of one process, on one event loop.
 
-    def __init__(self, redis_url: str, *, rates: Mapping[str, str]) -> None:
+    rates: as the setting `server.rate_limits`. foreign: counts what is in Redis and is no count of ours; such a count
+    begins anew.
+    """
+
+    def __init__(self, redis_url: str, *, rates: Mapping[str, str], foreign: ForeignData | None = None) -> None:
         scheme, _, rest = redis_url.partition("://")
         url = f"async+{'redis+unix' if scheme == 'unix' else scheme}://{rest}"
         given = {"socket_timeout": WAIT_S, "socket_connect_timeout": WAIT_S, "retry": Retry(NoBackoff(), 1)}
         self._redis = RedisStorage(url, implementation="redispy", key_prefix=_PREFIX, **given)  # type: ignore[arg-type] # redis-py's
         self._memory = MemoryStorage()
+        self._foreign = foreign or ForeignData()
         self._rates = rates
         self._buckets: dict[str, _Bucket] = {}
         self._lost_at: float | None = None
@@ -123,11 +129,19 @@ class RateLimiter:
             self._look(time.monotonic())
         else:
             try:
-                return await self._redis.incr(key, expiry_s, amount)
+                return await self._added(key, amount, expiry_s=expiry_s)
             except _FAILURES as error:
                 self._lose(error)
         self.in_memory += 1
         return await self._memory.incr(key, expiry_s, amount)
+
+    async def _added(self, key: str, amount: int, *, expiry_s: int) -> int:
+        try:
+            return await self._redis.incr(key, expiry_s, amount)
+        except ResponseError as error:
+            self._foreign.add_error("rates", error)
+        await self._redis.clear(key)
+        return await self._redis.incr(key, expiry_s, amount)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -146,12 +160,23 @@ class RateLimiter:
     async def _refill(self, bucket: _Bucket, *, name: str) -> None:
         if not self.is_lost:
             try:
-                await self._ask(self._redis, bucket, name=name)
+                await self._ask_redis(bucket, name=name)
                 return
             except _FAILURES as error:
                 self._lose(error)
                 self.in_memory += 1
         await self._ask(self._memory, bucket, name=name)
+
+    async def _ask_redis(self, bucket: _Bucket, *, name: str) -> None:
+        try:
+            await self._ask(self._redis, bucket, name=name)
+            return
+        except ValueError as error:
+            self._foreign.add("rates", str(error))
+        except ResponseError as error:
+            self._foreign.add_error("rates", error)
+        await self._redis.clear_sliding_window(bucket.item.key_for(name), bucket.item.get_expiry())
+        await self._ask(self._redis, bucket, name=name)
 
     async def _ask(self, storage: RedisStorage | MemoryStorage, bucket: _Bucket, *, name: str) -> None:
         item, counter = bucket.item, SlidingWindowCounterRateLimiter(storage)

@@ -132,6 +132,7 @@ class _ProcessCollector(Collector):
         yield from _feature_cache(self._router.encoder)
         yield from _context(self._router.service.context_counts)
         yield from _rewrites(self._router.conversations)
+        yield from _redis(self._router)
         waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
         wait = GaugeMetricFamily(
             "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
@@ -158,6 +159,23 @@ class _ProcessCollector(Collector):
         wait.add_metric(["http"], self._read_delay.last_s)
         refused.add_metric(["http", "wait"], self._read_delay.refused)
         yield from (waiting, wait, refused, dropped)
+
+
+def _redis(router: Router) -> Iterator[Metric]:
+    """Whether notifications arrive, and what is in Redis and not ours."""
+    yield GaugeMetricFamily(
+        "ragbandit_listener_up",
+        "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late.",
+        value=float(router.listener_fault() is None),
+    )
+    foreign = CounterMetricFamily(
+        "ragbandit_redis_foreign",
+        "Data in Redis that this process met, did not write, and ignored, by where it was.",
+        labels=["part"],
+    )
+    for part, count in sorted(router.jobs.outage.foreign.counts().items()):
+        foreign.add_metric([part], count)
+    yield foreign
 
 
 def _context(counts: ContextCounts) -> Iterator[Metric]:

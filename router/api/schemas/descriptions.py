@@ -159,6 +159,7 @@ REPLY_FIELDS: Mapping[str, str] = MappingProxyType(
         "algorithm": "Name of the policy (setting `policy.name`).",
         "faults": "Decisions by the fallback arm since the start.",
         "forced": "Questions since the start for which no arm was healthy, so that all were offered.",
+        "redis": "`ok`, or what this process cannot do with Redis, or met there that is not ours; as in /ready.",
         "object": "Kind of object.",
         "Choice.message": "The answer.",
         "created": "When it was made, seconds since 1970.",

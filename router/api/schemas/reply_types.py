@@ -381,3 +381,4 @@ class StatusReply(LedgerReply):
     faults: int
     forced: int
     feedback_to_policy_ms: LagReply
+    redis: str

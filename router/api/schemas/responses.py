@@ -126,6 +126,7 @@ def status_json(state: RouterState) -> StatusReply:
         "faults": state.faults,
         "forced": state.fail_opens,
         "feedback_to_policy_ms": cast(LagReply, _fields(state.feedback_to_policy_ms)),
+        "redis": state.redis,
     }
 
 

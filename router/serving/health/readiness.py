@@ -17,10 +17,12 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
 from ragbandit.router.types import PolicyLabel
 
-__all__ = ["LEARNER", "OK", "Readiness", "TrialWrites", "learner_check"]
+__all__ = ["LEARNER", "OK", "REDIS", "Readiness", "TrialWrites", "learner_check"]
 
 #: what a part that works says
 OK = "ok"
+#: the part whose check also says what stands in the way of notifications
+REDIS = "redis"
 #: the part that is named only while a learner says that it cannot learn
 LEARNER = "learner"
 #: a result is given again for that long, seconds

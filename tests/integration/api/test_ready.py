@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import event, func, select
 
 from ragbandit.router.errors import StoreError
+from ragbandit.router.jobs.listener import CHANNEL
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.serving.health import readiness
 from ragbandit.router.storage.sql.tables import leases
-from tests.support.servers.http_service import QUESTION, routed
+from tests.support.servers.http_service import QUESTION, Service, routed
 
 
 @pytest.fixture
@@ -97,6 +99,60 @@ def test_a_swallowed_pool(serve, proxied_url, proxy):
     began = time.monotonic()
     assert "no reply" in until(service, 503, within_s=5)
     until(service, 200, within_s=began + 10 - time.monotonic())
+
+
+@pytest.fixture
+def with_redis(settings, impatient, redis_client, redis_server):
+    """A service on the real Redis of the session, which is empty."""
+    made = Service(settings(redis_url=redis_server), jobs=RedisJobs(connect(redis_server)))
+    redis_until(made, "ok")
+    yield made
+    made.close()
+    made.jobs.close()
+
+
+def redis_state(service) -> str:
+    """What /ready says of Redis; it stays 200."""
+    response = service.http.get("/ready")
+    assert response.status_code == 200
+    return response.json()["parts"]["redis"]
+
+
+def redis_until(service, words: str) -> None:
+    """Until /ready has these words of Redis."""
+    give_up = time.monotonic() + 20
+    while words not in redis_state(service):
+        assert time.monotonic() < give_up, redis_state(service)
+        time.sleep(0.05)
+
+
+def test_data_of_somebody_else_in_redis(with_redis, redis_client, monkeypatch):
+    """What is not ours is named by /ready, /v1/status and the metrics for a while, and none of them fails."""
+    service = with_redis
+    redis_client.hset("ragbandit:work", "answer:done", b"\xff")
+    redis_client.rpush("ragbandit:refused-jobs", b"\xff")
+    redis_client.set("rq:workers", b"\xff")
+    give_up = time.monotonic() + 20
+    while redis_client.publish(CHANNEL, b"\xff\xfe") != 1:
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+    redis_until(service, "notifications")
+    status = service.http.get("/v1/status")
+    assert (status.status_code, service.http.get("/ui/queues").status_code) == (200, 200)
+    assert "counters" in status.json()["redis"]
+    metrics = service.http.get("/metrics").text
+    assert 'ragbandit_redis_foreign_total{part="notifications"} 1.0' in metrics
+    assert "ragbandit_listener_up 1.0" in metrics
+    redis_until(service, "workers")
+    monkeypatch.setattr("ragbandit.router.jobs.foreign_data.RECENT_S", 0.0)
+    redis_until(service, "ok")
+
+
+def test_a_listener_that_has_ended(with_redis):
+    """/ready and the metrics tell of it; the service stays ready, since polling finds the same."""
+    with_redis.router._listener.close()
+    redis_until(with_redis, "the listener has ended")
+    assert "ragbandit_listener_up 0.0" in with_redis.http.get("/metrics").text
 
 
 def test_one_write_for_all(service, http):

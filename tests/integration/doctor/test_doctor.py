@@ -1,5 +1,6 @@
 """`ragbandit doctor` finds what is wrong with a real database, a real Redis and this host, and says what to do."""
 
+import contextlib
 import json
 import socket
 import time
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from ragbandit.router.doctor import files
 from ragbandit.router.doctor.checks import CHECKS, examine
 from ragbandit.router.doctor.findings import Installation, run_checks
+from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.presence import Presence, card_of, present, say
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -50,9 +52,39 @@ def hosts(client, *changes, **common):
 def test_a_whole_installation_is_fine(doctor, redis_client):
     """With the processes there and nothing waiting every check is ok."""
     hosts(redis_client, {})
-    found = doctor()
+    with listening(redis_client), listening(redis_client):
+        found = doctor()
     assert {name: told for name, told in found.items() if told[0] != "ok" and name != "permissions"} == {}
     assert len(found) >= len(CHECKS)
+
+
+@contextlib.contextmanager
+def listening(client):
+    """A subscription, as each process has one."""
+    with client.pubsub() as subscription:
+        subscription.subscribe(CHANNEL)
+        assert subscription.get_message(timeout=5.0)["type"] == "subscribe"
+        yield
+
+
+def test_a_process_that_does_not_listen(doctor, redis_client):
+    """Fewer subscriptions than processes that need one are a warning; a learner needs none."""
+    hosts(redis_client, {}, {"queues": ("learn",)})
+    with listening(redis_client):
+        level, told = doctor("listeners")["listeners"]
+        assert level == "warning"
+        assert "1 listen, of 2" in told
+        with listening(redis_client):
+            assert doctor("listeners")["listeners"][0] == "ok"
+
+
+def test_data_of_somebody_else_in_redis(doctor, redis_client):
+    """What stands in our keys and is not ours is a warning, and no check fails over it."""
+    redis_client.set("rq:queue:ragbandit-answer", b"\xff")
+    redis_client.hset("ragbandit:work", "answer:done", b"\xff")
+    level, told = doctor("queues")["queues"]
+    assert level == "warning"
+    assert "counters, queues" in told
 
 
 def test_redis_that_is_down_is_told_once(settings, tmp_path):

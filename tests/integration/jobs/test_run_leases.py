@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.jobs.records import RUNS_KEY, take
 from ragbandit.router.jobs.run_leases import PROCESS_S, RunLeases, WorkerProcess, this_process
@@ -34,6 +35,10 @@ def sleeper():
     process.stdout.close()
 
 
+def leases_of(client, **given):
+    return RunLeases(client, foreign=ForeignData(), **given)
+
+
 def elsewhere(**changes):
     """A process of another host."""
     return replace(this_process(), host="other", pid_space="another", **changes)
@@ -45,7 +50,7 @@ def lost(leases, *, held=()):
 
 def test_a_lease_names_its_process(redis_client):
     """A lease holds host, process id, start and pid space, and says so back."""
-    RunLeases(redis_client).renew(["d1"])
+    leases_of(redis_client).renew(["d1"])
     key = redis_client.hget(RUNS_KEY, "d1").decode()
     assert WorkerProcess.from_key(key) == this_process()
     assert this_process().pid == os.getpid()
@@ -56,8 +61,8 @@ def test_a_lease_names_its_process(redis_client):
 def test_a_killed_process_of_this_host_is_dead_at_once(redis_client, sleeper):
     """The first look after its death finds what it ran, reaped or not, though its key is still there."""
     process, named = sleeper
-    RunLeases(redis_client, process=named).renew(["d1", "d2"])
-    leases = RunLeases(redis_client)
+    leases_of(redis_client, process=named).renew(["d1", "d2"])
+    leases = leases_of(redis_client)
     assert lost(leases) == set()
     assert leases.runs_elsewhere("d1")
     process.kill()
@@ -70,24 +75,24 @@ def test_a_killed_process_of_this_host_is_dead_at_once(redis_client, sleeper):
 def test_a_process_of_this_host_lives_while_its_kernel_says_so(redis_client, sleeper):
     """A process that is too busy to renew its key keeps what it runs: its kernel knows that it lives."""
     _, named = sleeper
-    RunLeases(redis_client, process=named).renew(["d1"])
+    leases_of(redis_client, process=named).renew(["d1"])
     redis_client.delete(f"ragbandit:alive:{named.key}")
-    leases = RunLeases(redis_client)
+    leases = leases_of(redis_client)
     assert [lost(leases) for _ in range(3)] == [set()] * 3
 
 
 @linux
 def test_a_process_id_that_is_used_again_is_another_process(redis_client):
     """A process with the id of a dead one, begun at another time, does not keep its leases alive."""
-    RunLeases(redis_client, process=replace(this_process(), started="1")).renew(["d1"])
-    assert lost(RunLeases(redis_client)) == {"d1"}
+    leases_of(redis_client, process=replace(this_process(), started="1")).renew(["d1"])
+    assert lost(leases_of(redis_client)) == {"d1"}
 
 
 def test_a_process_of_another_host_is_dead_after_two_looks(redis_client):
     """A process of another host that has not renewed its key is suspected at one look and dead at the next."""
-    theirs = RunLeases(redis_client, process=elsewhere())
+    theirs = leases_of(redis_client, process=elsewhere())
     theirs.renew(["d1"])
-    leases = RunLeases(redis_client)
+    leases = leases_of(redis_client)
     assert [lost(leases), lost(leases)] == [set(), set()]
     redis_client.delete(f"ragbandit:alive:{elsewhere().key}")
     assert lost(leases) == set()
@@ -99,15 +104,15 @@ def test_a_process_of_another_host_is_dead_after_two_looks(redis_client):
 
 def test_a_lease_that_nobody_holds(redis_client):
     """A lease in this process's name that no thread has in hand is lost after two looks; what is in hand never is."""
-    leases = RunLeases(redis_client)
+    leases = leases_of(redis_client)
     leases.renew(["d1", "d2"])
     assert [lost(leases, held=["d2"]), lost(leases, held=["d2"])] == [set(), {"d1"}]
 
 
 def test_what_is_lost_is_queued_in_front(jobs, redis_client):
     """Decisions of a dead process are queued once, in front, by whichever process looks first; other leases stay."""
-    RunLeases(redis_client, process=elsewhere()).renew(["d1", "d2"])
-    RunLeases(redis_client).renew(["mine"])
+    leases_of(redis_client, process=elsewhere()).renew(["d1", "d2"])
+    leases_of(redis_client).renew(["mine"])
     jobs.enqueue_answer("waits", tenant="a", timeout_s=5.0)
     redis_client.delete(f"ragbandit:alive:{elsewhere().key}")
     others = RedisJobs(redis_client)
@@ -123,7 +128,7 @@ def test_what_is_lost_is_queued_in_front(jobs, redis_client):
 def test_a_full_queue_takes_what_was_lost(redis_client):
     """A decision that a dead process ran had its place: it is queued though the queue is full by now."""
     jobs = RedisJobs(redis_client, max_queued=1)
-    RunLeases(redis_client, process=replace(elsewhere(), pid=7)).renew(["d1"])
+    leases_of(redis_client, process=replace(elsewhere(), pid=7)).renew(["d1"])
     redis_client.delete(*redis_client.keys("ragbandit:alive:*"))
     jobs.enqueue_answer("waits", tenant="a", timeout_s=5.0)
     for _ in range(2):
@@ -146,8 +151,8 @@ def test_strange_leases(jobs, redis_client):
 
 def test_leases_of_others_stay(redis_client):
     """A process drops its own leases alone."""
-    RunLeases(redis_client, process=elsewhere()).renew(["d1"])
-    leases = RunLeases(redis_client)
+    leases_of(redis_client, process=elsewhere()).renew(["d1"])
+    leases = leases_of(redis_client)
     leases.renew(["d2"])
     leases.drop(["d1", "d2"])
     assert redis_client.hkeys(RUNS_KEY) == [b"d1"]

@@ -147,3 +147,18 @@ def test_the_next_worker_forgets_those_that_died(redis_client, run):
     run(ANSWER_QUEUE)
     assert redis_client.smembers("rq:workers") == set()
     assert redis_client.smembers(f"rq:workers:{ANSWER_QUEUE}") == set()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda client: client.sadd(f"rq:workers:{ANSWER_QUEUE}", b"\xff"),
+        lambda client: client.set("rq:workers", "x"),
+        lambda client: client.set(f"rq:workers:{ANSWER_QUEUE}", "x"),
+    ],
+)
+def test_registrations_that_rq_cannot_read(jobs, redis_client, run, write):
+    """RQ's sets of workers, with bytes or of a type that RQ's own worker does not outlive, are made anew."""
+    write(redis_client)
+    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
+    assert run(ANSWER_QUEUE) == [(ANSWER_JOB, "d1")]

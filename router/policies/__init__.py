@@ -4,7 +4,7 @@ Classes are imported when they are asked for, since some need heavy packages.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -56,6 +56,8 @@ POLICIES: dict[str, str] = {
 CONSERVATIVE: Final = "conservative"
 
 GROUP: Final = "ragbandit.policies"
+#: of a policy; its class has them before it is made
+_METHODS: Final = ("pmf", "learn", "state", "restore")
 #: longest name that a ledger and a snapshot can record
 MAX_NAME: Final = 40
 
@@ -79,6 +81,9 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     missing or out of range.
     """
     kind = _class_of(name)
+    if is_class_path(name):
+        # The name and the params may come from a database or a backup: nothing but a policy is called with them.
+        _check_has(kind, _METHODS, name=name)
     try:
         policy = kind(**params)
     except RagBanditError:
@@ -186,7 +191,12 @@ def _checked(policy: Any, *, name: str) -> Policy:
             field="policy.name",
             remedy=f"offer the class under a shorter name, by an entry point of the group {GROUP!r}",
         )
-    wanted = ("needs", "deterministic", "params", "arms_named", "seen", "pmf", "learn", "state", "restore")
+    _check_has(policy, ("needs", "deterministic", "params", "arms_named", "seen", *_METHODS), name=name)
+    policy.algorithm = name
+    return policy  # type: ignore[no-any-return] # checked above
+
+
+def _check_has(policy: Any, wanted: Iterable[str], *, name: str) -> None:
     missing = [each for each in wanted if not hasattr(policy, each)]
     if missing:
         raise ConfigError(
@@ -194,5 +204,3 @@ def _checked(policy: Any, *, name: str) -> Policy:
             field="policy.name",
             remedy="follow ragbandit.router.policies.base.Policy; ragbandit.router.policies.testing checks all of it",
         )
-    policy.algorithm = name
-    return policy  # type: ignore[no-any-return] # checked above

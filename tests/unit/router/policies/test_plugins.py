@@ -17,6 +17,8 @@ class Even(Uniform):
 class Whole:
     def __init__(self, *, rate=1):
         self.rate = rate
+
+    pmf = learn = state = restore = None
 """
 
 
@@ -97,6 +99,15 @@ def test_a_class_that_is_no_policy_is_refused(even):
     assert "has no needs, deterministic" in refused("even_policies:Whole").message
     error = refused("even_policies:Whole", speed=1)
     assert (error.field, "speed" in error.message) == ("policy.params", True)
+
+
+def test_a_class_without_the_methods_of_a_policy_is_not_called(tmp_path):
+    """The name and the params may come from a database or a backup: they run no program and write no file."""
+    file = tmp_path / "created"
+    error = refused("subprocess:Popen", args=["touch", str(file)])
+    assert "has no pmf, learn, state, restore" in error.message
+    refused("logging:FileHandler", filename=str(file))
+    assert not file.exists()
 
 
 def test_a_name_that_cannot_be_recorded_is_refused(install):  # noqa: F811 - the fixture

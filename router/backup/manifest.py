@@ -1,35 +1,63 @@
-"""Manifest: what a backup holds. It is written last: a folder without it is no backup, whatever else lies there."""
+"""Manifest: what a backup holds. It is written last: a folder without it is no backup, whatever else lies there.
+
+Its own sha256 finds damage, not forgery: anybody can make it anew. Whoever reads a manifest gets names of files that
+lie below the known folders, and nothing else is taken for true that a forger could use against the reader's machine.
+"""
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from itertools import accumulate
+from typing import Annotated, Any, Final
 
-from ragbandit.router.backup.places import Place, Progress, sha256_of
+from pydantic import Field, TypeAdapter
+
+from ragbandit.router.backup.places import Place, Progress, plain_parts, sha256_of
 from ragbandit.router.errors import InvalidInput, NotFound, StoreError
 from ragbandit.router.storage.rows.conversion import canonical
 
-__all__ = ["CONFIG_FILE", "DATABASE_FILE", "MANIFEST_FILE", "BackupFile", "Manifest", "check_files", "read_manifest"]
+__all__ = [
+    "CONFIG_FILE",
+    "DATABASE_FILE",
+    "INDEXES",
+    "MANIFEST_FILE",
+    "BackupFile",
+    "Manifest",
+    "check_files",
+    "read_manifest",
+]
 
 MANIFEST_FILE: Final = "manifest.json"
 #: a SQLite file, of whatever database it was taken
 DATABASE_FILE: Final = "database.sqlite"
 #: the settings that were in force, without secrets
 CONFIG_FILE: Final = "config.json"
+#: folder of a backup, and of a data_dir
+INDEXES: Final = "indexes"
+#: what a backup may hold beside its manifest
+_FILES: Final = frozenset({DATABASE_FILE, CONFIG_FILE})
+_FOLDERS: Final = frozenset({"snapshots", "checkpoints", "archive", INDEXES})
+#: bytes of a manifest; a file takes some 150 of them
+_MAX_BYTES: Final = 1 << 28
 #: of the manifest; another number is refused
 FORMAT: Final = 1
-#: damaged files that an error names
+#: seconds since the epoch: later times have no date
+_YEAR_9999: Final = 253_370_764_800
+#: files that an error names
 _NAMED: Final = 10
+#: characters that an error shows of a name that is refused
+_SHOWN: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BackupFile:
     """A file of a backup."""
 
-    name: str
-    bytes: int
-    sha256: str
+    name: Annotated[str, Field(max_length=1024)]
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,11 +65,11 @@ class Manifest:
     """What a backup holds."""
 
     #: seconds since the epoch at which the database was in the state that is kept
-    taken_at: float
+    taken_at: Annotated[float, Field(ge=0, le=_YEAR_9999)]
     #: of ragbandit
     version: str
     #: the schema of the database, as `ragbandit migrate` counts them
-    revision: str
+    revision: Annotated[str, Field(pattern="^[0-9]{4}$")]
     #: of what it was taken: "sqlite" or "postgresql"
     database: str
     #: rows by table
@@ -65,32 +93,76 @@ class Manifest:
         return [file for file in self.files if file.name.startswith(f"{folder}/")]
 
 
-def read_manifest(place: Place) -> Manifest:
-    """The manifest of a backup. Raises NotFound without one, InvalidInput for one of another form or that was cut."""
+def read_manifest(place: Place, *, expect: str | None = None) -> Manifest:
+    """The manifest of a backup; its names are plain and lie below the known folders.
+
+    expect: sha256 of the file of the manifest, 64 hexadecimal digits; any other is refused before it is parsed.
+    Raises NotFound without one, StoreError for one that cannot be read or was damaged, InvalidInput for one of another
+    format, one that is not the expected one, or one that names a file that no backup has.
+    """
+    data = _bytes_of_manifest(place)
+    actual = hashlib.sha256(data).hexdigest()
+    if expect is not None and actual != expect.lower():
+        raise InvalidInput(
+            f"the manifest has sha256 {actual}, not the expected one; nothing else was read, and nothing was restored",
+            field="expect",
+            remedy="compare it with what `ragbandit backup` printed: the backup was changed, or it is another one",
+        )
     try:
-        data = place.get(MANIFEST_FILE)
-    except OSError as error:
+        described: dict[str, Any] = json.loads(data)
+        seal = described.pop("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged([MANIFEST_FILE]) from error
+    if described.get("format") != FORMAT:
+        raise InvalidInput(
+            f"this backup has format {described.get('format')!r:.40}, this version reads {FORMAT}",
+            field="backup",
+            remedy="restore it with the version of ragbandit that took it, or a newer one",
+        )
+    try:
+        if _seal(described) != seal:
+            raise _damaged([MANIFEST_FILE])
+        manifest = TypeAdapter(Manifest).validate_python(described)
+    except ValueError as error:  # text with half a surrogate pair; values of another form
+        raise _damaged([MANIFEST_FILE]) from error
+    _check_names([file.name for file in manifest.files])
+    return manifest
+
+
+def _bytes_of_manifest(place: Place) -> bytes:
+    try:
+        return place.get(MANIFEST_FILE, most=_MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise NotFound(
             f"{place.root} is no backup: it has no {MANIFEST_FILE}, which is written last",
             field="backup",
             remedy="name the folder that `ragbandit backup` printed; one without a manifest was interrupted",
         ) from error
-    try:
-        described: dict[str, Any] = json.loads(data)
-        seal = described.pop("sha256")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged([MANIFEST_FILE]) from error
-    if described.get("format") != FORMAT:
-        raise InvalidInput(
-            f"this backup has format {described.get('format')!r}, this version reads {FORMAT}",
+    except OSError as error:
+        raise StoreError(
+            f"{MANIFEST_FILE} of {place.root} cannot be read: {error.strerror or error}",
             field="backup",
-            remedy="restore it with the version of ragbandit that took it, or a newer one",
+            remedy="check that this user may read it, and that it is a file and no link",
+        ) from error
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raises InvalidInput unless each is plain, is known or below a known folder, stands once, and is no folder."""
+    times, refused = Counter(names), list[str]()
+    for name in names:
+        parts = plain_parts(name) or ("",)
+        known = name in _FILES or (len(parts) > 1 and parts[0] in _FOLDERS)
+        folders = list(accumulate(parts, "{}/{}".format))[:-1]
+        if not known or times[name] > 1 or any(folder in times for folder in folders):
+            refused.append(ascii(name)[:_SHOWN])
+    if refused:
+        raise InvalidInput(
+            f"the manifest names files that no backup has, or one twice: {_listed(refused)}; nothing was restored",
+            field="backup",
+            remedy="`ragbandit backup` writes no such manifest: find out who did, and restore another backup",
         )
-    if _seal(described) != seal:
-        raise _damaged([MANIFEST_FILE])
-    described.pop("format")
-    files = [BackupFile(**each) for each in described.pop("files")]
-    return Manifest(**described, files=files)
+    if DATABASE_FILE not in times:
+        raise _damaged([f"{DATABASE_FILE} (not in the manifest)"])
 
 
 def check_files(place: Place, manifest: Manifest, *, progress: Progress) -> None:
@@ -101,8 +173,10 @@ def check_files(place: Place, manifest: Manifest, *, progress: Progress) -> None
         try:
             if sha256_of(place, file.name) != (file.bytes, file.sha256):
                 wrong.append(file.name)
-        except OSError:
+        except FileNotFoundError:
             wrong.append(f"{file.name} (missing)")
+        except OSError as error:
+            wrong.append(f"{file.name} ({error.strerror or error})")
         done += file.bytes
         progress("bytes checked", done, manifest.bytes)
     if wrong:
@@ -114,9 +188,13 @@ def _seal(described: Mapping[str, Any]) -> str:
 
 
 def _damaged(names: Sequence[str]) -> StoreError:
-    shown = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    verb = "is" if len(names) == 1 else "are"
     return StoreError(
-        f"the backup is damaged: {shown} {'is' if len(names) == 1 else 'are'} not as taken; nothing was restored",
+        f"the backup is damaged: {_listed(names)} {verb} not as taken; nothing was restored",
         field="backup",
         remedy="restore another backup, or fetch these files again from where they are kept",
     )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

@@ -3,13 +3,15 @@
 The files are put where the settings say that snapshots, checkpoints, archive and indexes lie. The database is written
 in one step: a SQLite file that is renamed when it is whole, or one transaction of PostgreSQL. What only held for the
 processes of before is taken out of it: leases, and transaction numbers of the former server.
+
+A backup may be changed while it is restored: every copy is compared with the manifest again. Files are created anew and
+replace nothing, and a failure takes away no file that was not created here.
 """
 
-import contextlib
-import shutil
+import os
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,9 +19,9 @@ from typing import Final
 from sqlalchemy import Connection, delete, inspect, make_url, update
 
 from ragbandit.router.backup.database_copy import fill_database
-from ragbandit.router.backup.manifest import DATABASE_FILE, Manifest, check_files, read_manifest
+from ragbandit.router.backup.manifest import DATABASE_FILE, INDEXES, BackupFile, Manifest, check_files, read_manifest
 from ragbandit.router.backup.places import Place, Progress, copy_file
-from ragbandit.router.backup.taking import INDEXES, index_root
+from ragbandit.router.backup.taking import index_root
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, InvalidInput, StoreError
 from ragbandit.router.storage.access.audit_log import record
@@ -39,13 +41,14 @@ __all__ = ["check_backup", "restore_backup"]
 ACTION: Final = "store.restore"
 
 
-def check_backup(source: str, *, progress: Progress) -> Manifest:
+def check_backup(source: str, *, progress: Progress, expect: str | None = None) -> Manifest:
     """The manifest of a backup whose every file is as it was taken.
 
+    expect: sha256 of the manifest's file; nothing else is read of a backup with another one.
     Raises NotFound, InvalidInput, and StoreError naming what is damaged.
     """
     place = Place(source)
-    manifest = read_manifest(place)
+    manifest = read_manifest(place, expect=expect)
     if manifest.revision > SCHEMA_REVISION:
         raise InvalidInput(
             f"this backup has schema {manifest.revision}, this version knows up to {SCHEMA_REVISION}",
@@ -72,24 +75,25 @@ def restore_backup(
     }
     _refuse_full(settings, roots)
     private_folder(Path(settings.data_dir))
-    place, put = Place(source), list[tuple[Place, str]]()
+    place, targets = Place(source), {folder: Place(root) for folder, root in roots.items()}
     try:
-        for folder, root in roots.items():
-            target, found = Place(root), manifest.below(folder)
-            for done, file in enumerate(found, start=1):
-                name = file.name.removeprefix(f"{folder}/")
-                put.append((target, name))
-                if copy_file(place, file.name, to=target, target=name) != (file.bytes, file.sha256):
-                    raise StoreError(f"{file.name} has changed since it was checked", field="backup")
-                progress(folder, done, len(found))
+        for folder, target in targets.items():
+            files = manifest.below(folder)
+            for done, file in enumerate(files, start=1):
+                _copy(place, file, to=target, name=file.name.removeprefix(f"{folder}/"))
+                progress(folder, done, len(files))
         settle = partial(_settle, settings=settings, manifest=manifest, source=source, actor=actor, now=now)
-        with _local(place, manifest) as copied:
-            _put_database(copied, settings=settings, manifest=manifest, settle=settle, progress=progress)
+        _put_database(place, settings=settings, manifest=manifest, settle=settle, progress=progress)
     except BaseException:
-        for target, name in put:
-            with contextlib.suppress(OSError):
-                target.remove(name)
+        for target in reversed(targets.values()):  # checkpoints may lie in the folder of snapshots
+            target.remove_created()
         raise
+
+
+def _copy(place: Place, file: BackupFile, *, to: Place, name: str) -> None:
+    """Copy a file of the backup to a new one. Raises StoreError where it is not the one that the manifest describes."""
+    if copy_file(place, file.name, to=to, target=name) != (file.bytes, file.sha256):
+        raise StoreError(f"{file.name} has changed since it was checked", field="backup")
 
 
 def _refuse_full(settings: Settings, roots: Mapping[str, str]) -> None:
@@ -121,55 +125,44 @@ def _full(message: str, *, field: str) -> Conflict:
     )
 
 
-@contextlib.contextmanager
-def _local(place: Place, manifest: Manifest) -> Iterator[Path]:
-    """The database of the backup as a file of this machine."""
-    if not place.remote:
-        yield Path(place.root, DATABASE_FILE)
-        return
-    scratch = Path(tempfile.mkdtemp(prefix="ragbandit-restore-"))
-    try:
-        wanted = next((file.bytes, file.sha256) for file in manifest.files if file.name == DATABASE_FILE)
-        if copy_file(place, DATABASE_FILE, to=Place(str(scratch)), target=DATABASE_FILE) != wanted:
-            raise StoreError(f"{DATABASE_FILE} has changed since it was checked", field="backup")
-        yield scratch / DATABASE_FILE
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
 def _put_database(
-    file: Path,
+    place: Place,
     *,
     settings: Settings,
     manifest: Manifest,
     settle: Callable[[Connection], None],
     progress: Progress,
 ) -> None:
+    source = next(file for file in manifest.files if file.name == DATABASE_FILE)
     url = make_url(settings.database)
     if url.get_backend_name() == "sqlite":
-        _put_sqlite(file, target=Path(str(url.database)), settle=settle, progress=progress)
+        _put_sqlite(place, source, target=Path(str(url.database)), settle=settle, progress=progress)
         return
     database = Database(settings.database)
     try:
-        with database.write() as connection:
-            fill_database(
-                file,
-                connection=connection,
-                revision=manifest.revision,
-                progress=progress,
-                totals=lambda table: manifest.rows.get(table, 0),
-            )
-            settle(connection)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=settings.data_dir) as scratch:
+            _copy(place, source, to=Place(scratch), name=DATABASE_FILE)
+            with database.write() as connection:
+                fill_database(
+                    Path(scratch, DATABASE_FILE),
+                    connection=connection,
+                    revision=manifest.revision,
+                    progress=progress,
+                    totals=lambda table: manifest.rows.get(table, 0),
+                )
+                settle(connection)
     finally:
         database.close()
 
 
-def _put_sqlite(file: Path, *, target: Path, settle: Callable[[Connection], None], progress: Progress) -> None:
+def _put_sqlite(
+    place: Place, source: BackupFile, *, target: Path, settle: Callable[[Connection], None], progress: Progress
+) -> None:
     """Migrate the file beside its place, and rename it when it is whole."""
     private_folder(target.parent)
     beside = target.with_name(f".new-{uuid.uuid4().hex}.db")
     try:
-        copy_file(Place(str(file.parent)), file.name, to=Place(str(beside.parent)), target=beside.name)
+        _copy(place, source, to=Place(str(beside.parent)), name=beside.name)
         database = Database(f"sqlite:///{beside}")
         try:
             progress("migration", 0, 1)
@@ -179,6 +172,8 @@ def _put_sqlite(file: Path, *, target: Path, settle: Callable[[Connection], None
             progress("migration", 1, 1)
         finally:
             database.close()
+        # A database that somebody made here meanwhile is not replaced.
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         beside.replace(target)
     finally:
         for end in ("", "-wal", "-shm"):

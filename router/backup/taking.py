@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import create_engine, select
 
 from ragbandit.router.backup.database_copy import copy_database, count_rows
-from ragbandit.router.backup.manifest import CONFIG_FILE, DATABASE_FILE, MANIFEST_FILE, BackupFile, Manifest
+from ragbandit.router.backup.manifest import CONFIG_FILE, DATABASE_FILE, INDEXES, MANIFEST_FILE, BackupFile, Manifest
 from ragbandit.router.backup.places import Place, Progress, copy_file, sha256_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, StoreError
@@ -28,10 +28,8 @@ from ragbandit.router.storage.files.atomic import whole_folder
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import checkpoints, snapshots
 
-__all__ = ["INDEXES", "index_root", "take_backup"]
+__all__ = ["index_root", "take_backup"]
 
-#: folder of a backup, and of a data_dir
-INDEXES: Final = "indexes"
 #: an index that is replaced while it is copied is copied again so often
 TRIES: Final = 3
 
@@ -115,18 +113,16 @@ def take_backup(
 @contextlib.contextmanager
 def _work(to: str) -> Iterator[tuple[Place, Path]]:
     """Where the files go while the backup is made, and a folder of this machine for its database."""
-    if "://" not in to:
-        with whole_folder(Path(to).absolute()) as work:
+    place = Place(to)
+    if not place.remote:
+        with whole_folder(Path(place.root).absolute()) as work:
             yield Place(str(work)), work
         return
-    place = Place(to)
     scratch = Path(tempfile.mkdtemp(prefix="ragbandit-backup-"))
     try:
         yield place, scratch
     except BaseException:
-        for name in place.names():
-            with contextlib.suppress(OSError):
-                place.remove(name)
+        place.remove_created()
         raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -150,7 +146,7 @@ def _copy_named(taking: _Taking, file: Path, *, settings: Settings) -> None:
 
 def _copy_pairs(taking: _Taking, versions: set[str], *, root: str, folder: str) -> None:
     """Both files of every version that is there; one that is deleted meanwhile is left out."""
-    source = Place(root)
+    source = Place(root, follow_links=True)
     there = set(source.names())
     found = sorted(v for v in versions if {f"{v}.safetensors", f"{v}.json"} <= there)
     for done, version in enumerate(found, start=1):
@@ -167,7 +163,7 @@ def _copy_pairs(taking: _Taking, versions: set[str], *, root: str, folder: str) 
 
 def _copy_archive(taking: _Taking, sealed: Sequence[Segment]) -> None:
     for done, segment in enumerate(sealed, start=1):
-        source = Place(segment.root)
+        source = Place(segment.root, follow_links=True)
         for name in segment_files(segment):
             try:
                 taking.copy(source, name, target=f"archive/{name}")
@@ -192,7 +188,7 @@ def _copy_indexes(taking: _Taking, *, settings: Settings) -> None:
             before = _listing(folder)
             with contextlib.suppress(FileNotFoundError):
                 for name in sorted(before):
-                    taking.copy(Place(str(root)), name, target=f"{INDEXES}/{name}")
+                    taking.copy(Place(str(root), follow_links=True), name, target=f"{INDEXES}/{name}")
                 if _listing(folder) == before:
                     break
             taking.forget(f"{INDEXES}/{folder.name}")

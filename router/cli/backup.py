@@ -1,17 +1,19 @@
 """Verbs `backup` and `restore`: the whole store as one folder, taken while everything runs, and put back."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
-from ragbandit.router.errors import ConfigError
+from ragbandit.router.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from ragbandit.router.backup.manifest import Manifest
@@ -41,6 +43,7 @@ def _backup(
     """Copy database, snapshots, checkpoints, archive and indexes to a folder while everything runs.
 
     It holds questions, answers and hashes of keys: keep it as you keep the database. docs/backup.md says more.
+    Note `manifest_sha256` in another place: `restore --expect` refuses a backup that was changed.
     """
     import ragbandit
     from ragbandit.router.backup.taking import take_backup
@@ -77,13 +80,18 @@ def _backup(
                 with_indexes=not without_indexes,
                 progress=report,
             )
-        show({"backup": to, **_told(manifest), "seconds": round(time.monotonic() - began, 2)}, as_json=as_json)
+        facts = {"backup": to, **_told(manifest), "seconds": round(time.monotonic() - began, 2)}
+        show(facts | {"manifest_sha256": sha256(manifest.packed()).hexdigest()}, as_json=as_json)
 
 
 def _restore(
     source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="what `ragbandit backup` wrote")],
     to: Annotated[
         str | None, typer.Option("--to", help="the new data_dir; default: that of the configuration, if it is empty")
+    ] = None,
+    expect: Annotated[
+        str | None,
+        typer.Option("--expect", metavar="SHA256", help="the manifest_sha256 that `backup` printed; refuse any other"),
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="end with `verify --deep` instead of `verify --whole`")] = False,
     config: ConfigOption = None,
@@ -92,6 +100,7 @@ def _restore(
     """Check a backup, put it into an empty place, migrate it and verify it; exit code 1 on any difference.
 
     The database is the configured one: SQLite in the new data_dir, or what DATABASE_URL names. Either takes any backup.
+    Without --expect restore only what you trust like the database: whoever can write a backup can make it pass.
     """
     from ragbandit.router.backup.restoring import check_backup, restore_backup
     from ragbandit.router.cli.keys import actor
@@ -101,9 +110,11 @@ def _restore(
 
     began = time.monotonic()
     with failing_well():
+        if expect is not None and not re.fullmatch("[0-9a-fA-F]{64}", expect):
+            raise InvalidInput("64 hexadecimal digits are needed", field="expect", remedy="copy what `backup` printed")
         settings = _into(configuration.load(config).settings, to)
         with bars(errors) as progress:
-            manifest = check_backup(source, progress=progress)
+            manifest = check_backup(source, progress=progress, expect=expect)
             restore_backup(
                 source,
                 settings=settings,

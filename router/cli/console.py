@@ -1,6 +1,7 @@
 """Console of the command line: shared options, output streams, and how facts and failures are printed."""
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -145,6 +146,8 @@ def failing_well() -> Iterator[None]:
         if error.filename is None:  # of a socket or a pipe
             raise
         remedy = "check that it is there, and that this user may read and write it"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "make room on this disk, then run it again"
         _fail(StoreError(f"{error.filename}: {error.strerror}", remedy=remedy))
 
 

@@ -1,11 +1,13 @@
 """A backup is one state of a store in use, and becomes a store again in an empty place, of either database."""
 
+import hashlib
 import json
 import sqlite3
 import subprocess
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,6 +225,28 @@ def test_backups_under_a_url(learned, settings, tmp_path):
     assert Path(place.data_dir, "ragbandit.db").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_url_of_this_machine_is_a_folder(learned, tmp_path):
+    """Under file:// a backup is a folder that gets its name when it is whole, as under a path."""
+    take(learned, f"file://{tmp_path}/copies/copy")
+    assert [each.name for each in (tmp_path / "copies").iterdir()] == ["copy"]
+    assert (tmp_path / "copies" / "copy").stat().st_mode & 0o777 == 0o700
+    check_backup(str(tmp_path / "copies" / "copy"), progress=no_progress)
+
+
+def test_folders_of_the_store_may_be_links(learned, tmp_path):
+    """An index and snapshots that the operator moved to another disk are in the backup."""
+    folder = tmp_path / "elsewhere" / "default"
+    folder.mkdir(parents=True)
+    (folder / "meta.json").write_text("{}")
+    Path(learned.data_dir, "indexes").mkdir()
+    Path(learned.data_dir, "indexes", "default").symlink_to(folder)
+    snapshot = next(Path(learned.snapshot_root).glob("*.json"))
+    snapshot.rename(tmp_path / "elsewhere" / snapshot.name)
+    snapshot.symlink_to(tmp_path / "elsewhere" / snapshot.name)
+    names = [file.name for file in take(learned, tmp_path / "copy").files]
+    assert {"indexes/default/meta.json", f"snapshots/{snapshot.name}"} <= set(names)
+
+
 def test_indexes_come_along_unless_left_out(learned, tmp_path):
     """Folders of indexes are copied, half-made ones are not; --without-indexes says so in the manifest."""
     folder = Path(learned.data_dir, "indexes")
@@ -236,6 +260,23 @@ def test_indexes_come_along_unless_left_out(learned, tmp_path):
     ]
     less = take(learned, tmp_path / "less", with_indexes=False)
     assert (less.below("indexes"), len(less.left_out)) == ([], 1)
+
+
+def test_the_sha256_that_backup_prints_is_the_one_expected(learned, command, tmp_path):
+    """`restore --expect` takes what `backup` printed; it refuses a manifest that was made anew, and no sha256."""
+    taken = json.loads(command("backup", "copy", data_dir=learned.data_dir).stdout)
+    assert list(taken)[-1] == "manifest_sha256"
+    sha256 = taken["manifest_sha256"]
+    assert sha256 == hashlib.sha256((tmp_path / "copy" / MANIFEST_FILE).read_bytes()).hexdigest()
+    done = command("restore", "copy", "--to", "again", "--expect", sha256, data_dir=learned.data_dir)
+    assert done.exit_code == 0, done.stderr
+    file = tmp_path / "copy" / MANIFEST_FILE
+    forged = replace(read_manifest(Place(str(tmp_path / "copy"))), taken_at=1.0)
+    file.write_bytes(forged.packed())
+    for given in (sha256, "abc"):
+        done = command("restore", "copy", "--to", "more", "--expect", given, data_dir=learned.data_dir)
+        assert (done.exit_code, "expect" in done.stderr) == (2, True)
+    assert not (tmp_path / "more").exists()
 
 
 def test_the_configuration_is_kept_without_secrets(learned, command, monkeypatch, tmp_path):

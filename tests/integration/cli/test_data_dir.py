@@ -1,5 +1,6 @@
 """data_dir: it belongs to its owner alone, and one that cannot be used is said by its name, without a traceback."""
 
+import errno
 import os
 import shutil
 import signal
@@ -74,6 +75,15 @@ def test_a_file_that_cannot_be_read(tmp_path, capsys):
         (tmp_path / "gone").read_text()
     assert ended.value.exit_code == 2
     assert f"STORE_UNAVAILABLE {tmp_path / 'gone'}: No such file" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_a_full_disk(tmp_path, capsys):
+    """Where no room is left the remedy is to make some, not to look for the file."""
+    with pytest.raises(typer.Exit) as ended, failing_well():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "file"))
+    assert ended.value.exit_code == 2
+    shown = capsys.readouterr().err.replace("\n", "")
+    assert f"{tmp_path / 'file'}: No space left on device (make room on this disk" in shown
 
 
 def test_new_files_are_private(tmp_path):

@@ -8,8 +8,20 @@ drivers of databases repeat the whole connection string. `without_keys` removes 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+from urllib.parse import unquote
 
-__all__ = ["HIDDEN", "described", "is_secret_name", "shown_value", "shown_variable", "without_keys", "without_secrets"]
+__all__ = [
+    "HIDDEN",
+    "credentials_in",
+    "described",
+    "is_secret_in_query",
+    "is_secret_name",
+    "shown_value",
+    "shown_variable",
+    "without_credentials",
+    "without_keys",
+    "without_secrets",
+]
 
 #: what stands where a setting's value is not shown
 HIDDEN: Final = "[hidden]"
@@ -34,6 +46,15 @@ _NAME_ALONE: Final = re.compile(_NAME, re.IGNORECASE)
 _FREE: Final = frozenset({"headers", "fields"})
 #: the name of an environment variable as everybody writes it
 _VARIABLE: Final = re.compile(r"[A-Z][A-Z0-9_]{0,63}")
+#: names of fields of an address that are secrets there, beside those above
+_QUERY_NAME: Final = re.compile(r"(?:[\w.-]*[_.-])?key|code|auth\w*|jwt|otp|sas|session|sid", re.IGNORECASE)
+#: of an address what follows its scheme
+_ADDRESS: Final = re.compile(r"(?<=://)\S+")
+#: user and password of an address: up to the last @ before the path; and up to the next @ after a colon that no port
+#: follows, since a password that is not escaped may hold the signs that begin a path
+_USER: Final = re.compile(r"(?<=://)(?:[^\s/?#]*@|[^\s/?#:@\[]*:(?!\d*(?:[/?#\s]|$))[^\s@]*@)")
+#: a field of the query or the fragment
+_FIELD: Final = re.compile(r"(?<=[?&;#])([^\s=&;#]+)=[^\s&;#]+")
 #: a value in quotes, in quotes of a text within a text (JSON in JSON), or in the braces of ODBC
 _QUOTED: Final = (
     r"\\\"(?:[^\"\\\n]|\\(?!\"))*\\\"|\"(?:\\.|[^\"\\\n])*\""
@@ -145,6 +166,47 @@ def shown_value(value: object, *, path: Sequence[str]) -> object:
     if _FREE & set(path[:-1]) or any(is_secret_name(name) for name in path):
         return HIDDEN
     return without_secrets(value)
+
+
+def without_credentials(value: object) -> object:
+    """A param as it may be stored: addresses in its texts have no user and no password, and no secret in their query.
+
+    Of mappings (keys too), lists and tuples the same for all that is in them. A field of a query whose name speaks of
+    a secret has the value "[hidden]"; the others stay, since they say what is asked. What holds no such address is
+    equal to what was given.
+    """
+    if isinstance(value, Mapping):
+        return {without_credentials(key): without_credentials(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        stored = [without_credentials(each) for each in value]
+        return stored if isinstance(value, list) else tuple(stored)
+    if not isinstance(value, str) or "://" not in value:
+        return value
+    return _ADDRESS.sub(lambda address: _FIELD.sub(_stored_field, address[0]), _USER.sub("", value))
+
+
+def _stored_field(field: re.Match[str]) -> str:
+    return f"{field[1]}={HIDDEN}" if is_secret_in_query(unquote(field[1])) else field[0]
+
+
+def is_secret_in_query(name: str) -> bool:
+    """Whether the name of a field in the query of an address speaks of a secret: there "code" and "key" are some."""
+    return is_secret_name(name) or _QUERY_NAME.fullmatch(name) is not None
+
+
+def credentials_in(value: object, *, field: str) -> str | None:
+    """The dotted name of the first param that `without_credentials` would change; None if there is none.
+
+    field: name of the value itself.
+    """
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            name = f"{field}.{without_credentials(key)}"
+            found = name if without_credentials(key) != key else credentials_in(each, field=name)
+            if found is not None:
+                return found
+        return None
+    return field if without_credentials(value) != value else None
 
 
 def without_keys(text: str, *, secrets: Iterable[str]) -> str:

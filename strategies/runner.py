@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.router.redaction import without_secrets
+from ragbandit.router.redaction import without_credentials, without_secrets
 from ragbandit.router.types import (
     CANCELLED,
     MAX_ERROR,
@@ -130,14 +130,15 @@ def _source(passage: Passage, *, score: float | None, chars: int) -> Source:
 def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
     """The facts that tell two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
 
-    "arm": the registered name of one of ours, else "module:Class"; "params"; of an arm with templates "templates", a
+    "arm": the registered name of one of ours, else "module:Class"; "params", addresses in them without user, password
+    and secrets of the query, since outcomes are stored, exported and backed up; of an arm with templates "templates", a
     digest of their texts, so that an edited file is another version; the names of "generator" and "retriever";
     "budget": the caps in force, by name.
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
         "arm": registered_name(kind),
-        "params": dict(strategy.params),
+        "params": without_credentials(dict(strategy.params)),
         **({} if digest is None else {"templates": digest}),
         "generator": generator.name,
         "retriever": retriever.name,

@@ -29,7 +29,8 @@ starting anything, and prints what is in force and where each value comes from.
 - **Environment**: `RAGBANDIT_<SECTION>__<KEY>`, for example `RAGBANDIT_LEARNING__WAIT_S=30` or
   `RAGBANDIT_GENERATOR__OPENAI__MODE=completions`; values are read as YAML. A key without a section has one underscore:
   `RAGBANDIT_DATA_DIR`. `DATABASE_URL` and `REDIS_URL` set `database_url` and `redis_url`.
-- **Secrets** belong in the environment. A URL with a password is refused in the file.
+- **Secrets** belong in the environment. A URL of the database, of Redis or of an arm with a password is
+  refused in the file.
 - **Numbers**: YAML reads `5e-5` as text and `5.0e-5` as a number.
 - **Params** of arms stand in `arms` ([strategies.md](strategies.md)), those of the policy in `policy.params`
   ([policies.md](policies.md)).

@@ -4,7 +4,8 @@
 a ConfigError that names the key, the value and the remedy; nothing starts on a guess.
 
 Environment: DATABASE_URL, REDIS_URL, and RAGBANDIT_<SECTION>__<KEY> for any leaf (RAGBANDIT_LEARNING__WAIT_S=30).
-Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file.
+Values are read as YAML scalars. Secrets belong in the environment: a URL with a password is refused in the file, for
+the database, for Redis and in the params of arms.
 
 Classes of your own, "package.module:Class", are also found beside the file: where a setting names one, the file's
 folder is put at the end of sys.path, so that a module in it can shadow nothing.
@@ -28,7 +29,7 @@ from pydantic import ValidationError
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import RENAMED, Settings
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.redaction import HIDDEN, described, shown_value, without_secrets
+from ragbandit.router.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 __all__ = [
     "CLASS_FOLDER",
@@ -249,6 +250,13 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
                 field=key,
                 remedy=f"take it out of the file and set the environment variable {variable}",
             )
+    if (field := credentials_in(tree.get("arms"), field="arms")) is not None:
+        raise ConfigError(
+            "the file has an address with a user, a password or a key in it, which whoever reads the file would know",
+            field=field,
+            remedy="take it out, and send it as a header (headers_env of the arm http) or set this param "
+            f"by the environment, as {ENV_PREFIX}ARMS__NAME__PARAM",
+        )
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:

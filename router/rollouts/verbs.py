@@ -20,6 +20,7 @@ from sqlalchemy import Connection, select
 
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.errors import Conflict, InvalidInput
+from ragbandit.router.redaction import credentials_in
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
@@ -350,6 +351,13 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
         if section not in SECTIONS or not isinstance(values, Mapping):
             remedy = f"a version changes {', '.join(SECTIONS)}, each a mapping of settings"
             raise InvalidInput(f"{section!r} cannot be changed by a version", field="changes", remedy=remedy)
+        if (field := credentials_in(values, field=section)) is not None:
+            raise InvalidInput(
+                "an address with a user, a password or a key in it, and versions are stored as they are given",
+                field=field,
+                remedy="send it as a header (headers_env of the arm http); or put the arm into the configuration, with "
+                "this param in the environment",
+            )
     if len(canonical(dict(changes))) > MAX_CHANGES:
         raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
 

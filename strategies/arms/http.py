@@ -33,7 +33,7 @@ from ragbandit.router.redaction import without_keys
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text
-from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.outbound.addresses import check_address, credentials_of, shown_address
 from ragbandit.strategies.outbound.headers import check_header_value
 from ragbandit.strategies.outbound.retries import pause_before_retry
 from ragbandit.strategies.run import Answer, Run
@@ -101,6 +101,7 @@ class Http:
                 field=f"arms.{name}.headers_env.{header}",
                 remedy="set that variable to the header's value alone",
             )
+        self._secrets = (*self._headers.values(), *credentials_of(self._params.url))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """The reply's answer, its cost and steps accounted for.
@@ -200,8 +201,8 @@ class Http:
         return f"it replied {response.status_code}" + (f": {body[:_SHOWN]}" if body else " without a body")
 
     def _hidden(self, text: str) -> str:
-        """The text without the headers' secrets: some servers repeat what they were sent."""
-        return without_keys(text, secrets=self._headers.values())
+        """The text without the secrets of headers and address: some servers repeat what they were sent."""
+        return without_keys(text, secrets=self._secrets)
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
         run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))

@@ -1,10 +1,12 @@
 """Addresses of servers: one at which nobody can be is refused at the start, and none is shown with its password."""
 
-from urllib.parse import urlsplit
+from base64 import b64encode
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.redaction import is_secret_in_query
 
-__all__ = ["check_address", "shown_address"]
+__all__ = ["check_address", "credentials_of", "shown_address"]
 
 
 def check_address(url: str, *, field: str, remedy: str) -> None:
@@ -25,6 +27,24 @@ def shown_address(url: str) -> str:
     # The last @ of all: in a URL that is wrong a password may hold any character.
     address = rest.rpartition("@")[2].partition("?")[0].partition("#")[0]
     return f"{scheme}{slashes}{address}"
+
+
+def credentials_of(url: str) -> tuple[str, ...]:
+    """The secrets in a URL that `check_address` has passed, in every form in which a server may repeat them.
+
+    They are the password, the user where there is no password, both as Basic authentication has them, and the values of
+    fields in the query whose names speak of a secret.
+    """
+    parts = urlsplit(url)
+    user, password = parts.username or "", parts.password or ""
+    basic = f"{unquote(user)}:{unquote(password)}"
+    fields = [value for name, value in parse_qsl(parts.query) if is_secret_in_query(name)]
+    fields += [
+        raw.partition("=")[2] for raw in parts.query.split("&") if is_secret_in_query(unquote(raw.partition("=")[0]))
+    ]
+    secret = password or user
+    found = (secret, unquote(secret), b64encode(basic.encode()).decode() if secret else "", *fields)
+    return tuple(dict.fromkeys(each for each in found if each))
 
 
 def _fault(url: str) -> str | None:

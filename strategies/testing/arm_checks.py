@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from ragbandit.router.errors import ArmFailed
+from ragbandit.router.redaction import without_credentials
 from ragbandit.router.types import (
     Branch,
     Budget,
@@ -127,7 +128,7 @@ def check_says_what_it_is(make_strategy: MakeStrategy) -> None:
 
     assert json.loads(json.dumps(made_by)) == made_by
     assert made_by["arm"] == registered_name(type(strategy))
-    assert made_by["params"] == dict(strategy.params)
+    assert made_by["params"] == without_credentials(dict(strategy.params))
     assert (made_by["generator"], made_by["retriever"]) == ("scripted", "memory")
     assert made_by["budget"] == {"rounds": 2, "tokens": 100_000}
 

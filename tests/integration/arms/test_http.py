@@ -107,6 +107,21 @@ def test_answer_with_its_cost():
     assert pipeline.headers[0]["Idempotency-Key"] == "d1"
 
 
+def test_credentials_of_the_address_are_sent_and_not_kept():
+    """The server is asked at the whole address; neither the params in the outcome nor an echo of it hold a secret."""
+    with Pipeline(
+        ok(GOOD), (404, {}, b"no /answer?code=hunt%20er3&lang=en, hunt er3, hunter2, bWU6aHVudGVyMg==")
+    ) as pipeline:
+        url = pipeline.url.replace("://", "://me:hunter2@") + "?code=hunt%20er3&lang=en"
+        outcomes = [run(url), run(url)]
+    assert pipeline.headers[0]["Authorization"] == "Basic bWU6aHVudGVyMg=="
+    assert [outcome.status for outcome in outcomes] == ["answered", "failed"]
+    assert outcomes[0].made_by["params"]["url"] == f"{pipeline.url}?code=[hidden]&lang=en"
+    assert "no /answer" in outcomes[1].error
+    kept = repr(outcomes)
+    assert [secret for secret in ("hunter2", "er3", "bWU6") if secret in kept] == []
+
+
 def test_the_conversation_is_sent_along():
     """A pipeline elsewhere is told what was said before, in the form of a chat; a question alone has none."""
     said = Message(role="user", text="I like vampires."), Message(role="assistant", text="So do I.")

@@ -172,3 +172,14 @@ def test_the_switch(database):
     assert verbs.unkill(database, **told).killed is None
     with pytest.raises(Conflict, match="nothing is killed"):
         verbs.unkill(database, **told)
+
+
+@pytest.mark.parametrize("address", ["http://me:hunter2@host/x", "http://host/x?token=hunter2"])
+def test_a_version_with_credentials_in_an_address_is_refused(database, address):
+    """Versions are stored as they are given: the field is named, and nothing is stored."""
+    with pytest.raises(InvalidInput) as refused:
+        add(database, changes={"arms": {"far": {"class": "http", "url": address}}})
+    assert refused.value.field == "arms.far.url"
+    assert "hunter2" not in str(refused.value)
+    assert states(database) == {}
+    add(database, changes={"arms": {"far": {"class": "http", "url": "http://host/x?lang=en"}}})

@@ -9,6 +9,7 @@ from sqlalchemy import delete
 from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.router.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
 from tests.support.arms.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
 
@@ -85,6 +86,24 @@ def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
         "worker",
         {},
     )
+
+
+def test_no_row_has_the_credentials_of_an_arm(work):
+    """What the environment put into the address of an arm is in no table, also where the arm fails."""
+    context = work(arm="far")
+    params = {"class": "http", "url": "http://me:hunter2@127.0.0.1:9/x?token=hunter2&lang=en", "retries": 0}
+    context.arms = make_arms({"far": params}, capabilities=frozenset())
+    tasks.answer(context, "d1")
+
+    outcome = outcome_in(context)
+    assert (outcome.status, outcome.made_by["params"]["url"]) == (
+        "failed",
+        "http://127.0.0.1:9/x?token=[hidden]&lang=en",
+    )
+    with context.store.database.read() as connection:
+        rows = list(connection.connection.driver_connection.iterdump())
+    assert any("127.0.0.1:9" in row for row in rows)
+    assert [row for row in rows if "hunter2" in row] == []
 
 
 def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):

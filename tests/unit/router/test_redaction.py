@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.redaction import without_secrets
+from ragbandit.router.redaction import credentials_in, without_credentials, without_secrets
 
 SECRET = "hunter2"
 
@@ -141,3 +141,56 @@ def test_half_a_key_is_not_kept():
     """A private key that the cut of a long text would halve is hidden whole."""
     key = "-----BEGIN PRIVATE KEY-----\n" + "c2VjcmV0\n" * 9_000 + "-----END PRIVATE KEY-----"
     assert "c2VjcmV0" not in without_secrets("a\n" * 15_000 + key + "\nb" * 5_000)
+
+
+@pytest.mark.parametrize(
+    ("address", "stored"),
+    [
+        ("http://me:hunter2@host:9000/x", "http://host:9000/x"),
+        ("https://hunter2@host/x", "https://host/x"),
+        ("http://me:hun@ter2@host/x", "http://host/x"),
+        ("postgresql+psycopg://me:hun/ter2@host/db", "postgresql+psycopg://host/db"),
+        ("mongodb://me:hunter2@a:27017,b:27017/x", "mongodb://a:27017,b:27017/x"),
+        ("http://h/x?token=hunter2&lang=en", "http://h/x?token=[hidden]&lang=en"),
+        ("http://h/x?lang=en;API-Key=hunter2", "http://h/x?lang=en;API-Key=[hidden]"),
+        ("http://h/x?%74oken=hunter2", "http://h/x?%74oken=[hidden]"),
+        ("http://h/x?code=hunter2", "http://h/x?code=[hidden]"),
+        ("http://h/x?subscription-key=hunter2", "http://h/x?subscription-key=[hidden]"),
+        ("http://h/x?sig=hunter2", "http://h/x?sig=[hidden]"),
+        ("http://h/x#access_token=hunter2", "http://h/x#access_token=[hidden]"),
+        ("either http://me:hunter2@a or http://b/?key=hunter2", "either http://a or http://b/?key=[hidden]"),
+    ],
+)
+def test_addresses_are_stored_without_credentials(address, stored):
+    """User and password go, and the value of a field of the query whose name speaks of a secret; the rest stays."""
+    assert without_credentials(address) == stored
+    assert without_credentials(stored) == stored
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "http://localhost:9000/answer?lang=en&top_k=3&max_tokens=5#part",
+        "http://[::1]:9000/@me",
+        "https://medium.com/@someone/a-post",
+        "http://h/x?mail=a@b.c",
+        "Write to me@host: password=none, http://h:80 is fine",
+        {"url": "http://h", "headers_env": {"X-Api-Key": "ARM_KEY"}, "rounds": 3, "list": [1, None, ("a", True)]},
+    ],
+)
+def test_what_has_no_credentials_is_stored_as_it_is(value):
+    """Params without a secret keep their form, so that what was stored of an arm before is what is stored now."""
+    assert without_credentials(value) == value
+    assert credentials_in(value, field="arms.a") is None
+
+
+def test_credentials_are_found_wherever_they_stand():
+    """In lists and mappings however deep, and in names, which are shown without them."""
+    address = "http://me:hunter2@host"
+    assert without_credentials({"a": [{"b": (address,)}], address: 1}) == {
+        "a": [{"b": ("http://host",)}],
+        "http://host": 1,
+    }
+    assert credentials_in({"far": {"a": [{"b": (address,)}]}}, field="arms") == "arms.far.a"
+    assert credentials_in({"far": {"servers": {"b": address}}}, field="arms") == "arms.far.servers.b"
+    assert credentials_in({address: 1}, field="arms") == "arms.http://host"

@@ -243,6 +243,30 @@ def test_secret_in_the_file_is_refused(written, line, variable):
     assert "hunter2" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("params", "field"),
+    [
+        ('{class: http, url: "http://me:hunter2@host/x"}', "arms.far.url"),
+        ('{class: http, url: "http://host/x?token=hunter2"}', "arms.far.url"),
+        ('{class: "mine:Arm", servers: {index: ["https://hunter2@host"]}}', "arms.far.servers.index"),
+    ],
+)
+def test_credentials_in_the_address_of_an_arm_are_refused(written, params, field):
+    """The params of every arm, whatever its class, are read like that: the field is named, not what it holds."""
+    error = refused(written(f"arms: {{far: {params}}}"))
+    assert error.field == field
+    assert "headers_env" in error.remedy
+    assert "hunter2" not in str(error)
+
+
+def test_credentials_of_an_arm_may_come_by_the_environment(written, monkeypatch):
+    """The address is in force as it is, and never printed so."""
+    file = written("arms: {far: {class: http, url: null}}")
+    loaded = load(file, environ={"RAGBANDIT_ARMS__FAR__URL": "http://me:hunter2@host/x?token=hunter2"})
+    assert loaded.settings.arms["far"]["url"] == "http://me:hunter2@host/x?token=hunter2"
+    assert "hunter2" not in str(effective(loaded)) + str(loaded.tree)
+
+
 def test_secret_in_the_environment_is_hidden(tmp_path, monkeypatch):
     """A password from the environment is in force, and never printed."""
     monkeypatch.chdir(tmp_path)

@@ -208,8 +208,9 @@ def test_validate(tmp_path, monkeypatch, as_json):
         "encoder": {"model": "hashing"},
         "generator": {"openai": {"headers": {"X": SECRET}, "base_url": f"http://u:{SECRET}@h/v1"}},
         "retriever": {"url": f"http://u:{SECRET}@h:9200/?token={SECRET}"},
-        "arms": {"ask": {"run_by": "caller", "url": f"http://u:{SECRET}@h/?key={SECRET}"}},
+        "arms": {"ask": {"run_by": "caller"}},
     }
+    monkeypatch.setenv("RAGBANDIT_ARMS__ASK__URL", f"http://u:{SECRET}@h/?key={SECRET}")
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     words = ["validate", *(["--json"] if as_json else [])]
     done = CliRunner().invoke(app, words, env={"COLUMNS": "500"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
+from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.charts import drawn
 from ragbandit.router.offline.reports.phrases import (
@@ -37,13 +37,11 @@ __all__ = ["check_page", "page", "write_page"]
 def check_page(path: str | Path) -> None:
     """Check that the page can be written there, before the work that it shows.
 
-    Raises ConfigError where matplotlib is missing, InvalidInput where the path is no page that can be written.
+    Raises InvalidInput where the path is no page that can be written.
     """
     file = Path(path)
     if file.suffix.lower() != ".html":
         raise InvalidInput(f"{file} does not end in .html", field="report", remedy=f"for example {file.stem}.html")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise missing_package("matplotlib", extra="plots", field="report")
     if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
         raise InvalidInput(
             f"{file} cannot be written", field="report", remedy="name a file in a folder that exists and is yours"
@@ -62,19 +60,21 @@ def write_page(replayed: ReplayResult, path: str | Path) -> None:
 
 
 def page(replayed: ReplayResult) -> str:
-    """The page as HTML, the same text for the same numbers. Raises ConfigError where matplotlib is missing."""
+    """The page as HTML, the same text for the same numbers; without charts where matplotlib is missing: it says so."""
     from jinja2 import Environment, StrictUndefined
 
     source = importlib.resources.files("ragbandit.router.offline.reports").joinpath("page.html").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["text"] = _text
+    charted = importlib.util.find_spec("matplotlib") is not None
     classes = ["doubted" if replayed.faults else candidate.verdict for candidate in compared(replayed)]
     return environment.from_string(source).render(
         title=f"Replay of {replayed.log}",
         baseline=replayed.baseline,
         alarm=alarm(replayed),
         verdicts=list(zip(classes, headline(replayed), strict=True)),
-        charts=drawn(replayed),
+        charts=drawn(replayed) if charted else [],
+        charted=charted,
         tables=[table for table in _tables(replayed) if table.rows],
         comparisons=[table for table in _comparisons(replayed) if table.rows],
         footnotes=footnotes(replayed),

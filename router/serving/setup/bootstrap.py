@@ -19,6 +19,7 @@ from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving.setup.data_dir import check_database_file
+from ragbandit.router.serving.setup.requirements import check_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.router.storage.sql.judge_rows import JudgeSample
@@ -76,6 +77,7 @@ def encoder_hash_of(ledger: Ledger) -> str | None:
 def _make_full_encoder(settings: EncoderSettings) -> Encoder:
     if settings.model == "hashing":
         return HashingEncoder(dimension=settings.dimension)
+    check_encoder(settings)
     return DistilBertEncoder(
         settings.model,
         precision=settings.precision,

@@ -6,12 +6,12 @@
 import importlib.util
 import socket
 
-from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.weights import at_hand
 from ragbandit.router.errors import ConfigError, missing_package
 from ragbandit.router.storage.files.folders import check_root
 
-__all__ = ["check_packages", "check_port", "check_weights"]
+__all__ = ["check_encoder", "check_packages", "check_port", "check_weights"]
 
 #: packages of the extra "models" that an encoder with weights needs
 _ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
@@ -32,10 +32,18 @@ def check_packages(settings: Settings) -> None:
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     for field in ("snapshots", "checkpoints", "archive"):
         check_root(getattr(settings, field) or "", field=field)
-    if settings.encoder.model != "hashing":
-        for name in _ENCODER_PACKAGES:
-            if importlib.util.find_spec(name) is None:
-                raise missing_package(name, extra="models", field="encoder.model")
+    check_encoder(settings.encoder)
+
+
+def check_encoder(settings: EncoderSettings) -> None:
+    """Refuse an encoder whose packages are not installed, with both ways out. Nothing is imported. Raises ConfigError.
+
+    `validate` and whatever loads the encoder say the same: a base install has none of these packages.
+    """
+    for name in () if settings.model == "hashing" else _ENCODER_PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            note = "or, for first steps without a model, set encoder: {model: hashing}"
+            raise missing_package(name, extra="models", field="encoder.model", note=note)
 
 
 def _has_telemetry() -> bool:

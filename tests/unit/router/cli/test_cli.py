@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import sys
 from functools import partial
 
 import pytest
@@ -13,7 +14,9 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.console import listen_on
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
+from ragbandit.router.serving.router import Router
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app as whole_app
@@ -159,9 +162,43 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     done = whole(text, "validate", bare=text.startswith("encoder"))
     assert done.exit_code == 2
     assert (
-        f"the package {package} is missing (pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]')"
+        f"the package {package} is missing (pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]'"
         in done.output
     )
+
+
+@pytest.fixture
+def base_install(monkeypatch):
+    """An installation without the packages of the extra `models`."""
+    found, absent = importlib.util.find_spec, ("torch", "transformers", "tokenizers", "huggingface_hub")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in absent else found(name, *more))
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+#: what a base install without an encoder in its configuration is told, wherever it is started
+NO_MODELS = (
+    "encoder.model: the package torch is missing (pip install 'ragbandit[models]', or in a clone: pip install "
+    "'.[models]'; or, for first steps without a model, set encoder: {model: hashing})"
+)
+
+
+@pytest.mark.parametrize("verb", ["validate", "serve", "up"])
+def test_a_base_install_without_an_encoder_is_told_both_ways_out(whole, base_install, verb):
+    """Without the extra `models` and without `encoder`, every verb ends with the same one sentence."""
+    done = whole("arms: {fast: {run_by: caller}}\nserver: {port: 0}", verb, bare=True)
+    assert done.exit_code == 2, done.output
+    assert isinstance(done.exception, SystemExit)
+    assert done.output.replace("\n", " ").split("CONFIG_INVALID")[1].strip() == NO_MODELS
+
+
+def test_a_base_install_without_an_encoder_is_told_in_python(base_install, tmp_path):
+    """`Router.open` raises a ConfigError with that sentence, which no other error caused."""
+    settings = Settings(arms={"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}, data_dir=str(tmp_path))
+    with pytest.raises(ConfigError) as caught:
+        Router.open(settings)
+    assert str(caught.value) == NO_MODELS
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "no-organisation/no-model"])

@@ -375,15 +375,22 @@ def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):
     assert os.listdir(tmp_path) == ["folder.html"]
 
 
-def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
-    """Whoever lacks the extra is told its name, before the work and when a figure is drawn."""
+def test_without_matplotlib_the_page_has_no_charts(tmp_path, monkeypatch):
+    """A base install writes the page with its sentences and tables, and with the name of the extra for the charts."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="the package matplotlib is missing") as caught:
-        check_page(tmp_path / "a.html")
-    assert "ragbandit[plots]" in caught.value.remedy
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    write_page(FOUND, tmp_path / "a.html")
+    text = (tmp_path / "a.html").read_text()
+    assert "<svg" not in text
+    assert "The charts are left out, since the package matplotlib is missing: pip install 'ragbandit[plots]'." in text
+    assert "The candidates" in text
+
+
+def test_a_figure_without_matplotlib_names_the_extra(monkeypatch):
+    """Whoever draws a figure without the extra is told its name."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError) as caught:
-        page(FOUND)
+        drawn(FOUND)
     assert "ragbandit[plots]" in caught.value.remedy
 
 

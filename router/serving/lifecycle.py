@@ -8,17 +8,16 @@ from types import TracebackType
 from typing import Self
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.config.settings import FORMER_FLOOR, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import ConfigError, Conflict, NotReady, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.reader import StreamReader
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.lessons import policy_of, with_floor_of_store
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.batched_writes import BatchedWrites
@@ -159,7 +158,8 @@ class RouterLifecycle:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
-        self._keep_floor()
+        self.settings = with_floor_of_store(self.settings, ledger=self.ledger)
+        self.service.offer(self.settings)
         self._fresh = policy_of(self.settings, registered=self.ledger.registered())
         self.snapshots.fresh = self._fresh
         register_policy(
@@ -184,15 +184,6 @@ class RouterLifecycle:
             secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
         self._listener = self.jobs.listen(self._handle_notification)
-
-    def _keep_floor(self) -> None:
-        """Where the settings name no floor, a store that began with the former default goes on with it."""
-        policy = self.settings.policy
-        newest = self.ledger.newest_decision() if policy.floor is None else None
-        if newest is not None and configured_floor(newest) == FORMER_FLOOR:
-            kept = policy.model_copy(update={"floor": FORMER_FLOOR})
-            self.settings = self.settings.model_copy(update={"policy": kept})
-            self.service.offer(self.settings)
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""

@@ -26,7 +26,7 @@ Learn = Annotated[
 Floor = Annotated[
     float | None,
     typer.Option(
-        help="least probability of every arm; default policy.floor, 0.02 where that is null",
+        help="least probability of every arm; default as served: policy.floor and policy.cold_start_floor",
         rich_help_panel=_CANDIDATES,
     ),
 ]
@@ -79,7 +79,7 @@ Estimator = Annotated[
     ),
 ]
 RewardModel = Annotated[str, typer.Option(help="ridge, mean, mrdr or package.module:Class", rich_help_panel=_ESTIMATE)]
-Folds = Annotated[int, typer.Option(help="folds for cross-fitting", rich_help_panel=_ESTIMATE)]
+Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
 Weight = Annotated[
     float | None,
     typer.Option(

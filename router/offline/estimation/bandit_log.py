@@ -14,6 +14,9 @@ from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
 from ragbandit.router.types import ArmName
 
 __all__ = [
+    "BY_FEATURES",
+    "BY_ID",
+    "BY_TEXT",
     "LEAST_PROBABILITY",
     "ROUNDING",
     "SUM_TOLERANCE",
@@ -26,6 +29,8 @@ __all__ = [
     "keys_of_bytes",
     "mixed",
     "possible",
+    "question_keys",
+    "questions_of",
     "wrong_pmfs",
 ]
 
@@ -36,6 +41,11 @@ SUM_TOLERANCE = 1e-6
 LEAST_PROBABILITY = 1e-80
 #: a number may lie outside its declared bounds by rounding only
 ROUNDING = 1e-9
+#: how a row's question is known: by its text; by its features, where the log keeps no text; by the decision's id, where
+#: it has neither: then a repeated question is not recognised
+BY_TEXT, BY_FEATURES, BY_ID = range(3)
+#: longest bytes, in words of eight, that are padded to one width whatever the others are
+_WORDS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +53,12 @@ class Log:
     """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
 
     arms: tuple[ArmName, ...]
-    #: of the decision ids (`keys_of`): they choose the folds, shape (n,)
+    #: of the decision ids (`keys_of`), shape (n,)
     keys: Keys
+    #: of the questions: they choose the folds; and by what each row's question is known: BY_TEXT, BY_FEATURES or BY_ID;
+    #: both of shape (n,), as `question_keys` makes them
+    questions: Keys
+    known_by: Choices
     #: place of the arm that was drawn, shape (n,)
     action: Choices
     #: probability of every arm when it was drawn, shape (n, K); 0 where it was not offered, or could not be drawn
@@ -97,8 +111,9 @@ class Log:
 
     def part(self, rows: Flags | Choices) -> "Log":
         """Some of the rows, in the order given."""
-        names = ("keys", "action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
-        cut = {name: getattr(self, name)[rows] for name in names}
+        names = ("keys", "questions", "known_by", "action", "pmf", "offered")
+        amounts = ("reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+        cut = {name: getattr(self, name)[rows] for name in (*names, *amounts)}
         features = None if self.features is None else self.features[rows]
         return replace(
             self, **cut, features=features, fields={name: values[rows] for name, values in self.fields.items()}
@@ -185,13 +200,63 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
 
 def keys_of(ids: Sequence[str]) -> Keys:
     """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows: of its UTF-8."""
-    encoded = [name.encode("utf-8", "surrogatepass") for name in ids]
-    lengths = np.array([len(name) for name in encoded], dtype=np.int64)
-    return keys_of_bytes(np.frombuffer(b"".join(encoded), dtype=np.uint8), lengths=lengths)
+    return _hashed(_encoded(ids))[0]
+
+
+def questions_of(
+    texts: Sequence[str], *, features: Sequence[npt.NDArray[np.float32] | None], ids: Keys
+) -> tuple[Keys, Choices]:
+    """`question_keys` of rows in memory: their texts ("" where none was kept), their features, the keys of their ids.
+
+    The features are read of rows without text only.
+    """
+    seen = [
+        b"" if text or row is None else np.ascontiguousarray(row, dtype="<f4").tobytes()
+        for text, row in zip(texts, features, strict=True)
+    ]
+    return question_keys(ids, texts=_hashed(_encoded(texts)), features=_hashed(seen))
+
+
+def question_keys(
+    ids: Keys, *, texts: tuple[Keys, Choices], features: tuple[Keys, Choices] | None
+) -> tuple[Keys, Choices]:
+    """The key of each row's question and how it is known, both of shape (n,).
+
+    The context is no part of it: what callers send there may be new with every request. texts, features: keys and
+    lengths in bytes of every row's, 0 where it has none; features as float32, little endian.
+    """
+    keys, known_by = ids, np.full(len(ids), BY_ID, dtype=np.intp)
+    for way, hashed in ((BY_FEATURES, features), (BY_TEXT, texts)):
+        if hashed is not None:
+            keys = np.where(hashed[1] > 0, hashed[0], keys)
+            known_by = np.where(hashed[1] > 0, way, known_by)
+    return keys, known_by
+
+
+def _encoded(texts: Sequence[str]) -> list[bytes]:
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
+
+
+def _hashed(rows: Sequence[bytes]) -> tuple[Keys, Choices]:
+    """Keys and lengths, shape (n,) each."""
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    return keys_of_bytes(np.frombuffer(b"".join(rows), dtype=np.uint8), lengths=lengths), lengths.astype(np.intp)
 
 
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """The keys of ids that lie one behind the other in `text`; lengths in bytes, shape (n,)."""
+    """The keys of ids, or of other texts, that lie one behind the other in `text`; lengths in bytes, shape (n,)."""
+    words = -(-lengths // 8)
+    if words.max(initial=0) <= _WORDS:
+        return _keys_of_padded(text, lengths=lengths)
+    # One long text must not pad all others to its length: rows of about one length are padded together.
+    keys, sizes = np.zeros(len(lengths), dtype=np.uint64), np.ceil(np.log2(np.maximum(words, _WORDS))).astype(np.intp)
+    for size in np.unique(sizes):
+        rows = sizes == size
+        keys[rows] = _keys_of_padded(text[np.repeat(rows, lengths)], lengths=lengths[rows])
+    return keys
+
+
+def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
     words = -(-int(lengths.max(initial=0)) // 8)
     padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
     padded[np.arange(8 * words) < lengths[:, None]] = text

@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Column, ColumnElement, Select, func, not_, or_, select
+from sqlalchemy import Column, ColumnElement, Select, case, func, not_, or_, select
 
 from ragbandit.router.errors import InvalidInput, StoreError
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible
+from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log, keys_of, possible, questions_of
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
-from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings
+from ragbandit.router.offline.types import Choices, Flags, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.rows.draw_bytes import pmf_rows
-from ragbandit.router.storage.rows.feature_bytes import feature_rows
+from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_value
 from ragbandit.router.storage.sql.shared_texts import COLUMNS, full, texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import KILLED, STICKY, ArmName
@@ -31,6 +31,8 @@ __all__ = ["LedgerPage", "LedgerReader", "UnevenFeatures", "open_ledger"]
 
 #: fields that are columns of their own; others are keys of the context
 _COLUMNS = ("tenant", "version", "policy")
+#: the features of rows whose text was not kept: they tell the question
+_OF_TEXTLESS = "features_of_textless"
 _REWARD = ("value", "quality", "cost", "minimum", "maximum", "preset", "source")
 
 
@@ -48,8 +50,6 @@ class LedgerPage:
 
     log: Log
     ids: Sequence[str]
-    #: hashes of the questions that are not blank; empty unless asked for
-    questions: Keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,8 @@ class LedgerReader:
         """The rows in order, `rows` at a time at most.
 
         fields: for `Log.fields`: tenant, version, policy or keys of the context. features: read them too. summary: also
-        what only a summary reads, `late` and the questions. unmixed: remedy for rows that offer other arms.
+        what only a summary reads, `late` and the questions; without it every question is known by its id. unmixed:
+        remedy for rows that offer other arms.
         Raises InvalidInput for a row with other arms, StoreError for one that cannot be read, UnevenFeatures.
         """
         said = _Decoder(arms=self.arms, mixed=self.mixed_arms, unmixed=unmixed)
@@ -105,7 +106,7 @@ class LedgerReader:
         with self.ledger.database.read() as connection:
             return int(connection.execute(query.where(updates.c.seq.between(self.first, self.last))).scalar_one())
 
-    def _read(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
+    def _read(self, start: int, stop: int, *, wanted: Sequence[ColumnElement[Any]]) -> dict[str, Sequence[Any]]:
         """Column -> its values in these rows of the database."""
         query = _joined(select(*wanted), label=self.ledger.label, since=self.since)
         with self.ledger.database.read() as connection:
@@ -119,13 +120,15 @@ class LedgerReader:
             spans = archived_spans(connection, label=self.ledger.label)
         return any(first <= stop and start <= last for first, last in spans)
 
-    def _read_with_archive(self, start: int, stop: int, *, wanted: Sequence[Column[Any]]) -> dict[str, Sequence[Any]]:
+    def _read_with_archive(
+        self, start: int, stop: int, *, wanted: Sequence[ColumnElement[Any]]
+    ) -> dict[str, Sequence[Any]]:
         """`_read`, of database and archive together."""
         rows = rows_of_ledger(
             self.ledger.database, label=self.ledger.label, after=start - 1, upto=stop, page=stop - start + 1
         )
         kept = [
-            [(update if column.table is updates else made)[column.name] for column in wanted]
+            [_value_of(column, update=update, made=made) for column in wanted]
             for update, made in rows
             if (self.since is None or made["made_at"] >= self.since) and _was_drawn(made)
         ]
@@ -140,12 +143,18 @@ class LedgerReader:
         if summary:
             marked = late_decisions(self.ledger, *span)
             late = np.array([key in marked for key in ids], dtype=np.bool_)
-        action = said.actions(columns["arm"])
+        action, keys = said.actions(columns["arm"]), keys_of(ids)
+        questions, known_by = keys, np.full(len(ids), BY_ID, dtype=np.intp)
+        if summary:
+            features = [None if raw is None else features_value(raw) for raw in columns[_OF_TEXTLESS]]
+            questions, known_by = questions_of(columns["text"], features=features, ids=keys)
         pmf, offered = said.pmfs(columns["arms"], columns["pmf"], columns["draw"], ids=ids)
         value, quality, cost, minimum, maximum = (np.array(columns[name], dtype=np.float64) for name in _REWARD[:5])
         log = Log(
             arms=self.arms,
-            keys=keys_of(ids),
+            keys=keys,
+            questions=questions,
+            known_by=known_by,
             action=action,
             pmf=possible(pmf, action=action),
             offered=offered,
@@ -161,8 +170,7 @@ class LedgerReader:
             features=said.features(columns["features"], columns["encoder_hash"]) if "features" in columns else None,
             fields={name: said.texts(name, columns) for name in fields},
         )
-        asked = [hash(text) for text in columns["text"] if text.strip()] if summary else []
-        return LedgerPage(log=log, ids=ids, questions=np.array(asked, dtype=np.int64).view(np.uint64))
+        return LedgerPage(log=log, ids=ids)
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
         """What the reader of single rows says of this page: it names the decision."""
@@ -174,15 +182,26 @@ class LedgerReader:
         return StoreError(f"the rows {start} to {stop} cannot be read: {error}", remedy="see: ragbandit verify")
 
 
-def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[Column[Any]]:
+def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[ColumnElement[Any]]:
     return [
         *(decisions.c[name] for name in ("id", "arms", "pmf", "draw", "arm", "made_at")),
         *(updates.c[name] for name in _REWARD),
         *(decisions.c[name] for name in _COLUMNS if name in fields),
         *([] if set(fields) <= set(_COLUMNS) else [decisions.c.context]),
         *([decisions.c.features, decisions.c.encoder_hash] if features else []),
-        *([decisions.c.text] if summary else []),
+        *([decisions.c.text, _features_of_textless()] if summary else []),
     ]
+
+
+def _features_of_textless() -> ColumnElement[Any]:
+    return case((decisions.c.text == "", decisions.c.features)).label(_OF_TEXTLESS)
+
+
+def _value_of(column: ColumnElement[Any], *, update: Row, made: Row) -> object:
+    """The value of a column of `_wanted` in rows of the archive."""
+    if isinstance(column, Column):
+        return (update if column.table is updates else made)[column.name]
+    return None if made["text"] else made["features"]  # the one that is no column of a table
 
 
 def _joined(query: Select[Any], *, label: str, since: float | None) -> Select[Any]:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible
+from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
 from ragbandit.router.offline.logs.parquet import arrow, opened
 from ragbandit.router.offline.logs.place import Place, place_of
 from ragbandit.router.offline.logs.records import OURS, Defaults
@@ -43,6 +43,8 @@ class LogOverview:
     columns: tuple[str, ...]
     #: rows of this file may have stayed on the arm of an earlier turn: they offer one arm, and the file has facts
     may_stay: bool = False
+    #: rows of this file may have no text, and have features, which then tell the question
+    may_lack_text: bool = False
 
     def within(self, others: Sequence["LogOverview"]) -> "LogOverview":
         """This file's, with arms and bounds of all files of the log, in their order."""
@@ -95,6 +97,8 @@ def read_log_with(
     wanted += [name for name in ("propensity", "made_at", "late", "reward") if name in overview.columns]
     wanted += [_column_of(name) for name in fields if _column_of(name) in overview.columns]
     wanted += ["facts"] if overview.may_stay else []
+    wanted += ["text"] if "text" in overview.columns else []
+    wanted += ["features"] if overview.may_lack_text else []
     with opened(place_of(path), read_dictionary=_text_columns(place_of(path))) as file:
         row = 0
         for batch in _batches(file, rows=batch_rows, columns=list(dict.fromkeys(wanted))):
@@ -175,7 +179,18 @@ def overview_of(path: str | Path, *, defaults: Defaults) -> LogOverview:
         parts=parts,
         columns=columns,
         may_stay=alone and "facts" in columns,
+        may_lack_text="features" in columns and _may_lack_text(place),
     )
+
+
+def _may_lack_text(path: Place) -> bool:
+    """Whether a row may have no text, by the file's own statistics, which tell the least text."""
+    with opened(path) as file:
+        schema = file.schema
+        at = next((i for i in range(len(schema)) if schema.column(i).path == "text"), None)
+        groups = [] if at is None else [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        told = [group.column(at).statistics for group in groups]
+    return at is None or not all(each and each.has_min_max and each.null_count == 0 and each.min for each in told)
 
 
 def read_keys(path: str | Path) -> Iterator[Keys]:
@@ -216,9 +231,13 @@ class _Piece:
         pmf = self.spread("pmf")
         self._check_propensity(pmf, action=action)
         value, quality, cost, raw, defaulted = self._reward()
+        keys = _keys(self._whole("id"))
+        questions, known_by = self._questions(keys)
         return Log(
             arms=overview.arms,
-            keys=_keys(self._whole("id")),
+            keys=keys,
+            questions=questions,
+            known_by=known_by,
             action=action,
             pmf=possible(pmf, action=action),
             offered=offered,
@@ -234,6 +253,22 @@ class _Piece:
             features=self._features() if features else None,
             fields={name: self._texts(name) for name in fields},
         )
+
+    def _questions(self, ids: Keys) -> tuple[Keys, Codes]:
+        """`question_keys` of the rows."""
+        texts, features = (np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.intp)), None
+        if "text" in self.overview.columns:
+            text, lengths = _bytes_of(self.batch.column("text").fill_null(""))
+            texts = keys_of_bytes(text, lengths=lengths), lengths.astype(np.intp)
+        if self.overview.may_lack_text and not texts[1].all():
+            column, textless = self.batch.column("features"), texts[1] == 0
+            sizes = arrow("pyarrow.compute").list_value_length(column).fill_null(0)
+            lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
+            numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
+            alone = np.where(textless, lengths, 0)
+            kept = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
+            features = keys_of_bytes(kept, lengths=4 * alone), alone
+        return question_keys(ids, texts=texts, features=features)
 
     def spread(self, name: str) -> Matrix:
         """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
@@ -380,10 +415,16 @@ def _offsets(column: Any) -> Codes:
 
 def _keys(column: Any) -> Keys:
     """`keys_of` for a column of ids, read where they lie."""
+    text, lengths = _bytes_of(column)
+    return keys_of_bytes(text, lengths=lengths)
+
+
+def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]":
+    """The UTF-8 of a text column without nulls, one row behind the other, and each row's length in bytes."""
     plain = column.cast(arrow().large_string())
     ends = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
     text = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(ends[0]) : int(ends[-1])]
-    return keys_of_bytes(text, lengths=np.diff(ends))
+    return text, np.diff(ends)
 
 
 def _member(text: str | None, key: str) -> object:

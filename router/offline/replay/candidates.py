@@ -3,8 +3,8 @@
 fixed:ARM      always that arm
 column:KEY     a pmf that stands in the rows
 VERSION        a snapshot, frozen; rows that it has learned are left out
-NAME           a policy of the registry, trained on this log: cross-fitted by default (each fold is judged by a
-policy that learned the other folds), by progressive validation with learn=True
+NAME           a policy of the registry, trained on this log: cross-fitted by default (the questions of each fold are
+judged by a policy that learned the other folds), by progressive validation with learn=True
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vec
 from ragbandit.router.policies import is_class_path, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
-from ragbandit.router.policies.draw import Drawn, draw, outputs_of
+from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.router.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "crossfitted",
     "described",
     "frozen",
+    "learned_before",
     "load",
     "not_offered",
     "notes_of",
@@ -216,12 +217,12 @@ class CandidatePolicy:
         log: MemoryLog,
         features: FeatureRows | None,
         settings: Settings,
-        floor: float,
         weight: float | None,
     ) -> None:
+        """settings: with the floors, the cold start and the incumbent in force."""
         self.policy, self.log = policy, log
         self.features = features if "features" in policy.needs else None
-        self._fallback, self._floor, self._weight = settings.policy.fallback, floor, weight
+        self._settings, self._weight = settings, weight
         self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
@@ -229,7 +230,7 @@ class CandidatePolicy:
         self.refused: set[int] = set()
 
     def ask(self, rows: Choices) -> Matrix:
-        """Its probabilities on these rows, as it would serve them, floor included; shape (len(rows), K)."""
+        """Its probabilities on these rows, as it would serve them now, floors included; shape (len(rows), K)."""
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
@@ -247,10 +248,9 @@ class CandidatePolicy:
             features=None if self.features is None else self.features[batch],
             arms=arms,
         )
-        found = [
-            draw(output, arms=offered, floor=self._floor, fallback=self._fallback, seed=0)
-            for output, offered in zip(outputs, arms, strict=True)
-        ]
+        found = drawn_by_arms(
+            outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings, seen=self.policy.seen
+        )
         for drawn in found:
             if drawn.fault is not None:
                 self.faults, self.reason = self.faults + 1, self.reason or drawn.fault
@@ -280,18 +280,22 @@ def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     return tuple(found)
 
 
-MakeCandidatePolicy = Callable[[Policy], CandidatePolicy]
+#: makes a new, untaught copy of a candidate
+MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 
 def crossfitted(
     spec: CandidateSpec, *, make: MakeCandidatePolicy, folds_of_rows: Choices, folds: int, progress: Progress
 ) -> CandidatePmf:
-    """A policy of the registry on every row, each fold by one that learned the others in the log's order."""
+    """A policy of the registry on every row, each fold by one that learned the others in the log's order.
+
+    folds_of_rows: a question's rows are in one fold, so that no copy is asked a question that it learned.
+    """
     candidates: list[CandidatePolicy] = []
     pmf: Matrix | None = None
     total = len(folds_of_rows) * folds
     for fold in range(folds):
-        candidate = make(make_policy(spec.what, params=spec.params))
+        candidate = make()
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
             candidate.learn(int(index))
             if done % BATCH == 0:
@@ -339,41 +343,61 @@ class ProgressiveResult:
 
 
 def progressive_validation(
-    spec: CandidateSpec, *, make: Callable[[], CandidatePolicy], log: Log, progress: Progress
+    spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, progress: Progress
 ) -> ProgressiveResult:
     """A candidate that learns along the log, asked about every row before it learns that row.
+
+    It is asked when it has learned as many rows as the policy that was served had learned then (`learned_before`): a
+    candidate that knew each row at once would be compared with one that got them in batches.
 
     Progressive validation: one copy of the policy learns every row; the estimator of the plan scores its
     probabilities. Rejection-sampling replay (Li et al. 2011 for uniform logs, Dudik et al. 2012): a second copy learns,
     and is scored on, accepted rows only. A row is accepted with probability q / (c p), where p and q are the logged
     and the copy's probability of the drawn arm, and c is the largest 1 / p in the log. Accepted rows are distributed as
     the candidate's own traffic, so their plain mean is unbiased; few rows are accepted where c is large.
-
-    make: a new, untaught copy.
     """
-    all_rows, own_rows = make(), make()
-    pmf = np.zeros(log.pmf.shape)
-    accepted: Flags = np.zeros(len(log), dtype=np.bool_)
-    draws, propensity = uniform(log), log.propensity
-    bound = 1.0 / float(log.pmf[log.pmf > 0.0].min())
-    for index in range(len(log)):
-        row = np.array([index])
+    all_rows, own_rows, arrays = make(), make(), log.log
+    pmf = np.zeros(arrays.pmf.shape)
+    accepted: Flags = np.zeros(len(arrays), dtype=np.bool_)
+    draws, propensity, before = uniform(arrays), arrays.propensity, learned_before(log)
+    bound = 1.0 / float(arrays.pmf[arrays.pmf > 0.0].min())
+    order, learned = np.argsort(before, kind="stable"), 0
+    for done, index in enumerate(order):
+        while learned < before[index]:
+            all_rows.learn(learned)
+            if accepted[learned]:
+                own_rows.learn(learned)
+            learned += 1
+        row = order[done : done + 1]
         pmf[index] = all_rows.ask(row)[0]
-        all_rows.learn(index)
-        chance = own_rows.ask(row)[0, log.action[index]] / (bound * propensity[index])
-        if draws[index] < chance:
-            accepted[index] = True
-            own_rows.learn(index)
-        if index % PROGRESS_STEP == 0:
-            progress(f"{spec.name}: rows", index, len(log))
-    progress(f"{spec.name}: rows", len(log), len(log))
+        chance = own_rows.ask(row)[0, arrays.action[index]] / (bound * propensity[index])
+        accepted[index] = draws[index] < chance
+        if done % PROGRESS_STEP == 0:
+            progress(f"{spec.name}: rows", done, len(arrays))
+    progress(f"{spec.name}: rows", len(arrays), len(arrays))
     notes = (
         *notes_of(all_rows),
-        f"rejection accepted {np.count_nonzero(accepted)} of {len(log)} rows (least probability {1.0 / bound:.3g})",
+        f"rejection accepted {np.count_nonzero(accepted)} of {len(arrays)} rows (least probability {1.0 / bound:.3g})",
     )
     return ProgressiveResult(
         pmf=CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes), accepted=accepted
     )
+
+
+def learned_before(log: MemoryLog) -> Choices:
+    """How many rows of the log the policy that decided each row had learned, shape (n,), row i at most i.
+
+    A decision's version names the seq that its policy had learned, where that policy is the one of the log's ledger; of
+    other rows all before them are taken as learned.
+    """
+    found = np.arange(len(log.rows))
+    seqs = np.maximum.accumulate([row.seq for row in log.rows])  # of a file in another order: all before must be known
+    for at, row in enumerate(log.rows):
+        label, _, rest = row.decision.version.partition("-")
+        seq = rest.partition("-")[0]
+        if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
+            found[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
+    return found
 
 
 def uniform(log: Log) -> Vector:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID
 from ragbandit.router.offline.estimation.diagnostics import ALPHA
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.replay.anytime import sequences
@@ -14,6 +15,7 @@ from ragbandit.router.offline.replay.passes.summary import LogSummary, summarize
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import ReplayResult, Skipped, instant
 from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
+from ragbandit.router.offline.replay.sources.service import LoggedPolicies
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.types import ArmName
 
@@ -48,6 +50,7 @@ def judge(
     candidate_pmfs: Sequence[CandidatePmf],
     plan: Plan,
     log: str,
+    logged: LoggedPolicies | None = None,
     since: float | None = None,
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
@@ -55,24 +58,37 @@ def judge(
 ) -> ReplayResult:
     """Judge these candidates, whose probabilities are in the pieces.
 
-    candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. since:
-    rows decided before this time are not in the pieces, seconds since the epoch.
+    candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. logged:
+    the policies of its store, where it has one. since: rows decided before this time are not in the pieces, seconds
+    since the epoch.
     Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
     """
     baseline = baseline_of(plan, candidates)
     checked, model_fit = _Checked(pieces), RewardModelFit(plan=plan)
     summary = summarize(checked, candidates=len(candidates), clip=CLIP, learn=model_fit.learn, progress=progress)
     check_summary(summary, plan=plan, since=since)
+    if model_fit.one_fold:
+        plan, model_fit = _by_decision(checked, plan=plan)
     model = model_fit.model(checked)
     return result_of(
         _assembler(checked, summary=summary, model=model, plan=plan, baseline=baseline, progress=progress),
         candidates=candidates,
         candidate_pmfs=candidate_pmfs,
         log=log,
+        logged=logged,
         since=since,
         notes=(*notes, *notes_on(summary, plan=plan, featureless=checked.featureless)),
         skipped=skipped,
     )
+
+
+def _by_decision(pieces: "_Checked", *, plan: Plan) -> tuple[Plan, RewardModelFit]:
+    """The plan and the fit with each row in a fold for itself; takes a pass of its own."""
+    plan = plan.by_decision()
+    fit = RewardModelFit(plan=plan)
+    for piece in pieces:
+        fit.learn(piece.log, piece.candidates)
+    return plan, fit
 
 
 def _assembler(
@@ -113,12 +129,14 @@ def result_of(
     candidates: Sequence[CandidateSpec],
     candidate_pmfs: Sequence[CandidatePmf],
     log: str,
+    logged: LoggedPolicies | None,
     since: float | None,
     notes: Sequence[str],
     skipped: Sequence[Skipped],
 ) -> ReplayResult:
     """The result of accumulated sums."""
     plan, summary = assembler.plan, assembler.summary
+    versions: Mapping[str, int] = summary.fields.get("version", {})
     reward, quality, cost = assembler.baseline_values()
     timed = summary.begin <= summary.end
     return ReplayResult(
@@ -135,7 +153,8 @@ def result_of(
         comparisons=assembler.compared,
         arms=arms_of(summary, arms=assembler.arms, alpha=assembler.alpha),
         sources=_sources(summary),
-        versions=others_largest({name: rows for name, rows in summary.fields.get("version", {}).items() if name}),
+        versions=others_largest({name: rows for name, rows in versions.items() if name}),
+        logged=() if logged is None else logged.of(versions),
         candidates=tuple(
             assembler.candidate(index, spec=spec, described=described)
             for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
@@ -255,11 +274,26 @@ def _sources(summary: LogSummary) -> Mapping[str, int]:
 
 def notes_on(summary: LogSummary, *, plan: Plan, featureless: bool) -> list[str]:
     """What the reader must know of the log."""
-    notes = []
+    notes = _notes_on_questions(summary, plan=plan)
     if featureless and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
     if plan.weight is not None and summary.raw:
         notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
     if summary.defaulted:
         notes.append(f"{summary.defaulted} of {summary.rows} rewards are the default: nobody judged those answers")
+    return notes
+
+
+def _notes_on_questions(summary: LogSummary, *, plan: Plan) -> list[str]:
+    """How repeated questions are recognised, where not by their text: the folds hang on it."""
+    notes = []
+    if summary.known_by[BY_FEATURES]:
+        told = "those with the same features count as the same question in the folds"
+        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {told}")
+    if summary.known_by[BY_ID]:
+        told = "a question that occurs several times is not recognised, and may lie in several folds"
+        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {told}")
+    if plan.folds_by == "decision":
+        told = "the folds are by decision, so a question may be judged by what was learned from it"
+        notes.append(f"the log has too few different questions: {told}")
     return notes

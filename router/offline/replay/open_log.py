@@ -22,6 +22,7 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Skipped, instant
 from ragbandit.router.offline.replay.sources.parquet import ParquetPieces, can_stream
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
+from ragbandit.router.offline.replay.sources.service import service_record
 from ragbandit.router.offline.types import Progress, Vector, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 
@@ -209,12 +210,14 @@ class OpenLog:
                     progress("rows read", len(rows), total)
             if not rows:
                 raise self._no_rows(total)
+            service = service_record(ledger.database, settings=self.settings)
         return memory_log(
             rows,
             mixed_arms=self.mixed_arms,
             ledger=self.label,
             described=self.described,
             since=self.since,
+            service=service,
         )
 
 

@@ -1,12 +1,17 @@
 """Plan of a replay: estimator, reward model, confidence and folds, checked before anything is read."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import Estimator
-from ragbandit.router.offline.estimation.reward_models import regressor_named
+from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
 from ragbandit.router.offline.estimation.tuning import GRIDS
+from ragbandit.router.offline.types import Choices
 
 __all__ = ["RIDGES", "Plan"]
 
@@ -35,12 +40,16 @@ class Plan:
     anytime: bool = False
     #: fields of the rows to judge by
     segments: tuple[str, ...] = ()
-    #: parts of the log: no reward model, and no policy of the registry, is asked about a row that it learned
+    #: parts of the log: no reward model, and no policy of the registry, is asked about a question that it learned
     folds: int = 5
+    #: "question": rows that ask the same are in one fold. "decision": each row for itself, where one
+    #: fold would have all questions
+    folds_by: Literal["question", "decision"] = "question"
     #: "ridge"; "mean" (the arms' means, whatever the features); "mrdr" (ridge, fitted for each candidate); or
     #: "package.module:Class" of a regressor with scikit-learn's fit and predict
     reward_model: str = "ridge"
-    #: least probability of every arm of a policy, as it would be served; None: policy.floor, or 0.02 if that is null
+    #: least probability of every arm of a policy from its first decision on; None: policy.floor and
+    #: policy.cold_start_floor, as it would be served
     floor: float | None = None
     #: policies of the registry learn while they go, instead of from the other folds
     learn: bool = False
@@ -62,6 +71,19 @@ class Plan:
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
             raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+
+    def folds_in(self, log: Log) -> Choices:
+        """The fold of each row of a piece, shape (n,)."""
+        return folds_of(log.questions if self.folds_by == "question" else log.keys, folds=self.folds)
+
+    def folds_of_whole(self, log: Log) -> Choices:
+        """The fold of each row of a whole log, shape (n,); by decision where all questions fall in one fold."""
+        found = self.folds_in(log)
+        return found if len(np.unique(found)) > 1 else self.by_decision().folds_in(log)
+
+    def by_decision(self) -> "Plan":
+        """This plan with each row in a fold for itself: where one fold has all questions, no other could teach it."""
+        return replace(self, folds_by="decision")
 
     @property
     def tuned(self) -> bool:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ragbandit.router.config.settings import FORMER_FLOOR, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import ConfigError, InvalidInput
@@ -15,7 +16,6 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
-from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.logs.ledger_arrays import UnevenFeatures
 from ragbandit.router.offline.logs.place import Place, check_shared
 from ragbandit.router.offline.logs.records import Logged
@@ -41,6 +41,7 @@ from ragbandit.router.offline.replay.parts.engines import Engine, SerialEngine
 from ragbandit.router.offline.replay.parts.map_reduce import replay_parts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.served import served_policy, service_note, settings_in_force, with_sides
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of, stayed_note
 from ragbandit.router.offline.replay.sources.ratings import (
@@ -50,8 +51,8 @@ from ragbandit.router.offline.replay.sources.ratings import (
     judged_rewards,
     rating_notes,
 )
+from ragbandit.router.offline.replay.sources.service import logged_policies
 from ragbandit.router.offline.types import Progress, no_progress
-from ragbandit.router.policies import make_policy, with_context
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.types import FeatureRows, SnapshotInfo
@@ -79,17 +80,17 @@ def replay(
 
     log: of `open_log`, or rows in memory (`memory_log`). A Parquet file is read in pieces where no candidate reads
     questions, so that it need not fit in memory. candidates: names as of `ragbandit replay --policy`, or specs; None:
-    each arm of the log, and uniform. settings: floor, fallback and bounds, folders of snapshots and of cached features;
-    default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
-    default the configured one for an opened log. engine: judges the files of a folder or a pattern, for example by
-    `DaskEngine`; default one after the other, in this process. notes: for the report.
+    each arm of the log, and uniform. settings: the service's, by which policies and snapshots are served (floors, cold
+    start, incumbent, fallback), and folders of snapshots and of cached features; default those of the opened log.
+    encoder: makes the encoder, for rows without features or with another encoder's; default the configured one for an
+    opened log. engine: judges the files of a folder or a pattern, for example by `DaskEngine`; default one after the
+    other, in this process. notes: for the report.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
     """
     if isinstance(log, OpenLog):
         settings = settings or log.settings
         encoder = encoder or partial(make_encoder, settings.encoder)
     plan, settings = plan or Plan(), settings or Settings()
-    plan = replace(plan, floor=_floor(settings) if plan.floor is None else plan.floor)
     specs = None if candidates is None else _specs(candidates)
     judged = isinstance(log, OpenLog) and log.judged
     if isinstance(log, OpenLog) and log.judged:
@@ -102,7 +103,7 @@ def replay(
         log = log.read(progress)
     facts: RatingFacts | None = None
     if judged:
-        found = judged_log(log, folds=plan.folds)
+        found = judged_log(log, plan=plan)
         log, facts = found.log, found.facts
         notes = (*rating_notes(facts), *notes)
     specs = baselines(log.log.arms) if specs is None else specs
@@ -113,13 +114,15 @@ def replay(
         candidate_pmfs=ready.candidate_pmfs,
         plan=plan,
         log=log.described,
+        logged=log.service.logged,
         since=log.since,
         notes=(*notes, *ready.notes),
         skipped=log.skipped,
         progress=progress,
     )
     result = replace(result, ratings=facts)
-    return _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
+    result = _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
+    return with_sides(result, served=ready.served)
 
 
 def _replay_in_pieces(
@@ -203,7 +206,7 @@ def _replay_ledger(
         candidate_pmfs = [CandidatePmf(described=described(spec)) for spec in specs]
         run = partial(
             judge, candidates=specs, candidate_pmfs=candidate_pmfs, plan=plan, log=log.described, since=log.since,
-            progress=progress,
+            logged=logged_policies(reader.ledger.database), progress=progress,
         )  # fmt: skip
         try:
             result = run(pieces)
@@ -229,6 +232,8 @@ class PreparedLog:
     candidate_pmfs: Sequence[CandidatePmf]
     #: of candidates that learn along the log, by index
     progressive: Mapping[int, ProgressiveResult]
+    #: the policy that each candidate of the registry is, by its name
+    served: Mapping[str, Policy]
     notes: Sequence[str]
 
 
@@ -242,11 +247,14 @@ def prepare(
     progress: Progress = no_progress,
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
-    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
-    candidates = [_with_schema(spec, settings=settings) for spec in candidates]
+    settings = settings_in_force(settings, log=log, floor=plan.floor)
+    preparation = _Preparation(
+        plan=plan, settings=settings, registered=log.service.registered, encoder=encoder, progress=progress
+    )
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
+    served = {spec.name: preparation.policy_of(spec) for spec in candidates if spec.learns}
     snapshots = {
         spec.name: load(spec, files=SnapshotFiles(settings.snapshot_root))
         for spec in candidates
@@ -257,7 +265,7 @@ def prepare(
         log = replace(log, log=log.log.weighted(plan.weight))
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
-    log = preparation.with_features(log, candidates=candidates)
+    log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     candidate_pmfs: list[CandidatePmf] = []
     progressive: dict[int, ProgressiveResult] = {}
     for index, spec in enumerate(candidates):
@@ -266,14 +274,9 @@ def prepare(
             progressive[index] = made
         candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
     notes = [*notes, *_repeated(log), *judged_note(judged_rewards(log), rows=len(log.rows))]
-    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, notes=notes)
-
-
-def _with_schema(spec: CandidateSpec, *, settings: Settings) -> CandidateSpec:
-    """The candidate, with the schema of the context where it learns from one, as the service would."""
-    if not spec.learns:
-        return spec
-    return replace(spec, params=with_context(spec.what, params=spec.params, schema=settings.context))
+    if served or snapshots:
+        notes.append(service_note(settings))
+    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, served=served, notes=notes)
 
 
 def _repeated(log: MemoryLog) -> list[str]:
@@ -323,17 +326,20 @@ def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool
 @dataclass(frozen=True, kw_only=True)
 class _Preparation:
     plan: Plan
+    #: with the floors in force
     settings: Settings
+    #: the row of the service's ledger; None: a ledger that begins now
+    registered: Mapping[str, Any] | None
     encoder: MakeEncoder | None
     progress: Progress
 
-    def with_features(self, log: MemoryLog, *, candidates: Sequence[CandidateSpec]) -> MemoryLog:
+    def policy_of(self, spec: CandidateSpec) -> Policy:
+        """A candidate of the registry, fresh. Raises ConfigError."""
+        return served_policy(spec, settings=self.settings, registered=self.registered)
+
+    def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
         """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""
         hashes = {row.decision.encoder_hash for row in log.rows}
-        needed = any(
-            spec.kind == "policy" and "features" in make_policy(spec.what, params=spec.params).needs
-            for spec in candidates
-        )
         if log.log.features is not None and len(hashes) == 1:
             return log
         if not needed:
@@ -371,12 +377,19 @@ class _Preparation:
             policy, info = snapshot
             features = self._features_for(policy, info, log=log)
             return frozen(info, candidate=self._candidate_policy(policy, log=log, features=features))
-        make = partial(self._candidate_policy, log=log, features=log.log.features)
+
+        def make() -> CandidatePolicy:
+            return self._candidate_policy(self.policy_of(spec), log=log, features=log.log.features)
+
         if self.plan.learn:
-            fresh = partial(make_policy, spec.what, params=spec.params)
-            return progressive_validation(spec, make=lambda: make(fresh()), log=log.log, progress=self.progress)
-        folds = folds_of(log.log.keys, folds=self.plan.folds)
-        return crossfitted(spec, make=make, folds_of_rows=folds, folds=self.plan.folds, progress=self.progress)
+            return progressive_validation(spec, make=make, log=log, progress=self.progress)
+        return crossfitted(
+            spec,
+            make=make,
+            folds_of_rows=self.plan.folds_of_whole(log.log),
+            folds=self.plan.folds,
+            progress=self.progress,
+        )
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         """As the snapshot's encoder makes them."""
@@ -394,10 +407,7 @@ class _Preparation:
         return features
 
     def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
-        floor = _floor(self.settings) if self.plan.floor is None else self.plan.floor
-        return CandidatePolicy(
-            policy, log=log, features=features, settings=self.settings, floor=floor, weight=self.plan.weight
-        )
+        return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
 
 
 def _with_rejection(
@@ -424,8 +434,3 @@ def _rejected(candidate: Candidate, *, log: MemoryLog, result: ProgressiveResult
     # It holds for one look.
     found = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
     return replace(candidate, others={**candidate.others, "rejection": found})
-
-
-def _floor(settings: Settings) -> float:
-    """The floor of candidates where the plan names none: without a setting that of all replays so far."""
-    return FORMER_FLOOR if settings.policy.floor is None else settings.policy.floor

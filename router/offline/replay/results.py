@@ -8,6 +8,8 @@ from typing import Any, Literal
 from ragbandit.router.offline.estimation.comparison import Verdict
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.policies import CONSERVATIVE
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import ArmName, finite_json
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "EstimateWithInterval",
     "Histogram",
     "ImportanceWeights",
+    "LoggedPolicy",
     "Pair",
     "ReplayResult",
     "Segment",
@@ -26,7 +29,8 @@ __all__ = [
 ]
 
 #: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
-Standing = Verdict | Literal["cannot be judged", "baseline"]
+#: "same policy" stands for better and worse where the candidate is the policy that logged
+Standing = Verdict | Literal["cannot be judged", "baseline", "same policy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +42,20 @@ class EstimateWithInterval:
     high: float | None = None
     #: the interval covers chance only: the estimator is biased, and by how much is not in it
     biased: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoggedPolicy:
+    """A policy that decided rows of a log: the name that it was configured by, and all of it as canonical JSON."""
+
+    name: str
+    params: str
+
+    @classmethod
+    def of(cls, algorithm: str, *, params: Mapping[str, Any]) -> "LoggedPolicy":
+        """Of what is recorded of a policy; one that is held back to an incumbent has the name of the one inside."""
+        name = str(params["policy"]) if algorithm == CONSERVATIVE else algorithm
+        return cls(name=name, params=canonical({"algorithm": algorithm, "params": dict(params)}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,6 +135,11 @@ class Candidate:
     others: Mapping[str, EstimateWithInterval]
     #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
+    #: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along":
+    #: what the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn
+    learned: Literal["folds", "along", "before"] | None = None
+    #: it is the policy that logged: the difference is between what each had learned, not between policies
+    same_policy: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,6 +208,8 @@ class ReplayResult:
     #: the log is wrong: drawn arms do not follow the logged probabilities
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    #: the policies that decided the rows; () where the store does not know all of them, and of a log from elsewhere
+    logged: tuple[LoggedPolicy, ...] = ()
     #: where rewards were completed: what people and the judge said
     ratings: RatingFacts | None = None
 
@@ -193,6 +218,7 @@ class ReplayResult:
         found: dict[str, Any] = finite_json(asdict(self))
         for candidate in found["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
+        found["logged"] = sorted({policy.name for policy in self.logged})
         return found
 
 

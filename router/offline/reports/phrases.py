@@ -19,6 +19,7 @@ __all__ = [
     "number",
     "percent",
     "printable",
+    "side",
     "values_of",
     "weight_of",
 ]
@@ -28,6 +29,8 @@ _SOURCES = {
     "default": "default rewards (no feedback)",
     "late": "with later feedback that came after they were learned",
 }
+#: what a candidate had learned when it was asked
+_LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
 _COMPLETED = "completed from ratings and a judge's scores"
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
@@ -66,16 +69,67 @@ def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
         return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
     ends = interval(difference, sign="+")
     between = f"between {ends[0]} and {ends[1]}" if ends else "no valid interval is known"
-    if difference.biased:
-        return f"{name}: cannot tell: the estimator is biased ({between} by sampling error alone, without the bias)"
-    if ends and replayed.plan.anytime:
+    if ends and difference.biased:
+        between += " by sampling error alone"
+    elif ends and replayed.plan.anytime:
         between += ", valid at every look"
-    gain = number(difference, sign="+")
+    gain = f"{number(difference, sign='+')} reward per question ({between})"
+    return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
+
+
+def side(candidate: Candidate) -> str:
+    """A candidate with what it had learned, as the side of a comparison."""
+    name = printable(candidate.name)
+    return name if candidate.learned is None else f"{name}, {_LEARNED[candidate.learned]},"
+
+
+def _other_side(replayed: ReplayResult) -> str:
+    """The baseline in the same way."""
+    for candidate in replayed.candidates:
+        if candidate.verdict == "baseline":
+            return side(candidate).removesuffix(",")
+    names = sorted({printable(policy.name) for policy in replayed.logged})
+    who = " and ".join(names) or printable(replayed.baseline)
+    return f"{who} as {'they' if len(names) > 1 else 'it'} served{_while_learning(replayed, many=len(names) > 1)}"
+
+
+def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
+    """Where several versions decided: what logged was still learning."""
+    return f" while {'they' if many else 'it'} learned" if len(replayed.versions) > 1 else ""
+
+
+def _verdict(candidate: Candidate, *, replayed: ReplayResult) -> str:
+    """The verdict, and what it does not say."""
+    assert candidate.difference is not None
+    if candidate.difference.biased:
+        return "cannot tell: the estimator is biased, and the bias is not in the interval"
+    if candidate.same_policy:
+        return _of_itself(candidate)
     if candidate.verdict == "cannot tell":
-        return f"{name}: cannot tell yet: {gain} so far ({between}){_forecast(candidate, rows=replayed.rows)}"
+        return f"cannot tell yet{_forecast(candidate, rows=replayed.rows)}"
     spite = f", whatever the reward of the {_unsupported(candidate)}" if candidate.unsupported else ""
-    gain = f"{gain} reward per question ({between}){_made_of(candidate)}"
-    return f"{name} is {candidate.verdict} than {printable(replayed.baseline)}: {gain}{spite}"
+    return f"{candidate.verdict}{spite}{_made_of(candidate)}{_unequal(candidate, replayed=replayed)}"
+
+
+def _of_itself(candidate: Candidate) -> str:
+    """Of a candidate that is the policy that logged."""
+    assert candidate.difference is not None
+    if candidate.verdict == "cannot tell":
+        return "cannot tell, as it should be: it is the same policy"
+    if candidate.learned == "along":
+        return "the same policy, so this is no difference between policies; it was not served as it is replayed"
+    if candidate.difference.value > 0.0:
+        return "the same policy: this is what having learned is worth, not a better policy"
+    return "the same policy: this is what not having seen these questions costs, not a worse policy"
+
+
+def _unequal(candidate: Candidate, *, replayed: ReplayResult) -> str:
+    """A hint where one side had learned and the other was learning: a difference may be that alone."""
+    if candidate.learned != "folds" or replayed.plan.baseline != "logged" or not _while_learning(replayed):
+        return ""
+    other = next((printable(policy.name) for policy in replayed.logged), "NAME")
+    hint = f"--policy {printable(candidate.name)},{other} --baseline {other}"
+    return f"; it had learned, what served was still learning: compare two that have learned with {hint}"
 
 
 def _made_of(candidate: Candidate) -> str:

@@ -27,7 +27,14 @@ from ragbandit.router.offline.reports.phrases import (
 
 __all__ = ["print_replay"]
 
-_STYLES = {"better": "green", "worse": "red", "cannot tell": "yellow", "cannot be judged": "magenta", "baseline": "dim"}
+_STYLES = {
+    "better": "green",
+    "worse": "red",
+    "cannot tell": "yellow",
+    "same policy": "yellow",
+    "cannot be judged": "magenta",
+    "baseline": "dim",
+}
 
 
 def print_replay(replayed: ReplayResult, *, console: Console) -> None:

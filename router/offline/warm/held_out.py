@@ -15,7 +15,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import keys_of
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
@@ -31,6 +31,7 @@ from ragbandit.router.offline.replay.results import Candidate, EstimateWithInter
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
 from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.types import ArmName, finite_json
 
@@ -96,19 +97,17 @@ def held_out(
             remedy="give more questions",
         )
     question = np.array([numbers[key] for key in keys], dtype=np.intp)
-    fold_of_question = _folds(list(numbers), folds=folds)
     spec = CandidateSpec(name=name, kind="policy", what=policy.algorithm, params=policy.params)
     found = crossfitted(
         spec,
-        make=lambda fresh: CandidatePolicy(
-            fresh,
+        make=lambda: CandidatePolicy(
+            make_policy(policy.algorithm, params=policy.params),
             log=log,
             features=log.log.features,
             settings=settings,
-            floor=settings.policy.floor_share,
             weight=None,
         ),
-        folds_of_rows=fold_of_question[question],
+        folds_of_rows=_folds(log.log, question=question, folds=folds),
         folds=folds,
         progress=progress,
     )
@@ -129,12 +128,16 @@ def held_out(
     )
 
 
-def _folds(questions: Sequence[str], *, folds: int) -> Choices:
-    """The fold of each question: of its text alone, and none is empty."""
-    mixed = folds_of(keys_of(questions), folds=folds)
+def _folds(log: Log, *, question: Choices, folds: int) -> Choices:
+    """The fold of each row: of its question alone, whatever the context, and none is empty.
+
+    question: numbers of what is the same to a policy, context included, for a log of fewer questions than folds.
+    """
+    mixed = folds_of(log.questions, folds=folds)
     if len(np.unique(mixed)) == folds:
         return mixed
-    return np.arange(len(questions), dtype=np.intp) % folds
+    texts, number = np.unique(log.questions, return_inverse=True)
+    return np.asarray((question if len(texts) < folds else number) % folds, dtype=np.intp)
 
 
 def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tuple[Standing, ...]:

@@ -15,9 +15,14 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.offline.replay import add_replay_verb
+from ragbandit.router.config.settings import FORMER_FLOOR
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
+from ragbandit.router.offline.replay.served import served_policy
+from ragbandit.router.offline.replay.sources.service import service_record
+from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import DecisionId, Query
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
@@ -101,6 +106,46 @@ def store(make_world):
         if hour % 6 == 5:
             world.learn()
     return world
+
+
+def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
+    """The store tells which policy logged: by its name it gets no "better", and other candidates name it."""
+    said = found(run("--policy", "linucb,fixed:single_step", "--json"))
+    assert said["logged"] == ["linucb"]
+    linucb, single = said["candidates"]
+    assert (linucb["same_policy"], linucb["learned"]) == (True, "folds")
+    assert linucb["verdict"] in ("cannot tell", "same policy")
+    assert (single["same_policy"], single["learned"]) == (False, None)
+    served = "against linucb as it served while it learned: "
+    assert said["headline"][0].startswith(f"linucb, learned from this log, {served}")
+    assert said["headline"][1].startswith(f"fixed:single_step {served}")
+    along = found(run("--policy", "linucb", "--learn", "--json"))
+    assert (along["candidates"][0]["same_policy"], along["candidates"][0]["learned"]) == (True, "along")
+
+
+def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
+    """With the settings of the service and what its store records, every probability is the one that was logged."""
+    log = open_log(config=store.settings).read()
+    ready = prepare(log, candidates=parse_candidates(["linucb"]), plan=Plan(learn=True), settings=store.settings)
+    assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf).max() < 1e-6
+
+
+def test_a_store_that_began_with_another_floor_and_params(make_world, tmp_path):
+    """Where the settings name neither, a candidate has the floor and the params that the store's ledger began with."""
+    policy = {"floor": FORMER_FLOOR, "params": {"epsilon_min": 0.02, "block": 1}}
+    old = make_world(data_dir=str(tmp_path / "old"), policy=policy)
+    old.route()
+    old.router.close()
+    settings = make_world(data_dir=str(tmp_path / "other")).settings.model_copy(
+        update={"data_dir": str(tmp_path / "old"), "database_url": None}
+    )
+    with ledger_of(settings, label="main") as ledger:
+        record = service_record(ledger.database, settings=settings)
+    assert record.as_served(settings).policy.floor == FORMER_FLOOR
+    (candidate,) = parse_candidates(["mba"])
+    params = served_policy(candidate, settings=settings, registered=record.registered).params
+    assert (params["epsilon_min"], params.get("block", 1)) == (0.02, 1)
+    assert served_policy(candidate, settings=settings, registered=None).params["epsilon_min"] == 0.0
 
 
 def test_store(store, run, tmp_path):
@@ -507,7 +552,7 @@ def test_json_says_what_the_terminal_says(run):
         line for line in run(*words).stdout.splitlines() if line.startswith("fixed:deep cannot")
     ]
     assert [candidate["verdict"] for candidate in said["candidates"]] == ["cannot be judged", "baseline"]
-    plan = {"estimator": "dr", "reward_model": "ridge", "folds": 3, "floor": 0.02, "learn": False}
+    plan = {"estimator": "dr", "reward_model": "ridge", "folds": 3, "floor": None, "learn": False}
     assert {name: said["plan"][name] for name in plan} == plan
     assert (said["since"], said["begin"]) == (None, None)
     assert "facts" not in said

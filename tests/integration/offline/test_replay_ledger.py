@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, StoreError
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
+from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import plain_decision
@@ -114,6 +117,24 @@ def test_a_row_that_cannot_be_true(ledger_of_rows, database):
     with pytest.raises(InvalidInput, match="is no distribution") as caught:
         replay(log, candidates=CANDIDATES)
     assert caught.value.field == "decision lived-0-000050 pmf"
+
+
+def test_folds_are_those_of_memory(ledger_of_rows):
+    """A question is known by its text, or by its features where none was kept, whether or not features are read."""
+    rows = []
+    for number, row in enumerate(lived_rows(120)):
+        query = replace(row.decision.query, text="" if number % 3 else f"question {number % 10}")
+        features = np.full(4, number % 7, dtype=np.float32) if number % 3 == 1 else None
+        rows.append(replace(row, decision=replace(row.decision, query=query, features=features)))
+    log = ledger_of_rows(rows)
+    expected = log.read().log
+    with log.ledger() as reader:
+        pieces = LedgerPieces(reader=reader, candidates=(), plan=Plan(), features=False)
+        for _ in range(2):  # what the first pass read is kept for the others
+            found = [piece.log for piece in pieces]
+            assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
+            assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
+    assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}
 
 
 def as_lines(database, file) -> str:

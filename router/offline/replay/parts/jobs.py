@@ -146,7 +146,7 @@ def keys_of_part(job: tuple[int, Place, int, int]) -> dict[int, Keys]:
 
 
 def _of_round(keys: Keys, number: int, rounds: int) -> Keys:
-    # By high bits: the low ones choose the folds.
+    # By high bits: the low ones choose the folds where these are by decision.
     return keys if rounds == 1 else keys[(keys >> np.uint64(32)) % np.uint64(rounds) == number]
 
 

@@ -100,6 +100,10 @@ def replay_parts(
     jobs = [replace(job, scales=scales) for job in jobs]
     first = run.reduce("parts summarized", summarize_part, jobs, merge=merge_summaries)
     _check_ids(first.keys, run=run, jobs=jobs)
+    if first.fit.one_fold:
+        plan = plan.by_decision()
+        jobs = [replace(job, plan=plan) for job in jobs]
+        first = run.reduce("parts summarized", summarize_part, jobs, merge=merge_summaries)
     check_summary(first.summary, plan=plan, since=since)
     first.fit.solve()
     estimation, sums = _judged(first, jobs=jobs, baseline=baseline, run=run)
@@ -118,6 +122,7 @@ def replay_parts(
         candidates=candidates,
         candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in candidates],
         log=log,
+        logged=None,
         since=since,
         notes=(*notes, *notes_on(first.summary, plan=plan, featureless=not jobs[0].features)),
         skipped=(),

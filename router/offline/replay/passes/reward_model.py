@@ -14,13 +14,12 @@ from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
     Ridge,
     cross_fitted,
-    folds_of,
     mrdr_weights,
     regressor_named,
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.replay.sources.pieces import Pieces
-from ragbandit.router.offline.types import Matrix
+from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.router.types import FeatureRows
 
 __all__ = ["Model", "RewardModelFit"]
@@ -37,6 +36,8 @@ class RewardModelFit:
     #: of the features' columns; None: of the first rows that are learned
     scales: Scales | None = None
     ridges: list[Ridge] = field(default_factory=list)
+    #: rows that were learned, by fold
+    fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: the first pieces, until there are rows enough for the scales
     _head: list[tuple[Log, Sequence[Matrix]]] = field(default_factory=list)
     #: what was predicted last, of which piece by which ridge: candidates that share a model ask one after the other
@@ -44,6 +45,8 @@ class RewardModelFit:
 
     def learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
         """Take in a piece; a regressor of another package is fitted to the whole log at once, by `model`."""
+        rows = np.bincount(self.plan.folds_in(log), minlength=self.plan.folds)
+        self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
         if self.plan.reward_model not in RIDGES:
             return
         if self.scales is None:
@@ -69,7 +72,7 @@ class RewardModelFit:
         if not self.ridges:
             count = len(candidates) if apart else 1
             self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds, scales=self.scales) for _ in range(count)]
-        features, targets, folds = self._read(log), _targets(log), folds_of(log.keys, folds=self.plan.folds)
+        features, targets, folds = self._read(log), _targets(log), self.plan.folds_in(log)
         for index, ridge in enumerate(self.ridges):
             weights = mrdr_weights(log.action, logged=log.pmf, candidate=candidates[index]) if apart else None
             ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
@@ -78,10 +81,16 @@ class RewardModelFit:
         """What both have learned; neither is changed."""
         if not (self.ridges and other.ridges):
             return self if self.ridges else other
+        fold_rows = self.fold_rows + other.fold_rows
         ridges = [deepcopy(ridge) for ridge in self.ridges]
         for mine, theirs in zip(ridges, other.ridges, strict=True):
             mine.merge(theirs)
-        return RewardModelFit(plan=self.plan, scales=self.scales, ridges=ridges)
+        return RewardModelFit(plan=self.plan, scales=self.scales, ridges=ridges, fold_rows=fold_rows)
+
+    @property
+    def one_fold(self) -> bool:
+        """Whether one fold has all of several rows: none could be predicted by what the others taught."""
+        return int(self.fold_rows.sum()) > 1 and int(np.count_nonzero(self.fold_rows)) == 1
 
     def solve(self) -> None:
         """Fit; what is left is small, and predicts."""
@@ -98,7 +107,7 @@ class RewardModelFit:
         """A `Model`."""
         place = index if len(self.ridges) > 1 else 0
         if self._last is None or self._last[0] is not log or self._last[1] != place:
-            folds = folds_of(log.keys, folds=self.plan.folds)
+            folds = self.plan.folds_in(log)
             self._last = log, place, self.ridges[place].predict(self._read(log), folds=folds)
         return self._last[2]
 
@@ -158,7 +167,7 @@ def _regressed(plan: Plan, *, pieces: Pieces) -> Model:
         features=np.concatenate([log.features for log in logs if log.features is not None]),
         action=np.concatenate([log.action for log in logs]),
         targets=np.concatenate([_targets(log) for log in logs]),
-        folds=folds_of(np.concatenate([log.keys for log in logs]), folds=plan.folds),
+        folds=np.concatenate([plan.folds_in(log) for log in logs]),
         arms=len(logs[0].arms),
     )
     places = {log.keys[0].item(): start for log, start in zip(logs, np.cumsum([0, *map(len, logs)]), strict=False)}

@@ -9,7 +9,7 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
 from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
-from ragbandit.router.offline.types import Matrix, Progress, Vector
+from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 
 __all__ = ["LogSummary", "summarize", "weight_of"]
 
@@ -31,6 +31,8 @@ class LogSummary:
     defaulted: int = 0
     late: int = 0
     raw: int = 0
+    #: rows by how their question is known, shape (3,)
+    known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     #: as in Log
     rating_weight: float = 1.0
     #: field -> value -> rows
@@ -51,6 +53,7 @@ class LogSummary:
         self.defaulted += int(log.defaulted.sum())
         self.late += int(log.late.sum())
         self.raw += int(log.raw.sum())
+        self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
         self.rating_weight = max(self.rating_weight, log.rating_weight)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
@@ -70,6 +73,7 @@ class LogSummary:
             defaulted=self.defaulted + other.defaulted,
             late=self.late + other.late,
             raw=self.raw + other.raw,
+            known_by=self.known_by + other.known_by,
             rating_weight=max(self.rating_weight, other.rating_weight),
             fields={
                 name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())

@@ -7,9 +7,10 @@ from typing import Final, Protocol
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible, wrong_pmfs
+from ragbandit.router.offline.estimation.bandit_log import Log, keys_of, possible, questions_of, wrong_pmfs
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay.results import Skipped
+from ragbandit.router.offline.replay.sources.service import ServiceRecord
 from ragbandit.router.offline.types import Flags, Matrix, Strings
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import KILLED, STICKY, ArmName
@@ -71,6 +72,8 @@ class MemoryLog:
     since: float | None = None
     #: rows that were left out because they cannot be used
     skipped: Sequence[Skipped] = ()
+    #: what the store records of the service that wrote the log
+    service: ServiceRecord = field(default_factory=ServiceRecord)
 
     def pieces(self, candidates: Sequence[Matrix]) -> "_MemoryPieces":
         """The log with these candidates."""
@@ -96,11 +99,12 @@ def memory_log(
     described: str = "a log in memory",
     since: float | None = None,
     skipped: Sequence[Skipped] = (),
+    service: ServiceRecord | None = None,
 ) -> MemoryLog:
     """Rows in memory, checked as arrays too.
 
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
-    the rows. described, since, skipped: for the report, as in MemoryLog.
+    the rows. described, since, skipped: for the report, as in MemoryLog. service: what its store records.
     Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out,
     and told as skipped: nobody drew their arm.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
@@ -121,7 +125,15 @@ def memory_log(
         row = min(wrong)
         name, message, remedy = wrong[row]
         raise InvalidInput(message, field=f"{place(kept[row])} {name}", remedy=remedy)
-    return MemoryLog(rows=kept, log=log, ledger=ledger, described=described, since=since, skipped=tuple(skipped))
+    return MemoryLog(
+        rows=kept,
+        log=log,
+        ledger=ledger,
+        described=described,
+        since=since,
+        skipped=tuple(skipped),
+        service=service or ServiceRecord(),
+    )
 
 
 def stayed_note(count: int) -> list[str]:
@@ -174,9 +186,15 @@ def _log(rows: Sequence[Logged], *, arms: tuple[ArmName, ...]) -> Log:
         here = [columns[arm] for arm in decision.arms]
         pmf[index, here], offered[index, here] = decision.pmf, True
     action = np.array([columns.get(decision.arm, -1) for decision in decisions], dtype=np.intp)
+    keys = keys_of([decision.id for decision in decisions])
+    questions, known_by = questions_of(
+        [decision.query.text for decision in decisions], features=[one.features for one in decisions], ids=keys
+    )
     return Log(
         arms=arms,
-        keys=keys_of([decision.id for decision in decisions]),
+        keys=keys,
+        questions=questions,
+        known_by=known_by,
         action=action,
         pmf=possible(pmf, action=action),
         offered=offered,

@@ -20,8 +20,8 @@ from ragbandit.router.offline.estimation.rated_rewards import (
     Ratings,
     completed,
 )
-from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.logs.records import JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, RATING_PROBABILITY, Logged
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, place
 from ragbandit.router.offline.types import Vector
 
@@ -52,10 +52,10 @@ def check_judged(*, several: bool, anytime: bool) -> None:
         )
 
 
-def judged_log(log: MemoryLog, *, folds: int, judge_weight: float | None = None) -> JudgedLog:
+def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None) -> JudgedLog:
     """The log with completed rewards; its rows, for policies that learn from it, have them too where somebody judged.
 
-    Raises InvalidInput naming the row for a score or a chance out of range, and where nobody rated.
+    plan: its folds. Raises InvalidInput naming the row for a score or a chance out of range, and where nobody rated.
     """
     rows = log.rows
     ratings, pricing = _ratings(log), _pricing(log)
@@ -63,7 +63,7 @@ def judged_log(log: MemoryLog, *, folds: int, judge_weight: float | None = None)
         ratings,
         pricing=pricing,
         arms=len(log.log.arms),
-        folds_of_rows=folds_of(log.log.keys, folds=folds),
+        folds_of_rows=plan.folds_of_whole(log.log),
         judge_weight=judge_weight,
     )
     arrays = replace(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of
 from ragbandit.router.offline.estimation.reward_models import folds_of
 
 
@@ -17,6 +17,8 @@ def made_log(**changes):
     log = Log(
         arms=("fast", "deep", "slow"),
         keys=keys_of(["a", "b", "c", "d"]),
+        questions=keys_of(["who?", "why?", "who?", "where?"]),
+        known_by=np.full(4, BY_TEXT),
         action=np.array([0, 1, 2, 1]),
         pmf=np.array([[0.5, 0.25, 0.25], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8], [0.4, 0.6, 0.0]]),
         offered=np.array([[True] * 3, [True] * 3, [True] * 3, [True, True, False]]),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import Log, keys_of
+from ragbandit.router.offline.estimation.bandit_log import BY_ID, Log, keys_of
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, BIN_EDGES, ArmTally, WeightTally, deviation, ratios
 
 ARMS = ("fast", "deep", "slow")
@@ -21,6 +21,8 @@ def made_log(pmf, *, action, reward=None):
     return Log(
         arms=ARMS,
         keys=keys_of([str(n) for n in range(rows)]),
+        questions=keys_of([str(n) for n in range(rows)]),
+        known_by=np.full(rows, BY_ID),
         action=np.asarray(action, dtype=np.intp),
         pmf=pmf,
         offered=np.ones(pmf.shape, dtype=np.bool_),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.bandit_log import keys_of
+from ragbandit.router.offline.estimation.bandit_log import keys_of, questions_of
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
 from ragbandit.router.offline.logs.parquet_arrays import read_log, read_log_with
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, with_extra
@@ -21,7 +21,8 @@ from tests.support.logs.log_rows import LEAST, logs, plain_rows, with_extra
 def whole(logs_):
     """The arrays of all batches, one after the other."""
     pieces = list(logs_)
-    names = ("keys", "action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
+    names = ("keys", "questions", "known_by")
+    names += ("action", "pmf", "offered", "reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
     return pieces, {name: np.concatenate([getattr(piece, name) for piece in pieces]) for name in names}
 
 
@@ -31,8 +32,13 @@ def expected(rows, arms):
     for number, row in enumerate(rows):
         for arm, p in zip(row.decision.arms, row.decision.pmf, strict=True):
             pmf[number, arms.index(arm)], offered[number, arms.index(arm)] = p, True
+    keys = keys_of([row.decision.id for row in rows])
+    texts, features = [row.decision.query.text for row in rows], [row.decision.features for row in rows]
+    questions, known_by = questions_of(texts, features=features, ids=keys)
     return {
-        "keys": keys_of([row.decision.id for row in rows]),
+        "keys": keys,
+        "questions": questions,
+        "known_by": known_by,
         "action": np.array([arms.index(row.decision.arm) for row in rows]),
         "pmf": pmf,
         "offered": offered,

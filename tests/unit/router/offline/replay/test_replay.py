@@ -40,7 +40,7 @@ def test_ips_by_hand():
 def test_dr_by_hand():
     """DR of the arms' means: every row is predicted by the other folds, shrunk to their mean by one row's worth."""
     rows = hand_rows()
-    fold = folds_of(memory_log(rows).log.keys, folds=2)
+    fold = folds_of(memory_log(rows).log.questions, folds=2)
     assert len(set(fold)) == 2
     scores, models = [], []
     for place, (share, arm, reward) in enumerate(HAND):

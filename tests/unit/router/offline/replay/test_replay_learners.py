@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import FORMER_FLOOR
+from ragbandit.router.config.settings import NEW_FLOOR
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
@@ -52,7 +52,7 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     features = np.stack([row.decision.features for row in rows[120:]])
     queries = [row.decision.query for row in rows[120:]]
     shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)
-    floor = FORMER_FLOOR
+    floor = NEW_FLOOR
     assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
         (1 - 3 * floor) * shares + floor, abs=0.05
     )
@@ -199,14 +199,24 @@ def lives_of(spy):
 
 @pytest.mark.parametrize("folds", [2, 5])
 def test_crossfitted_policy_never_saw_the_row(spy, folds):
-    """A policy is asked once about every row, having learned all rows of the other folds in the log's order."""
+    """A policy is asked once about every row, having learned all questions of the other folds in the log's order."""
     rows = lived_rows(60)
     ids = [row.decision.id for row in rows]
     judged(rows, "spy", folds=folds)
-    fold = dict(zip(ids, folds_of(memory_log(rows).log.keys, folds=folds), strict=True))
+    fold = dict(zip(ids, folds_of(memory_log(rows).log.questions, folds=folds), strict=True))
     assert sorted(asked for _, asked, _ in spy.heard) == sorted(ids)
     for _, asked, learned in spy.heard:
         assert list(learned) == [each for each in ids if fold[each] != fold[asked]]
+
+
+def test_crossfitted_policy_never_saw_the_question(spy):
+    """A question that occurs several times is asked of no policy that learned one of its rows."""
+    rows = lived_rows(300)
+    text = {row.decision.id: row.decision.query.text for row in rows}
+    assert len(set(text.values())) == 77
+    judged(rows, "spy")
+    for _, asked, learned in spy.heard:
+        assert text[asked] not in {text[each] for each in learned}
 
 
 def test_learning_policy_is_asked_before_it_learns(spy):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import FORMER_FLOOR
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import baselines
@@ -90,7 +89,9 @@ def test_sources_of_rewards():
     found = judged(rows, "uniform")
     assert found.sources == {"explicit": 5, "default": 1, "late": 1}
     assert found.notes == ("1 of 6 rewards are the default: nobody judged those answers",)
+    unknown = "a question that occurs several times is not recognised, and may lie in several folds"
     assert judged(hand_rows(), "uniform").notes == (
+        f"5 rows have neither text nor features: {unknown}",
         "the rows have no features: the reward model knows the arms' means only",
     )
 
@@ -128,9 +129,9 @@ def test_column_that_no_row_has():
     assert "in every row" in caught.value.remedy
 
 
-def test_plan_is_kept_with_the_floor_in_force():
-    """What was asked for stands beside the numbers, the floor as configured where none was given."""
-    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3, floor=FORMER_FLOOR)
+def test_plan_is_kept():
+    """What was asked for stands beside the numbers, no floor where none was given: candidates have the service's."""
+    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3)
     assert judged(lived_rows(5), "uniform", floor=0.1).plan.floor == 0.1
 
 

@@ -1,0 +1,96 @@
+"""Folds are by question: the same in memory, in pieces of a file and in parts of a log."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, keys_of
+from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.logs.parquet_arrays import read_log
+from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
+from tests.support.logs.replay_logs import close, judged, lived_rows
+
+CANDIDATES = ["fixed:deep", "uniform"]
+
+
+def with_text(row, text):
+    return replace(row, decision=replace(row.decision, query=replace(row.decision.query, text=text)))
+
+
+def without_features(row):
+    return replace(row, decision=replace(row.decision, features=None))
+
+
+def mixed_rows(count=120):
+    """Rows of which some have no text, and some of these no features; every question comes four times."""
+    rows = []
+    for at, row in enumerate(lived_rows(count)):
+        features = np.full(4, at // 4, dtype=np.float32)
+        row = with_text(replace(row, decision=replace(row.decision, features=features)), f"question {at // 4}")
+        if at // 4 % 3:
+            row = with_text(row, "")
+        rows.append(without_features(row) if at // 4 % 3 == 2 else row)
+    return rows
+
+
+def test_a_question_is_known_by_its_text_else_its_features_else_its_decision():
+    """Equal texts are one question whatever the features, and so are equal features without text; ids never are."""
+    log = memory_log(mixed_rows()).log
+    assert log.known_by.reshape(-1, 4).tolist() == [[(BY_TEXT, BY_FEATURES, BY_ID)[at % 3]] * 4 for at in range(30)]
+    sizes = [len(np.unique(group)) for group in log.questions.reshape(-1, 4)]
+    assert sizes == [(1, 1, 4)[at % 3] for at in range(30)]
+    assert len(np.unique(log.questions)) == 20 + 40
+
+
+def test_every_reader_has_the_same_questions(tmp_path):
+    """A Parquet file gives the rows the same questions as memory, whatever the batch and whether features are read."""
+    rows = mixed_rows()
+    expected = memory_log(rows).log
+    write_rows(tmp_path / "log.parquet", rows)
+    for batch in (7, 1 << 16):
+        pieces = list(read_log(tmp_path / "log.parquet", batch_rows=batch))
+        assert np.array_equal(np.concatenate([piece.questions for piece in pieces]), expected.questions)
+        assert np.array_equal(np.concatenate([piece.known_by for piece in pieces]), expected.known_by)
+
+
+def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
+    """A text of any length has one key, beside whichever others it is hashed."""
+    texts = ["", "a", "why?" * 3, "x" * 127, "x" * 128, "x" * 129, "é" * 5000, "y" * 40_000]
+    assert keys_of(texts).tolist() == [keys_of([text])[0] for text in texts]
+
+
+@pytest.mark.parametrize("model", ["ridge", "mean"])
+def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
+    """With repeated questions, and with questions that only features tell, one file and three give memory's numbers."""
+    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 29)
+    rows = [row for row in mixed_rows(240) if row.decision.features is not None]
+    write_rows(tmp_path / "whole.parquet", rows)
+    (tmp_path / "parts").mkdir()
+    for part, (start, stop) in enumerate(((0, 1), (1, 77), (77, len(rows)))):
+        write_rows(tmp_path / "parts" / f"{part}.parquet", rows[start:stop])
+    plan = Plan(reward_model=model)
+    whole = replay(open_log(tmp_path / "whole.parquet", config=Settings()), candidates=CANDIDATES, plan=plan)
+    parts = replay(open_log(tmp_path / "parts", config=Settings()), candidates=CANDIDATES, plan=plan)
+    close(replace(parts, log=whole.log), whole, within=0.0)
+    memory = replay(memory_log(rows), candidates=CANDIDATES, plan=plan)
+    close(whole.candidates, memory.candidates)
+    assert any("80 rows have no text" in note for note in whole.notes)
+
+
+def test_a_log_of_one_question(tmp_path):
+    """Where all rows ask the same, folds are by decision and a note says so: in memory, in pieces and in parts."""
+    rows = [with_text(row, "the same?") for row in lived_rows(90)]
+    memory = judged(rows, *CANDIDATES)
+    assert memory.plan.folds_by == "decision"
+    assert any("too few different questions" in note for note in memory.notes)
+    write_rows(tmp_path / "whole.parquet", rows)
+    (tmp_path / "parts").mkdir()
+    for part, (start, stop) in enumerate(((0, 40), (40, 90))):
+        write_rows(tmp_path / "parts" / f"{part}.parquet", rows[start:stop])
+    for path in ("whole.parquet", "parts"):
+        found = replay(open_log(tmp_path / path, config=Settings()), candidates=CANDIDATES)
+        assert found.plan.folds_by == "decision"
+        close(found.candidates, memory.candidates)
+    assert judged(rows, "linucb").candidates[0].reward.low is not None

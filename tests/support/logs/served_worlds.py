@@ -17,7 +17,7 @@ ARMS = ("no_retrieval", "single_step", "multi_step")
 WIDTH = 16
 
 
-def served_log(settings, *, seed=0, questions=150, passes=4, late=3):
+def served_log(settings, *, seed=0, questions=100, passes=4, late=3):
     """The log of a policy that learned while it served; each question comes once in every pass, in another order.
 
     Which arms answer a question right is drawn once, from its features, so that a repeated question is known. late:

@@ -20,7 +20,7 @@ POLICIES = {
     "mba with an incumbent": {"name": "mba", "incumbent": "single_step", "harm": 0.3},
     "linucb": {"name": "linucb", "floor": 0.05, "cold_start_outcomes": 60},
 }
-SEEDS = range(6)
+SEEDS = range(4)
 
 
 @cache

@@ -30,7 +30,8 @@ from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.jobs.run_leases import RunLeases, this_process
+from ragbandit.router.jobs.run_leases import RunLeases
+from ragbandit.router.process_identity import this_process
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.types import DecisionId
 from ragbandit.strategies.base import Passage

@@ -23,8 +23,8 @@ from rq.worker_registration import clean_worker_registry
 from ragbandit.router.jobs.foreign_data import OwnKeys
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
-from ragbandit.router.jobs.run_leases import this_process
 from ragbandit.router.jobs.worker_registry import count_job
+from ragbandit.router.process_identity import this_process
 
 if TYPE_CHECKING:
     import redis

@@ -1,9 +1,6 @@
 """Housekeeping: the threads of a worker process beside its jobs. Each runs until `stop` is set."""
 
 import logging
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +9,7 @@ from typing import Final, TypeVar
 from ragbandit.router.errors import NotReady, QueueError, SnapshotError, StoreError
 from ragbandit.router.jobs.run_leases import LOOK_S
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
+from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
@@ -91,7 +89,7 @@ def learn_without_redis(context: Context, stop: threading.Event) -> None:
 def keep_totals(context: Context, stop: threading.Event) -> None:
     """Extend the hourly totals of the arms; one process of all that share the store does it at a time."""
     outage = _outage("extend the hourly totals")
-    extender = Extender(context.store.database, holder=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}")
+    extender = Extender(context.store.database, holder=lease_holder("totals"))
     wait_s = 0.0
     while not stop.wait(wait_s):
         more = _attempt(lambda _: extender.extend(seconds=TOTALS_STEP_S), context, outage=outage)

@@ -1,10 +1,7 @@
 """Verb `archive`: old decisions move from the database into sealed Parquet segments."""
 
 import contextlib
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,13 +11,15 @@ import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
 from ragbandit.router.errors import NotReady
+from ragbandit.router.process_identity import lease_holder
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.sql.database import Database
 
 __all__ = ["add_archive", "alone"]
 
-#: A process that died while it archived lets another one begin after that long. No transaction of it takes longer.
+#: A process of another host that died while it archived lets this one begin after that long. No transaction of it
+#: takes longer.
 LEASE_S = 300.0
 
 
@@ -74,12 +73,14 @@ def alone(database: "Database") -> Iterator[Callable[[], None]]:
     from ragbandit.router.storage.sql.leases import Lease
 
     lease = Lease(database=database, name="archive")
-    holder = f"archive-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    holder = lease_holder("archive")
 
     def prolong() -> None:
         if not lease.acquire(holder=holder, lease_s=LEASE_S):
+            held = lease.held()
+            who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
             raise NotReady(
-                "another process is archiving or erasing in this store",
+                f"another process archives, erases or backs up this store{who}",
                 field="archive",
                 remedy="wait until it has ended, then run this again",
             )

@@ -1,9 +1,6 @@
 """Verb `retire`: a ledger that nobody uses any more lets no decision wait for it."""
 
-import os
-import socket
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +8,7 @@ import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
 from ragbandit.router.errors import Conflict, NotReady
+from ragbandit.router.process_identity import lease_holder
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -62,7 +60,7 @@ def _retired(ledger: "Ledger", *, report: Callable[[int], None]) -> int:
     """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
     from ragbandit.router.storage.ledgers.inheritance import Pace, retire
 
-    holder = f"retire-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    holder = lease_holder("retire")
     batches, give_up, pace = 0, time.monotonic() + PATIENCE_S, Pace()
     try:
         while True:

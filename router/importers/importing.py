@@ -1,10 +1,7 @@
 """Importing: one walk through another system; each page's feedback and the cursor are kept in one transaction."""
 
 import contextlib
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -19,6 +16,7 @@ from ragbandit.router.importers.joining import joined
 from ragbandit.router.importers.judgements import Judgement, Page, Source, Walk
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
 from ragbandit.router.importers.report import ImportReport, Result
+from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
 from ragbandit.router.storage.sql.counters import Moves
@@ -219,7 +217,7 @@ class Importer:
             yield lambda: None
             return
         lease = Lease(database=self.store.database, name=f"import-{sha256(self.cursor.encode()).hexdigest()[:40]}")
-        holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[:128]
+        holder = lease_holder("import")
 
         def prolong() -> None:
             if not lease.acquire(holder=holder, lease_s=LEASE_S):

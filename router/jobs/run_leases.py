@@ -5,24 +5,18 @@ lives. On the host of a process its kernel says whether it lives, at once and wh
 taken for dead when its key was gone in two looks in a row, PROCESS_S + 2 * LOOK_S at most after its end.
 """
 
-import hashlib
-import os
-import socket
-import sys
 from collections.abc import Collection
-from dataclasses import dataclass
-from functools import cache
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import redis
 
 from ragbandit.router.jobs.foreign_data import ForeignData, OwnKeys
 from ragbandit.router.jobs.records import RUNS_KEY
+from ragbandit.router.process_identity import ProcessIdentity, this_process
 from ragbandit.router.types import DecisionId
 
-__all__ = ["LOOK_S", "PROCESS_S", "RunLeases", "WorkerProcess", "this_process"]
+__all__ = ["LOOK_S", "PROCESS_S", "RunLeases"]
 
 #: a process that has not renewed its key for that long may be dead, seconds
 PROCESS_S: Final = 3
@@ -40,69 +34,10 @@ end
 """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkerProcess:
-    """A process that runs decisions, as its leases name it."""
-
-    host: str
-    pid: int
-    #: when the process began, in the kernel's ticks: process ids are used again; "": the kernel does not say
-    started: str
-    #: hash of what shares these process ids: boot and pid namespace; "": unknown, as everywhere but on Linux
-    pid_space: str
-
-    @classmethod
-    def from_key(cls, key: str) -> "WorkerProcess | None":
-        """The process that a lease names; None where it names none."""
-        parts = key.split(":")
-        if len(parts) != 4 or not parts[1].isdecimal() or len(parts[1]) > 10:
-            return None
-        return cls(host=parts[0], pid=int(parts[1]), started=parts[2], pid_space=parts[3])
-
-    @property
-    def key(self) -> str:
-        """What a lease holds: host, process id, start and pid space."""
-        return f"{self.host}:{self.pid}:{self.started}:{self.pid_space}"
-
-    def is_alive(self) -> bool | None:
-        """What this host's kernel says; None: it is a process of another host or container, or nothing is known."""
-        if not self.pid_space or self.pid_space != this_process().pid_space:
-            return None
-        return _started(self.pid) == self.started
-
-
-@cache
-def this_process() -> WorkerProcess:
-    """The calling process. No process forks after it has asked."""
-    pid = os.getpid()
-    return WorkerProcess(
-        host=socket.gethostname().replace(":", "-"), pid=pid, started=_started(pid), pid_space=_pid_space()
-    )
-
-
-def _started(pid: int) -> str:
-    """Start of a process in ticks since boot; empty if it has ended, as a zombie has too."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return ""
-    return "" if len(fields) < 20 or fields[0] in (b"Z", b"X") else fields[19].decode("ascii")
-
-
-def _pid_space() -> str:
-    if not sys.platform.startswith("linux"):
-        return ""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-        return hashlib.sha256((boot + os.readlink("/proc/self/ns/pid")).encode()).hexdigest()[:12]
-    except OSError:
-        return ""
-
-
 class RunLeases:
     """The leases of one process. Every method raises RedisError if Redis cannot be reached."""
 
-    def __init__(self, client: "redis.Redis", *, foreign: ForeignData, process: WorkerProcess | None = None) -> None:
+    def __init__(self, client: "redis.Redis", *, foreign: ForeignData, process: ProcessIdentity | None = None) -> None:
         self._client = client
         self._foreign = foreign
         self._own = OwnKeys(client, {RUNS_KEY: "hash"}, foreign=foreign)
@@ -133,7 +68,7 @@ class RunLeases:
         key = "" if raw is None else raw.decode(errors="replace")
         if key in ("", self.process.key):
             return False
-        process = WorkerProcess.from_key(key)
+        process = ProcessIdentity.from_key(key)
         alive = None if process is None else process.is_alive()
         return bool(self._client.exists(_alive_key(key))) if alive is None else alive
 
@@ -147,7 +82,7 @@ class RunLeases:
         leases = {name.decode(): key.decode() for name, key in fields.items() if name not in strange}
         dead: dict[str, bool | None] = {}
         for key in set(leases.values()):
-            process = WorkerProcess.from_key(key)
+            process = ProcessIdentity.from_key(key)
             alive = None if process is None else process.is_alive()
             dead[key] = None if alive is None else not alive
         silent = self._without_key([key for key, known in dead.items() if known is None])

@@ -6,11 +6,8 @@ learner per label, kept by a lease in SQL; the append itself is refused if anoth
 
 import logging
 import math
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
@@ -24,6 +21,7 @@ from ragbandit.router.learning.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.rows.conversion import canonical
@@ -74,7 +72,7 @@ class Learner:
         self.settings = settings
         self.announce = announce
         self.clock = clock
-        self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.holder = lease_holder("learn")
         self.checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
         self._checkpoint_due = 0
         self.last_seq = 0

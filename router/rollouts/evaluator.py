@@ -1,10 +1,7 @@
 """Evaluator: looks at every live version, keeps the verdict, and does what it says. One at a time, by a lease."""
 
 import logging
-import os
 import re
-import socket
-import uuid
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -12,6 +9,7 @@ from sqlalchemy import Connection
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict
+from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.rollouts.reading import VersionReader
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, Finding, facts_of, judge
@@ -67,7 +65,7 @@ class Evaluator:
         self.database = database
         self.settings = settings
         self.base = PolicyLabel(settings.policy.label)
-        self.holder = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.holder = lease_holder("rollouts")
         self._lease = Lease(database=database, name=f"rollouts:{self.base}")
         self._watches: dict[str, _Watch] = {}
 

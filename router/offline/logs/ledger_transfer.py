@@ -10,11 +10,8 @@ the arm again. Ledgers that were there before do not learn it: for them it is cl
 import contextlib
 import hashlib
 import json
-import os
 import re
-import socket
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,6 +22,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -148,7 +146,7 @@ def take_in(
     NotReady where it holds on, and Conflict naming the line where an id stands for something else; the pages before it
     are kept.
     """
-    holder = f"import-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    holder = lease_holder("import")
     encoder: str | None = None
     taken = ImportCounts()
     texts = SharedTexts(ledger.database)

@@ -1,5 +1,7 @@
 """Leases: a row in the database says which process may do what only one may do at a time, and until when.
 
+A holder that was killed keeps nobody waiting on its own host, where the kernel knows that it has ended.
+
 The time is the database's. The clock of the host that holds a lease is never asked: one that is an hour ahead would
 keep everybody else out for an hour after its death. SQLite has no clock but the host's. There a lease that ends later
 than one that is taken now would have been taken by a clock that was ahead, and counts as expired.
@@ -11,6 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
+from ragbandit.router.process_identity import ProcessIdentity
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 
@@ -28,7 +31,32 @@ class Lease:
     name: str
 
     def acquire(self, *, holder: str, lease_s: float) -> bool:
-        """Take or prolong the lease for that many seconds; False if somebody else holds it."""
+        """Take or prolong the lease for that many seconds; False if somebody else holds it.
+
+        A holder that has ended on this host (`process_identity.lease_holder` names it) holds it no longer.
+        """
+        if self._taken(holder=holder, lease_s=lease_s):
+            return True
+        dead = self._dead_holder()
+        if dead is None:
+            return False
+        self.release(holder=dead)
+        return self._taken(holder=holder, lease_s=lease_s)
+
+    def held(self) -> "HeldLease | None":
+        """Who has it, and for how long yet; None: nobody."""
+        left = (leases.c.expires_at - _clock(self.database)).label("left_s")
+        query = select(leases.c.name, leases.c.holder, left).where(leases.c.name == self.name)
+        with self.database.read() as connection:
+            row = connection.execute(query).mappings().first()
+        return None if row is None else HeldLease(**row)
+
+    def _dead_holder(self) -> str | None:
+        held = self.held()
+        process = None if held is None else ProcessIdentity.from_key(held.holder)
+        return held.holder if held and process and process.is_alive() is False else None
+
+    def _taken(self, *, holder: str, lease_s: float) -> bool:
         now = _clock(self.database)
         free = [leases.c.holder == holder, leases.c.expires_at <= now]
         if self.database.is_sqlite:

@@ -59,4 +59,5 @@ def test_two_at_once_are_kept_apart(run):
     Lease(database=world.database, name="archive").acquire(holder="other", lease_s=300)
     _, done = run("--before", "2030-01-01")
     assert done.exit_code == 2
-    assert "another process is archiving" in done.stderr
+    assert "another process archives" in done.stderr
+    assert "other, for " in done.stderr

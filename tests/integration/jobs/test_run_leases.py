@@ -11,7 +11,8 @@ import pytest
 from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs
 from ragbandit.router.jobs.records import RUNS_KEY, take
-from ragbandit.router.jobs.run_leases import PROCESS_S, RunLeases, WorkerProcess, this_process
+from ragbandit.router.jobs.run_leases import PROCESS_S, RunLeases
+from ragbandit.router.process_identity import ProcessIdentity, this_process
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
 
@@ -52,7 +53,7 @@ def test_a_lease_names_its_process(redis_client):
     """A lease holds host, process id, start and pid space, and says so back."""
     leases_of(redis_client).renew(["d1"])
     key = redis_client.hget(RUNS_KEY, "d1").decode()
-    assert WorkerProcess.from_key(key) == this_process()
+    assert ProcessIdentity.from_key(key) == this_process()
     assert this_process().pid == os.getpid()
     assert 0 < redis_client.ttl(f"ragbandit:alive:{key}") <= PROCESS_S
 

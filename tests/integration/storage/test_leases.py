@@ -1,0 +1,56 @@
+"""Leases in both databases: a holder that has ended on this host keeps nobody waiting."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from ragbandit.router.process_identity import lease_holder, this_process
+from ragbandit.router.storage.sql.leases import Lease
+
+CODE = "from ragbandit.router.process_identity import lease_holder; print(lease_holder('test'), flush=True); input()"
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
+
+
+@pytest.fixture
+def lease(database):
+    return Lease(database=database, name="test")
+
+
+@linux
+def test_a_killed_holder_is_forgotten(lease):
+    """A lease whose holder was killed on this host is taken at once; while the holder lives it is not."""
+    command = [sys.executable, "-c", CODE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        theirs = process.stdout.readline().strip()
+        assert lease.acquire(holder=theirs, lease_s=3600)
+        assert not lease.acquire(holder=lease_holder("test"), lease_s=3600)
+        process.kill()
+        process.wait(10)
+        ours = lease_holder("test")
+        assert lease.acquire(holder=ours, lease_s=3600)
+        assert lease.held().holder == ours
+
+
+def test_a_holder_elsewhere_keeps_its_lease(lease):
+    """Of a process of another host, and of a name that says nothing, nobody here knows whether it lives."""
+    elsewhere = replace(this_process(), pid_space="elsewhere", started="1")
+    for holder in (f"{elsewhere.key}/test", "host-7-1234-abcd"):
+        assert lease.acquire(holder=holder, lease_s=3600)
+        assert not lease.acquire(holder=lease_holder("test"), lease_s=3600)
+        assert 3500 < lease.held().left_s <= 3600
+        lease.release(holder=holder)
+    assert lease.held() is None
+
+
+def test_a_name_fits_its_column(monkeypatch):
+    """The longest name of a host gives a holder of at most 128 characters, and no host breaks the form."""
+    monkeypatch.setattr("socket.gethostname", lambda: "a:b/" + 300 * "x")
+    this_process.cache_clear()
+    try:
+        assert len(lease_holder("rollouts")) <= 128
+        assert type(this_process()).from_key(lease_holder("rollouts")) == this_process()
+    finally:
+        monkeypatch.undo()
+        this_process.cache_clear()

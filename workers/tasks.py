@@ -179,12 +179,13 @@ class AnswerJob:
 
     def run(self, *, cancelled: bool) -> None:
         """Run the arm unless the decision is cancelled, and keep the Outcome. Raises StoreError, RagBanditError."""
-        context, key, kept = self.context, self.decision.id, False
+        context, key, kept, left = self.context, self.decision.id, False, False
         facts = {"action": "answer", "decision": key, "arm": self.decision.arm}
         try:
             tries = context.notifier.attempt(lambda: context.jobs.begin_run(key)) or 0
             outcome = self._cancelled() if cancelled else self._outcome(tries)
             if outcome is None:
+                left = True
                 log.info("not answered, since this worker ends; another worker takes it", extra=facts)
                 return
             new = self._keep(outcome)
@@ -194,8 +195,15 @@ class AnswerJob:
         finally:
             context.active_runs.end(key)  # before the mark goes: nothing may renew it after that
             context.notifier.attempt(lambda: context.jobs.end_run(key, kept=kept))
+            if left:
+                context.notifier.attempt(self._queue_again)
         if new:
             context.notifier.notify_learner()
+
+    def _queue_again(self) -> None:
+        """Hand the decision to the next worker: it had its turn."""
+        seconds, tenant = self.context.settings.budget.seconds, self.decision.query.tenant
+        self.context.jobs.enqueue_answer(self.decision.id, tenant=tenant, timeout_s=seconds, front=True)
 
     def _cancelled(self) -> Outcome:
         return self._without_run(stop_reason=CANCELLED, error=CANCELLED_ERROR)

@@ -22,7 +22,8 @@ def system(make_system):
             "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
             "script_s": 0.6,
         },
-        workers={"sweep_interval_s": 0.5, "retry_after_s": 2.0, "concurrency": 16},
+        # No sweep of the database: what a process leaves behind is queued again by leases alone.
+        workers={"sweep_interval_s": 600.0, "retry_after_s": 600.0, "concurrency": 16},
     )
 
 
@@ -42,7 +43,7 @@ def test_cancel(system):
 
 
 def test_sixteen_at_once(system):
-    """SIGTERM ends the process when its sixteen are answered, the rest stays queued; kill -9 only makes them late."""
+    """SIGTERM ends the process when its sixteen are answered, the rest stays queued; what kill -9 ends runs again."""
     store = DecisionStore(open_database(system.settings), label="main")
     jobs = RedisJobs(connect(f"unix://{system.redis.socket}"))
     ids = [f"q-{number}" for number in range(48)]
@@ -51,7 +52,7 @@ def test_sixteen_at_once(system):
         return jobs.client.hkeys(RUNS_KEY)
 
     def lost():
-        """Neither answered nor queued. Recovery may have queued twice what was being taken just then."""
+        """Neither answered nor queued."""
         queued = {key.decode() for key in jobs.client.zrange(ORDER_KEY, 0, -1)}
         return set(ids) - set(store.outcomes_by_id(ids)) - queued
 

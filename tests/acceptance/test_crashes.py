@@ -8,9 +8,7 @@ import pytest
 from sqlalchemy import func, select
 
 from ragbandit.router.jobs.queue import connect
-from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, feedback, updates
 
@@ -65,39 +63,6 @@ def test_kill_nine(make_system, kills):
 
     assert len(load.decided) > 5 * kills
     settled(system, load)
-
-
-@pytest.mark.timeout(240)
-def test_what_a_killed_worker_ran_is_run_again(make_system):
-    """Without any sweep of the database, what a killed worker ran is queued again by another process of its host."""
-    system = make_system(
-        arms={"single_step": {}},
-        policy={"name": "uniform", "fallback": "single_step"},
-        generator={"name": "scripted", "script": {"": "So the answer is: Paris."}, "script_s": 3.0},
-        workers={"sweep_interval_s": 600.0, "retry_after_s": 600.0, "concurrency": 4},
-    )
-    ids = [f"q-{number}" for number in range(4)]
-    store = DecisionStore(open_database(system.settings), label="main")
-    client = connect(f"unix://{system.redis.socket}")
-    with system.client() as asking:
-        for key in ids:
-            asking.answer("Capital of France?", decision_id=key, wait_s=0)
-
-    def until(seen):
-        give_up = time.monotonic() + 60
-        while not seen():
-            assert time.monotonic() < give_up
-            time.sleep(0.02)
-
-    until(lambda: client.hlen(RUNS_KEY) == 4)
-    system.kill("answer")
-    until(lambda: client.zcard(ORDER_KEY) == 4)  # the learner's process has looked
-    assert client.hlen(RUNS_KEY) == 0
-    system.start_process("answer")
-    until(lambda: len(store.outcomes_by_id(ids)) == 4)
-    assert {each.status for each in store.outcomes_by_id(ids).values()} == {"answered"}
-    store.database.close()
-    client.close()
 
 
 @pytest.mark.timeout(120)

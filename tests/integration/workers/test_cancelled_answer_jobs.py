@@ -70,7 +70,7 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
 
 @pytest.mark.parametrize("ending", [True, False])
 def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
-    """A run cut off because its process ends has no outcome and was no try; an arm that cancels itself was one."""
+    """A run cut off because its process ends has no outcome, was no try, is queued again; an arm's own end was one."""
     generator = Held()
     context = work(generator=generator, redis=Redis(tries=1))
     raised = []
@@ -91,6 +91,7 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     thread.join(20)
     assert [type(error) for error in raised] == ([] if ending else [CancelledError])
     assert context.jobs.counted == (1 if ending else 2)
+    assert context.jobs.queued == ([("d1", True)] if ending else [])
     assert outcome_in(context) is None
     assert context.active_runs.ids() == []
 

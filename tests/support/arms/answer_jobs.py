@@ -41,7 +41,7 @@ class Redis:
 
     def __init__(self, *, tries=0, broken=False):
         self.counted, self.broken, self.kept, self.outage = tries, broken, [], Outage()
-        self.begun, self.calls, self.marked, self.elsewhere = 0, 0, [], False
+        self.begun, self.calls, self.marked, self.queued, self.elsewhere = 0, 0, [], [], False
 
     def _check(self):
         self.calls += 1
@@ -84,6 +84,10 @@ class Redis:
     def uncount_try(self, key):
         self._check()
         self.counted -= 1
+
+    def enqueue_answer(self, key, *, tenant, timeout_s, front):
+        self._check()
+        self.queued.append((key, front))
 
     def enqueue_learn(self, label):
         self._check()

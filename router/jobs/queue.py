@@ -214,7 +214,7 @@ class RedisJobs:
         self._reached(lambda: self._leases.renew(ids))
 
     def unmark_running(self, *ids: DecisionId) -> None:
-        """Nobody runs these."""
+        """This process does not run these."""
         self._reached(lambda: self._leases.drop(ids))
 
     def runs_elsewhere(self, decision_id: DecisionId) -> bool:

@@ -68,31 +68,26 @@ class RunLeases:
         key = "" if raw is None else raw.decode(errors="replace")
         if key in ("", self.process.key):
             return False
-        process = ProcessIdentity.from_key(key)
-        alive = None if process is None else process.is_alive()
+        alive = _is_alive(key)
         return bool(self._client.exists(_alive_key(key))) if alive is None else alive
 
     def lost(self, *, held: Collection[DecisionId]) -> dict[DecisionId, str]:
         """Decisions whose process is dead -> the key in their lease. held: what this process has in hand."""
         fields = self._own.attempt(lambda: dict(islice(self._client.hscan_iter(RUNS_KEY, count=1000), MAX_RUNS)))
-        strange = [name for name, key in fields.items() if not (_is_text(name) and _is_text(key))]
+        strange = {name for name, key in fields.items() if not (_is_text(name) and _is_text(key))}
         if strange:
             self._client.hdel(RUNS_KEY, *strange)
             self._foreign.add("claims", f"{len(strange)} leases are not UTF-8")
         leases = {name.decode(): key.decode() for name, key in fields.items() if name not in strange}
-        dead: dict[str, bool | None] = {}
-        for key in set(leases.values()):
-            process = ProcessIdentity.from_key(key)
-            alive = None if process is None else process.is_alive()
-            dead[key] = None if alive is None else not alive
-        silent = self._without_key([key for key, known in dead.items() if known is None])
+        alive = {key: _is_alive(key) for key in set(leases.values())}
+        silent = self._without_key([key for key, known in alive.items() if known is None])
         suspects = {
             (name, key)
             for name, key in leases.items()
             if key in silent or (key == self.process.key and name not in held)
         }
         again, self._suspects = suspects & self._suspects, suspects
-        return {DecisionId(name): key for name, key in leases.items() if dead[key] or (name, key) in again}
+        return {DecisionId(name): key for name, key in leases.items() if alive[key] is False or (name, key) in again}
 
     def _without_key(self, keys: list[str]) -> set[str]:
         if not keys:
@@ -101,6 +96,12 @@ class RunLeases:
             for key in keys:
                 pipeline.exists(_alive_key(key))
             return {key for key, there in zip(keys, pipeline.execute(), strict=True) if not there}
+
+
+def _is_alive(process_key: str) -> bool | None:
+    """As `ProcessIdentity.is_alive`; None also for a key that names no process."""
+    process = ProcessIdentity.from_key(process_key)
+    return None if process is None else process.is_alive()
 
 
 def _alive_key(process_key: str) -> str:

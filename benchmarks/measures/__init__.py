@@ -1,0 +1,1 @@
+"""How large and how deep the code is."""

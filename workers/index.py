@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +17,7 @@ from ragbandit.router.cli.console import (
     failing_well,
     print_json,
 )
+from ragbandit.router.formats import moment
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
@@ -163,6 +163,6 @@ def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[st
         if isinstance(value, Mapping):
             yield from _flat(value, before=f"{before}{key}.")
         elif key == "created_at" and isinstance(value, int | float):
-            yield f"{before}{key}", datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
+            yield f"{before}{key}", moment(value)
         else:
             yield f"{before}{key}", value

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import yaml
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.formats import seconds_of
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
@@ -84,9 +84,8 @@ def parse_time(text: str, *, now: float, field: str = "since") -> float:
     if age:
         return now - float(age[1]) * _UNITS[age[2]]
     try:
-        moment = datetime.fromisoformat(text.strip())
+        return seconds_of(text)
     except ValueError as error:
         raise InvalidInput(
             f"{text!r} is not a time", field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
         ) from error
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

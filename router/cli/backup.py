@@ -5,7 +5,6 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +13,7 @@ import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.formats import moment
 
 if TYPE_CHECKING:
     from ragbandit.router.backup.manifest import Manifest
@@ -159,7 +159,7 @@ def _into(settings: "Settings", to: str | None) -> "Settings":
 
 
 def _told(manifest: "Manifest") -> dict[str, object]:
-    taken = datetime.fromtimestamp(manifest.taken_at, UTC).isoformat(timespec="seconds")
+    taken = moment(manifest.taken_at)
     return {
         "taken_at": taken,
         "taken_of": manifest.database,

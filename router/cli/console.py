@@ -6,7 +6,6 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final, NoReturn
 
@@ -18,6 +17,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.formats import printable
 
 __all__ = [
     "CommandLine",
@@ -33,7 +33,6 @@ __all__ = [
     "console",
     "errors",
     "failing_well",
-    "harmless",
     "listen_on",
     "print_json",
     "show",
@@ -62,9 +61,6 @@ PortOption = Annotated[int | None, typer.Option("--port", help="port to listen o
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 
-#: Unicode's categories of what is not shown but does something: controls, formats, halves of pairs, line separators
-_STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-
 _LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
@@ -72,8 +68,8 @@ class _Console(Console):
     """A console on which no string that is printed, or put into a table, steers the terminal."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """As of rich, of the text made harmless."""
-        return super().render_str(harmless(text), **options)
+        """As of rich, of the printable text."""
+        return super().render_str(printable(text), **options)
 
 
 # Without emoji: rich would turn the line number in file.jsonl:100: into a picture.
@@ -154,17 +150,6 @@ def failing_well() -> Iterator[None]:
 def _fail(error: RagBanditError) -> NoReturn:
     errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
     raise typer.Exit(2) from None
-
-
-def harmless(text: str) -> str:
-    """A text of others for a terminal: signs that steer it, hide text or turn its direction stand as their codes.
-
-    Line breaks and tabs stay.
-    """
-    return "".join(
-        sign if sign in "\n\t" or unicodedata.category(sign) not in _STEERING else f"\\u{ord(sign):04x}"
-        for sign in text
-    )
 
 
 def print_json(value: object) -> None:

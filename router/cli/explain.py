@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -15,10 +14,10 @@ from ragbandit.router.cli.console import (
     LabelOption,
     console,
     failing_well,
-    harmless,
     print_json,
 )
 from ragbandit.router.cli.inspect import opened_ledger
+from ragbandit.router.formats import moment, number, printable
 
 if TYPE_CHECKING:
     from ragbandit.router.serving.explanations.values import ArmChance, Explanation, StepShown
@@ -75,7 +74,7 @@ def _explain(
 
 def _print(text: str, *, style: str = "") -> None:
     """A line; texts of others in it are made harmless, and are no markup."""
-    console.print(Text(harmless(text), style=style), highlight=False)
+    console.print(Text(printable(text), style=style), highlight=False)
 
 
 def _head(text: str) -> None:
@@ -89,7 +88,7 @@ def _table(*columns: str, rows: Iterable[Iterable[str]]) -> None:
         column.overflow = "fold"  # names and ids are read whole
         column.no_wrap = column.header == "arm"
     for row in rows:
-        table.add_row(*(Text(harmless(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console.print(table)
 
 
@@ -97,19 +96,11 @@ def _short(text: str, *, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]} [...]"
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
-
-
-def _number(value: float | None, *, digits: int = 4) -> str:
-    return "" if value is None else f"{value:.{digits}g}"
-
-
 def _asked(explained: "Explanation") -> None:
     decision = explained.record.decision
     query = decision.query
     texts = _TEXTS.get(explained.texts)
-    rows = [("decision", decision.id), ("made", _time(decision.made_at))]
+    rows = [("decision", decision.id), ("made", moment(decision.made_at))]
     rows += [("question", texts or _short(query.text))]
     rows += [("asked", _short(query.asked))] if query.asked is not None else []
     rows += [("context", _short(json.dumps(dict(query.context), ensure_ascii=False)))] if query.context else []
@@ -148,8 +139,8 @@ def _arms(explained: "Explanation") -> None:
 def _arm_row(arm: "ArmChance", *, has_trial: bool) -> list[str]:
     parts = ", ".join(f"{name.replace('_', ' ')} {part:.4g}" for name, part in arm.parts.items())
     cells = ["->" if arm.drawn else "", arm.arm, f"{arm.probability:.4f}", parts]
-    cells += [_number(arm.score), _number(arm.quality), _number(arm.cost), f"[{arm.low:.4f}, {arm.high:.4f})"]
-    return cells + ([_number(arm.champion), _number(arm.candidate)] if has_trial else [])
+    cells += [number(arm.score, 4), number(arm.quality, 4), number(arm.cost, 4), f"[{arm.low:.4f}, {arm.high:.4f})"]
+    return cells + ([number(arm.champion, 4), number(arm.candidate, 4)] if has_trial else [])
 
 
 def _near(explained: "Explanation") -> None:
@@ -162,7 +153,7 @@ def _near(explained: "Explanation") -> None:
             "reward",
             "question",
             rows=(
-                (f"{one.similarity:.3f}", one.arm, _number(one.reward), _short(one.question or "(no text)", most=100))
+                (f"{one.similarity:.3f}", one.arm, number(one.reward), _short(one.question or "(no text)", most=100))
                 for one in near.found
             ),
         )
@@ -234,7 +225,7 @@ def _told(explained: "Explanation", one: "Feedback") -> tuple[str, ...]:
     ]
     kind = one.kind if one.event is None else f"{one.kind} {one.event}"
     rater = "" if one.rater is None else f" {one.rater}"
-    return _time(one.received_at), kind, value, f"{one.source}{rater}", ", ".join(marks)
+    return moment(one.received_at), kind, value, f"{one.source}{rater}", ", ".join(marks)
 
 
 def _reward(reward: "Reward") -> str:

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +19,7 @@ from ragbandit.router.cli.console import (
     print_json,
     show,
 )
+from ragbandit.router.formats import moment
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
@@ -188,7 +188,7 @@ def _health(health: "ArmHealth") -> str:
     """One line about an arm, in words for people: the API says "closed" for healthy and "open" for suspended."""
     if health.since is None:
         return f"{health.arm}: healthy"
-    since = datetime.fromtimestamp(health.since, UTC).isoformat(sep=" ", timespec="seconds")
+    since = moment(health.since)
     failures = f"{health.failures} failure{'' if health.failures == 1 else 's in a row'} since {since}"
     states = {
         "closed": f"healthy, {failures}",

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from ragbandit.router.cli.console import CommandLine, ConfigOption, JsonOption, 
 from ragbandit.router.cli.inspect import opened_ledger
 from ragbandit.router.cli.keys import actor
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.formats import moment, percent
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
@@ -96,7 +96,7 @@ def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         for title in ("name", "state", "share", "since", "waits for", "reason"):
             table.add_column(title)
         for one in found.versions:
-            cells = [one.name, one.state, f"{one.weight:.0%}", _time(one.since), one.waits_for, one.reason]
+            cells = [one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason]
             table.add_row(*map(escape, cells))
         if found.versions:
             console.print(table)
@@ -108,7 +108,7 @@ def _print_switch(found: "Overview") -> None:
     control = found.control
     if control.killed is None:
         return
-    since = f"by {control.actor} since {_time(control.made_at)}"
+    since = f"by {control.actor} since {moment(control.made_at)}"
     console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
     console.print("ragbandit policy unkill takes it back")
 
@@ -125,7 +125,7 @@ def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption 
         verdicts = found.pop("verdicts")
         show(_in_words(found), as_json=False)
         for one in verdicts[:10]:
-            told = f"{_time(one['made_at'])} {one['kind']} at {one['weight']:.0%}: {one['reason']}"
+            told = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
             console.print(escape(told), highlight=False, soft_wrap=True)
 
 
@@ -246,8 +246,8 @@ def _decides(control: "PolicyControl") -> str:
 def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Facts of a version or of the switch for people: times as times, shares in percent, and nothing that is empty."""
     told = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
-    told |= {key: f"{_time(told[key])} UTC" for key in ("made_at", "since") if key in told}
-    told |= {key: f"{told[key]:.0%}" for key in ("weight", "next_weight") if key in told}
+    told |= {key: moment(told[key]) for key in ("made_at", "since") if key in told}
+    told |= {key: percent(told[key]) for key in ("weight", "next_weight") if key in told}
     if "possible" in facts:
         told["possible"] = ", ".join(facts["possible"]) or "nothing"
     if "killed" in told:
@@ -257,10 +257,6 @@ def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
         seen = f"asked for {told['recent']['decisions']} of the newest decisions, {told['recent']['faults']} faults"
         told["recent"] = seen if last is None else f"{seen}, the last one: {last}"
     return told
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _changes(given: Sequence[str]) -> dict[str, Any]:

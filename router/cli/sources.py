@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.cli.inspect import opened_ledger
 from ragbandit.router.cli.keys import actor
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.formats import moment, seconds_of
 
 __all__ = ["add_sources"]
 
@@ -63,7 +63,7 @@ def _held_list(
         console.print(f"held: {', '.join(f'{escape(name)} {count}' for name, count in sources.items())}")
         table = Table("feedback", "decision", "source", "reason", "held at")
         for row in rows:
-            cells = (row.feedback_id, row.decision_id, row.source, row.reason, _time(row.held_at))
+            cells = (row.feedback_id, row.decision_id, row.source, row.reason, moment(row.held_at))
             table.add_row(*map(escape, cells))
         console.print(table)
 
@@ -186,8 +186,8 @@ def _quarantine_list(config: ConfigOption = None, as_json: JsonOption = False) -
             return
         table = Table("number", "source", "since", "until", "ledger", "learned without", "reason", "state")
         for row in rows:
-            bounds = ["" if one is None else _time(one) for one in (row.since, row.until)]
-            state = "in force" if row.lifted_at is None else f"lifted {_time(row.lifted_at)}"
+            bounds = ["" if one is None else moment(one) for one in (row.since, row.until)]
+            state = "in force" if row.lifted_at is None else f"lifted {moment(row.lifted_at)}"
             cells = (str(row.number), row.source, *bounds, row.label, row.new_label, row.reason, state)
             table.add_row(*map(escape, cells))
         console.print(table if rows else "no source is quarantined")
@@ -206,17 +206,12 @@ def _quarantine_lift(
         show({"lifted": number, "feedback": count}, as_json=as_json)
 
 
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").removesuffix("+00:00")
-
-
 def _seconds(text: str | None, *, field: str) -> float | None:
     """A time in ISO 8601 as seconds since 1970; UTC unless it says otherwise."""
     if text is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        return seconds_of(text)
     except ValueError as error:
         remedy = "write it as 2026-11-20 or 2026-11-20T14:00"
         raise InvalidInput(f"{text!r:.40} is no time", field=field, remedy=remedy) from error
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

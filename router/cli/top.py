@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,11 +19,11 @@ from ragbandit.router.cli.console import (
     UrlOption,
     console,
     failing_well,
-    harmless,
     print_json,
 )
 from ragbandit.router.cli.inspect import opened_ledger
 from ragbandit.router.cli.remote import client_of
+from ragbandit.router.formats import decimal, moment, one_line, percent
 
 if TYPE_CHECKING:
     from ragbandit.router.api.schemas.overview_types import ArmOverviewReply, OverviewReply, TotalsReply
@@ -133,12 +132,12 @@ def screen(found: "OverviewReply", *, now: float) -> RenderableType:
 def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
     totals = found["totals"]
     hours = round((found["until"] - found["since"]) / 3600)
-    at = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    at = moment(now)
     yield _text(f"{found['policy']}  last {hours} h  {at}", style="bold")
     yield _text(
-        f"decided {totals['decided']}  learned {totals['learned']}  reward {_number(totals['reward'])}  "
-        f"quality {_number(totals['quality'])}  cost {_number(totals['cost'])}  dollars {totals['dollars']:.4g}  "
-        f"failed {_percent(totals['failure_share'])}  explored {totals['explored']}"
+        f"decided {totals['decided']}  learned {totals['learned']}  reward {decimal(totals['reward'])}  "
+        f"quality {decimal(totals['quality'])}  cost {decimal(totals['cost'])}  dollars {totals['dollars']:.4g}  "
+        f"failed {percent(totals['failure_share'])}  explored {totals['explored']}"
     )
 
 
@@ -176,13 +175,13 @@ class _Arms:
 def _row(arm: "ArmOverviewReply") -> Iterator[str]:
     totals: TotalsReply = arm["totals"]
     yield arm["arm"][:_LONGEST]
-    yield _percent(arm["share"])
+    yield percent(arm["share"])
     for value in (totals["reward"], totals["quality"], totals["cost"]):
-        yield _number(value)
+        yield decimal(value)
     yield f"{totals['dollars']:.4g}"
-    yield _percent(totals["failure_share"])
-    yield _number(totals["p50_s"])
-    yield _number(totals["p95_s"])
+    yield percent(totals["failure_share"])
+    yield decimal(totals["p50_s"])
+    yield decimal(totals["p95_s"])
     saved = arm["saved"]
     if saved["missing"] is not None:
         yield "not tried enough"
@@ -209,12 +208,4 @@ def _service(found: "OverviewReply") -> Iterator[Text]:
 
 
 def _text(text: str, *, style: str = "") -> Text:
-    return Text(harmless(text).replace("\n", " "), style=style)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+    return Text(one_line(text), style=style)

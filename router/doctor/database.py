@@ -9,8 +9,9 @@ from typing import Final
 from sqlalchemy import inspect, make_url, select, text
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.doctor.findings import Finding, Installation, ago, fine, problem, warning
+from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.errors import StoreError
+from ragbandit.router.formats import duration
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
@@ -114,7 +115,7 @@ def learner(installation: Installation) -> Sequence[Finding]:
         say = problem if found.lag_s > STUCK_S else warning
         means = "new feedback does not move the policy; nothing is lost"
         remedy = "check that `ragbandit worker --queue learn` runs, then its log; `ragbandit status` counts"
-        told.append(say("learner", f"feedback has waited for {ago(found.lag_s)}", means=means, remedy=remedy))
+        told.append(say("learner", f"feedback has waited for {duration(found.lag_s)}", means=means, remedy=remedy))
     if found.counters.quarantined:
         means = "these decisions are not learned"
         remedy = "`ragbandit quarantine` says why"
@@ -133,7 +134,7 @@ def learner(installation: Installation) -> Sequence[Finding]:
                 remedy="report outcomes to /v1/outcomes for every decision",
             )
         )
-    return told or [fine("learner", f"{found.last_seq} updates, lag {ago(found.lag_s)}")]
+    return told or [fine("learner", f"{found.last_seq} updates, lag {duration(found.lag_s)}")]
 
 
 def counters(installation: Installation) -> Sequence[Finding]:
@@ -161,7 +162,7 @@ def held(installation: Installation) -> Sequence[Finding]:
     if long:
         means = "a clock was ahead when it was taken; until it runs out nobody else may do this"
         remedy = "set the clocks, stop the holder, then delete this row of the table leases"
-        told = ", ".join(f"{row.name} for {ago(row.expires_at - now)} by {row.holder}" for row in long)
+        told = ", ".join(f"{row.name} for {duration(row.expires_at - now)} by {row.holder}" for row in long)
         return [problem("leases", told, means=means, remedy=remedy)]
     return [fine("leases", ", ".join(f"{row.name} is held by {row.holder}" for row in rows) or "none is held")]
 

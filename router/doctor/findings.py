@@ -15,7 +15,6 @@ __all__ = [
     "Finding",
     "Installation",
     "Level",
-    "ago",
     "fine",
     "problem",
     "run_checks",
@@ -123,9 +122,3 @@ def _late(name: str, limit_s: float) -> Finding:
         means=_NOT_LOOKED_AT,
         remedy="what it asks hangs, or the network on the way does: check that host, then run the doctor again",
     )
-
-
-def ago(seconds: float) -> str:
-    """A time span for people."""
-    whole = max(0, round(seconds))
-    return f"{whole} s" if whole < 120 else f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

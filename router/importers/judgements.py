@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
+from ragbandit.router.formats import seconds_of
 from ragbandit.router.storage.import_cursors import Imported
 from ragbandit.router.types import Json
 
-__all__ = ["DECISION", "Judgement", "Page", "Source", "Walk", "seconds_of", "text_of"]
+__all__ = ["DECISION", "Judgement", "Page", "Source", "Walk", "text_of", "time_of"]
 
 #: kind of link: the value is a decision's id itself
 DECISION = "decision"
@@ -87,14 +87,13 @@ def text_of(entry: Mapping[str, Any], name: str) -> str | None:
     return found if isinstance(found, str) and 0 < len(found) <= MAX_NAME and found.isprintable() else None
 
 
-def seconds_of(value: object) -> float | None:
+def time_of(value: object) -> float | None:
     """A time, told in seconds since 1970 or in ISO 8601 (UTC if it says nothing), as seconds; None: it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     if not isinstance(value, str):
         return float(value) if 0 <= value < 1e11 else None
     try:
-        moment = datetime.fromisoformat(value)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
+        return seconds_of(value)
+    except ValueError:
         return None

@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ragbandit.router.config.importers import LangfuseSettings
 from ragbandit.router.errors import ConfigError, NotReady
+from ragbandit.router.formats import iso_time
 from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, seconds_of, text_of
+from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, text_of, time_of
 from ragbandit.router.importers.keys import place_of, secret
 from ragbandit.router.storage.import_cursors import Imported
 
@@ -39,8 +39,8 @@ class Langfuse:
     def pages(self, walk: Walk) -> Iterator[Page]:
         """All scores whose timestamp lies in the walk, however the server sorts them."""
         cursor = walk.mark if isinstance(walk.mark, str) else None
-        asked = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": _date(walk.since)}
-        asked["toTimestamp"] = _date(walk.until)
+        asked = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": iso_time(max(0.0, walk.since))}
+        asked["toTimestamp"] = iso_time(max(0.0, walk.until))
         while True:
             try:
                 reply = self._http.get(_SCORES, params={**asked, "cursor": cursor})
@@ -76,10 +76,6 @@ class Langfuse:
         return set(ids) - there
 
 
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat().replace("+00:00", "Z")
-
-
 def _parts(reply: Any) -> tuple[list[dict[str, Any]], str | None]:
     """The entries of a reply, and the cursor of the next page."""
     data, meta = (reply.get("data"), reply.get("meta")) if isinstance(reply, dict) else (None, None)
@@ -92,7 +88,7 @@ def _parts(reply: Any) -> tuple[list[dict[str, Any]], str | None]:
 
 def _judgement(entry: Mapping[str, Any]) -> Judgement | None:
     key, name, value = text_of(entry, "id"), text_of(entry, "name"), entry.get("value")
-    edited = seconds_of(entry.get("updatedAt") or entry.get("timestamp"))
+    edited = time_of(entry.get("updatedAt") or entry.get("timestamp"))
     if key is None or name is None or edited is None or not isinstance(value, bool | int | float | str):
         return None
     return Judgement(

@@ -2,13 +2,13 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from ragbandit.router.config.importers import LangSmithSettings
 from ragbandit.router.errors import NotReady
+from ragbandit.router.formats import iso_time
 from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, seconds_of, text_of
+from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, text_of, time_of
 from ragbandit.router.importers.keys import place_of, secret
 from ragbandit.router.storage.import_cursors import Imported
 
@@ -44,7 +44,11 @@ class LangSmith:
     def pages(self, walk: Walk) -> Iterator[Page]:
         """All feedback that was made in the walk; an edit of an earlier one is not told by the server."""
         offset = walk.mark if isinstance(walk.mark, int) else 0
-        asked = {"limit": _LIMIT, "min_created_at": _date(walk.since), "max_created_at": _date(walk.until)}
+        asked = {
+            "limit": _LIMIT,
+            "min_created_at": iso_time(max(0.0, walk.since)),
+            "max_created_at": iso_time(max(0.0, walk.until)),
+        }
         before: set[str] = set()
         while True:
             entries = self._http.get("/feedback", params={**asked, "session": self._project, "offset": offset})
@@ -66,15 +70,11 @@ class LangSmith:
         return {key for key in ids if self._http.get(f"/feedback/{key}", missing_ok=True) is None}
 
 
-def _date(seconds: float) -> str:
-    return datetime.fromtimestamp(max(0.0, seconds), UTC).isoformat()
-
-
 def _judgement(entry: Any) -> Judgement | None:
     if not isinstance(entry, dict):
         return None
     key, name = text_of(entry, "id"), text_of(entry, "key")
-    edited = seconds_of(entry.get("modified_at") or entry.get("created_at"))
+    edited = time_of(entry.get("modified_at") or entry.get("created_at"))
     value = entry.get("score") if entry.get("score") is not None else entry.get("value")
     if key is None or name is None or edited is None or not isinstance(value, bool | int | float | str):
         return None

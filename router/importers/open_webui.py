@@ -11,7 +11,7 @@ from typing import Any, Final
 from ragbandit.router.config.importers import OpenWebUiSettings
 from ragbandit.router.errors import NotReady
 from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, seconds_of, text_of
+from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, text_of, time_of
 from ragbandit.router.importers.keys import place_of, secret
 from ragbandit.router.storage.import_cursors import Imported
 
@@ -92,7 +92,7 @@ def _judgement(entry: Any) -> Judgement | None:
     """A rating: 1 or -1. The same entry may hold a rating of 1 to 10 in its details, which is another name."""
     if not isinstance(entry, dict):
         return None
-    key, edited = text_of(entry, "id"), seconds_of(entry.get("updated_at"))
+    key, edited = text_of(entry, "id"), time_of(entry.get("updated_at"))
     data, meta = entry.get("data"), entry.get("meta")
     if key is None or edited is None or not isinstance(data, dict) or not isinstance(meta, dict):
         return None

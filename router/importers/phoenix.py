@@ -12,7 +12,7 @@ from urllib.parse import quote
 from ragbandit.router.config.importers import PhoenixSettings
 from ragbandit.router.errors import NotReady
 from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.importers.judgements import Judgement, Page, Walk, seconds_of, text_of
+from ragbandit.router.importers.judgements import Judgement, Page, Walk, text_of, time_of
 from ragbandit.router.importers.keys import place_of, secret
 from ragbandit.router.storage.import_cursors import Imported
 
@@ -98,7 +98,7 @@ class Phoenix:
 
 def _judgement(entry: dict[str, Any]) -> Judgement | None:
     key, name, span = text_of(entry, "id"), text_of(entry, "name"), text_of(entry, "span_id")
-    edited = seconds_of(entry.get("updated_at") or entry.get("created_at"))
+    edited = time_of(entry.get("updated_at") or entry.get("created_at"))
     result = entry.get("result")
     result = result if isinstance(result, dict) else {}
     value = result.get("score") if result.get("score") is not None else result.get("label")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.formats import duration
 from ragbandit.router.rollouts.evidence import DrawEvidence, RewardEvidence
 from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
 from ragbandit.router.rollouts.rows import Judged, Outcomes
@@ -186,7 +187,7 @@ class _Judge:
             return _hold("too few effective rows", told)
         if self.age < self.settings.seconds_per_step:
             left = self.settings.seconds_per_step - self.age
-            return _hold("too little time in this state", f"{_time(left)} more")
+            return _hold("too little time in this state", f"{duration(left)} more")
         return self._guarded()
 
     def _guarded(self) -> _Found | None:
@@ -227,13 +228,6 @@ class _Judge:
 
 def _hold(reason: str, waits_for: str) -> _Found:
     return "hold", reason, waits_for, None
-
-
-def _time(seconds: float) -> str:
-    for unit, length in (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.1f} {unit}"
-    return f"{seconds:.0f} seconds"
 
 
 def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:

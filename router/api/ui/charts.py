@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.api.ui.rendering import number, percent, seconds
+from ragbandit.router.formats import duration, number, percent
 from ragbandit.router.serving.overview import Overview, Point, mean
 from ragbandit.router.types import ArmName, ArmTotals
 
@@ -18,7 +18,7 @@ Value = Callable[[ArmTotals], float | None]
 _WRITTEN: Final[dict[str, Callable[[float | None], str]]] = {
     "number": number,
     "percent": percent,
-    "seconds": seconds,
+    "seconds": duration,
 }
 
 

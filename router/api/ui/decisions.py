@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any, Final, get_args
 
 from fastapi import FastAPI, Request
@@ -14,6 +13,7 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.formats import seconds_of
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
@@ -97,9 +97,8 @@ def _seconds(text: str, *, field: str) -> float | None:
     if not text:
         return None
     try:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError) as error:
+        return seconds_of(text)
+    except ValueError as error:
         remedy = "write it as 2026-11-20T14:00, in UTC"
         raise InvalidInput(f"{text!r:.80} is no time", field=field, remedy=remedy) from error
 

@@ -1,11 +1,8 @@
 """Rendering of pages: one Jinja environment that escapes everything, and the words and shapes that pages share."""
 
-import math
-import re
 import time
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -17,13 +14,12 @@ from starlette.responses import HTMLResponse, Response
 
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form_nonce, needs_session, new_nonce
+from ragbandit.router.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.router.types import Caller
 
-__all__ = ["PAGES", "error_page", "page", "shown"]
+__all__ = ["PAGES", "error_page", "page"]
 
-#: what is shown where there is nothing
-NOTHING: Final = "\u2013"
-_DASH: Final = Markup("\u2013")
+_DASH: Final = Markup(NOTHING)  # noqa: S704 - our own sign
 #: path, title, and whether it tells of all tenants
 PAGES: Final = (
     ("/ui", "Overview", True),
@@ -35,71 +31,21 @@ PAGES: Final = (
 )
 #: colours and shapes of arms: (colour, shape) is one of COLOURS * SHAPES pairs
 COLOURS, SHAPES = 8, 8
-#: characters that are shown as signs: they would move the cursor, end a line or turn the text around them
-_HARMFUL: Final = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
-)
 
 
-def shown(text: object) -> str:
-    """The text with every character that is not to be seen as a sign that is: an escape as ␛, others as ⟨U+202E⟩."""
-    return _HARMFUL.sub(_sign, str(text))
-
-
-def _sign(found: "re.Match[str]") -> str:
-    code = ord(found[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"⟨U+{code:04X}⟩"
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if float(value).is_integer() and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    text = f"{value:.{digits}g}"
-    return text if "e" not in text else f"{value:.{digits + 3}f}".rstrip("0").rstrip(".") or "0"
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """A share as a percentage; a dash where there is none."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{100 * value:.{digits}f} %"
-
-
-def seconds(value: float | None) -> str:
-    """A time span in its own unit; a dash where there is none."""
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    if 0 < value < 1:
-        return f"{1000 * value:.3g} ms"
-    for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
-        if value >= 2 * size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value:.3g} s"
-
-
-def moment(value: float | None) -> Markup:
+def time_element(value: float | None) -> Markup:
     """A time as an element that says it exactly; a dash where there is none."""
-    if value is None:
+    exact = iso_time(value)
+    if exact is None:
         return _DASH
-    try:
-        found = datetime.fromtimestamp(value, UTC)
-    except (OverflowError, OSError, ValueError):
-        return _DASH
-    exact = found.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, found.strftime("%Y-%m-%d %H:%M:%S"))
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(exact, exact, moment(value))
 
 
 def age(value: float | None) -> Markup:
     """How long ago a time was, as an element that says it exactly."""
     if value is None:
         return _DASH
-    text = moment(value)
-    return Markup("{} <small>({} ago)</small>").format(text, seconds(max(0.0, time.time() - value)))
+    return Markup("{} <small>({} ago)</small>").format(time_element(value), duration(max(0.0, time.time() - value)))
 
 
 def state_sign(state: str | None) -> Markup:
@@ -107,7 +53,7 @@ def state_sign(state: str | None) -> Markup:
     if not state:
         return _DASH
     kind = _KINDS.get(state, "quiet")
-    return Markup('<span class="state {}">{}</span>').format(kind, shown(state.replace("_", " ")))
+    return Markup('<span class="state {}">{}</span>').format(kind, printable(state.replace("_", " ")))
 
 
 _KINDS: Final = (
@@ -126,7 +72,7 @@ class ArmSigns:
 
     def __call__(self, arm: str) -> Markup:
         """The arm's mark and name."""
-        return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), shown(arm))
+        return Markup('<span class="arm">{}<bdi>{}</bdi></span>').format(self.mark(arm), printable(arm))
 
     def mark(self, arm: str) -> Markup:
         """The mark alone."""
@@ -163,10 +109,15 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (shown, number, percent, seconds, moment, age, state_sign)
-    made.filters |= {each.__name__: each for each in filters} | {"query": _query}
-    made.finalize = lambda value: shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
+    filters = (number, percent, duration, age, state_sign)
+    made.filters |= {each.__name__: each for each in filters} | {"moment": time_element, "query": _query}
+    made.finalize = _plain
     return made
+
+
+def _plain(value: object) -> object:
+    """A text of a page without signs that hide text or turn its direction; markup is our own."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _query(values: dict[str, Any]) -> str:

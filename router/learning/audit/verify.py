@@ -11,10 +11,10 @@ it: where only its sha256 differs, its arrays are compared.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from ragbandit.router.errors import SnapshotError, StoreError
+from ragbandit.router.formats import moment
 from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.deep_check import check_deep
@@ -107,7 +107,7 @@ def _since(ledger: Ledger, *, base: _Base | None, verdict: Verdict) -> float | N
         return None
     known = base.checkpoint
     assert known.verified_at is not None
-    at = datetime.fromtimestamp(known.verified_at, UTC).isoformat(sep=" ", timespec="seconds")
+    at = moment(known.verified_at)
     verdict.from_checkpoint, verdict.verified_at = known.snapshot.version, known.verified_at
     verdict.skipped_updates = base.seq
     found = 0 if known.decided_before is None else decided_before(ledger, at=known.decided_before)

@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from ragbandit.router.errors import missing_package
+from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, Histogram, ReplayResult, moment
 from ragbandit.router.offline.reports.phrases import (
     cell,
     compared,
-    count,
+    estimate,
     interval,
     judged,
-    number,
-    percent,
-    printable,
-    weight_of,
 )
 from ragbandit.router.types import ArmName
 
@@ -91,7 +88,7 @@ def _differences(replayed: ReplayResult) -> Chart | None:
         )
     if not rows:
         return None
-    baseline = printable(replayed.baseline)
+    baseline = one_line(replayed.baseline)
     dashed = " Dashed: no estimate, only the possible range." if any(row.open for row in rows) else ""
     return Chart(
         title=f"Against {baseline}",
@@ -108,8 +105,8 @@ def _over_time(replayed: ReplayResult) -> Chart | None:
     kept = [candidate for candidate in judged(replayed) if candidate.over_time]
     if not kept:
         return None
-    baseline = printable(replayed.baseline)
-    said = [f"{printable(c.name)}: {', '.join(number(part.value) for part in c.over_time)}" for c in kept]
+    baseline = one_line(replayed.baseline)
+    said = [f"{one_line(c.name)}: {', '.join(estimate(part.value) for part in c.over_time)}" for c in kept]
     return Chart(
         title="Reward over time",
         svg=_svg(
@@ -133,7 +130,7 @@ def _shares(replayed: ReplayResult) -> Chart | None:
         return None
     groups = [(candidate, _largest(candidate, logged=logged)) for candidate in kept]
     said = [
-        f"{printable(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
+        f"{one_line(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
         for c, bars in groups
     ]
     return Chart(
@@ -156,8 +153,8 @@ def _weights(replayed: ReplayResult) -> Chart | None:
     if not kept:
         return None
     said = [
-        f"{printable(c.name)}: largest {weight_of(c.weights.largest)}, "
-        f"worth {count(c.weights.effective_rows)} of {count(replayed.rows)} questions"
+        f"{one_line(c.name)}: largest {number(c.weights.largest)}, "
+        f"worth {number(c.weights.effective_rows)} of {number(replayed.rows)} questions"
         for c in kept
     ]
     return Chart(
@@ -181,18 +178,18 @@ def _segments(replayed: ReplayResult) -> Iterator[Chart]:
     for place, candidate in enumerate(judged(replayed)):
         for field, segments in candidate.segments.items():
             rows = [
-                _Row(name=f"{_cut(one.name, letters=_LONG - 20)} ({count(one.rows)} questions)", value=one.difference)
+                _Row(name=f"{_cut(one.name, letters=_LONG - 20)} ({number(one.rows)} questions)", value=one.difference)
                 for one in segments[:_MOST]
             ]
             if not rows:
                 continue
             left = len(segments) - len(rows)
-            rest = f" The {len(rows)} largest groups are shown, {count(left)} are not." if left else ""
+            rest = f" The {len(rows)} largest groups are shown, {number(left)} are not." if left else ""
             yield Chart(
-                title=f"{printable(candidate.name)} by {printable(field)}",
+                title=f"{one_line(candidate.name)} by {one_line(field)}",
                 svg=_interval_svg(f"segments-{place}-{field}", rows),
                 caption=(
-                    f"Difference in reward per question to {printable(replayed.baseline)} per group: higher (right) or "
+                    f"Difference in reward per question to {one_line(replayed.baseline)} per group: higher (right) or "
                     f"lower (left). Bar: {percent(replayed.plan.confidence)} confidence interval of each group by "
                     "itself, so that among many groups a few miss the true value. No bar: too few effective rows for "
                     f"an interval.{rest}"
@@ -292,7 +289,7 @@ def _draw_weights(figure: "Figure", candidates: Sequence[Candidate], *, rows: in
         for left, right, counted in _bins(candidate.weights.histogram):
             axes.bar(left, 100.0 * counted / rows, width=right - left, align="edge", color=_BLUE)
         axes.axvline(0.0, color=_INK, linewidth=1.0)
-        largest = weight_of(candidate.weights.largest)
+        largest = number(candidate.weights.largest)
         axes.set_title(f"{_cut(candidate.name, letters=_LONG - 24)}: largest weight {largest}")
         axes.set_xlim(low, high)
         ticks = _ticks(low, high=high)
@@ -328,16 +325,16 @@ def _largest(candidate: Candidate, *, logged: dict[ArmName, float]) -> list[tupl
     """(arm, the candidate's share, the log's), those beyond `_MOST` together, the least used last."""
     shares = [(arm, candidate.shares.get(arm, 0.0), logged.get(arm, 0.0)) for arm in {**logged, **candidate.shares}]
     if len(shares) <= _MOST:
-        return [(printable(arm), share, was) for arm, share, was in shares]
+        return [(one_line(arm), share, was) for arm, share, was in shares]
     shares.sort(key=lambda one: -max(one[1:]))
     rest = shares[_MOST - 1 :]
     others = (f"{len(rest)} others", sum(share for _, share, _ in rest), sum(was for _, _, was in rest))
-    return [*((printable(arm), share, was) for arm, share, was in shares[: _MOST - 1]), others]
+    return [*((one_line(arm), share, was) for arm, share, was in shares[: _MOST - 1]), others]
 
 
 def _cut(name: str, *, letters: int) -> str:
     """The name, or its beginning and end where it is too long: that is where names differ."""
-    name = printable(name)
+    name = one_line(name)
     half = (letters - 1) // 2
     return name if len(name) <= letters else f"{name[: letters - 1 - half]}…{name[-half:]}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.charts import drawn
 from ragbandit.router.offline.reports.phrases import (
@@ -16,15 +17,11 @@ from ragbandit.router.offline.reports.phrases import (
     alarm,
     cell,
     compared,
-    count,
+    estimate,
     footnotes,
     headline,
     judged,
-    number,
-    percent,
-    printable,
     values_of,
-    weight_of,
 )
 from ragbandit.router.storage.files.atomic import whole_file
 
@@ -86,7 +83,7 @@ def _text(text: str) -> "Markup":
     """Escaped text of the page: without control characters, and with a number and its % on one line."""
     from markupsafe import Markup, escape
 
-    return Markup(escape(printable(text)).replace(" %", Markup("&nbsp;%")))  # noqa: S704 - escaped in this line
+    return Markup(escape(one_line(text)).replace(" %", Markup("&nbsp;%")))  # noqa: S704 - escaped in this line
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,11 +132,11 @@ def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
     weights = candidate.weights
     return (
         candidate.name,
-        f"{count(weights.effective_rows)} of {count(rows)}",
-        weight_of(weights.largest),
-        weight_of(weights.possible),
+        f"{number(weights.effective_rows)} of {number(rows)}",
+        number(weights.largest),
+        number(weights.possible),
         cell(weights.mean),
-        f"{percent(weights.clipped)} of the questions above {weight_of(weights.clip)}",
+        f"{percent(weights.clipped)} of the questions above {number(weights.clip)}",
     )
 
 
@@ -149,7 +146,7 @@ def _arms(replayed: ReplayResult) -> _Table:
     rows = []
     for arm in replayed.arms:
         means = (
-            "" if mean is None else number(EstimateWithInterval(value=mean))
+            "" if mean is None else estimate(EstimateWithInterval(value=mean))
             for mean in (arm.reward, arm.quality, arm.cost)
         )
         fault = ("" if arm.plausible else "not drawn as logged",) if faulty else ()
@@ -172,9 +169,9 @@ def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
     return (
         segment.name,
         of.name,
-        count(segment.rows),
-        count(segment.effective_rows),
-        number(EstimateWithInterval(value=segment.baseline)),
+        number(segment.rows),
+        number(segment.effective_rows),
+        estimate(EstimateWithInterval(value=segment.baseline)),
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )

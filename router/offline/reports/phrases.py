@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from unicodedata import category
 
+from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, instant
 
 __all__ = [
@@ -11,17 +11,13 @@ __all__ = [
     "alarm",
     "cell",
     "compared",
-    "count",
+    "estimate",
     "footnotes",
     "headline",
     "interval",
     "judged",
-    "number",
-    "percent",
-    "printable",
     "side",
     "values_of",
-    "weight_of",
 ]
 
 _SOURCES = {
@@ -42,7 +38,7 @@ def alarm(replayed: ReplayResult) -> list[str]:
     """Warnings that come before any number; empty where the log passes its checks."""
     if not replayed.faults:
         return []
-    wrong = [f"This log is wrong: {printable(fault)}" for fault in replayed.faults]
+    wrong = [f"This log is wrong: {one_line(fault)}" for fault in replayed.faults]
     return [*wrong, "The numbers below are not reliable."]
 
 
@@ -64,7 +60,7 @@ def judged(replayed: ReplayResult) -> list[Candidate]:
 
 def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
     assert candidate.difference is not None
-    name, difference = printable(candidate.name), candidate.difference
+    name, difference = one_line(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
         return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
     ends = interval(difference, sign="+")
@@ -73,13 +69,13 @@ def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
         between += " by sampling error alone"
     elif ends and replayed.plan.anytime:
         between += ", valid at every look"
-    gain = f"{number(difference, sign='+')} reward per question ({between})"
+    gain = f"{estimate(difference, sign='+')} reward per question ({between})"
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
 
 
 def side(candidate: Candidate) -> str:
     """A candidate with what it had learned, as the side of a comparison."""
-    name = printable(candidate.name)
+    name = one_line(candidate.name)
     return name if candidate.learned is None else f"{name}, {_LEARNED[candidate.learned]},"
 
 
@@ -88,8 +84,8 @@ def _other_side(replayed: ReplayResult) -> str:
     for candidate in replayed.candidates:
         if candidate.verdict == "baseline":
             return side(candidate).removesuffix(",")
-    names = sorted({printable(policy.name) for policy in replayed.logged})
-    who = " and ".join(names) or printable(replayed.baseline)
+    names = sorted({one_line(policy.name) for policy in replayed.logged})
+    who = " and ".join(names) or one_line(replayed.baseline)
     return f"{who} as {'they' if len(names) > 1 else 'it'} served{_while_learning(replayed, many=len(names) > 1)}"
 
 
@@ -127,8 +123,8 @@ def _unequal(candidate: Candidate, *, replayed: ReplayResult) -> str:
     """A hint where one side had learned and the other was learning: a difference may be that alone."""
     if candidate.learned != "folds" or replayed.plan.baseline != "logged" or not _while_learning(replayed):
         return ""
-    other = next((printable(policy.name) for policy in replayed.logged), "NAME")
-    hint = f"--policy {printable(candidate.name)},{other} --baseline {other}"
+    other = next((one_line(policy.name) for policy in replayed.logged), "NAME")
+    hint = f"--policy {one_line(candidate.name)},{other} --baseline {other}"
     return f"; it had learned, what served was still learning: compare two that have learned with {hint}"
 
 
@@ -136,12 +132,12 @@ def _made_of(candidate: Candidate) -> str:
     """The difference, split into quality and cost."""
     if candidate.quality_difference is None or candidate.cost_difference is None:
         return ""
-    quality, cost = number(candidate.quality_difference, sign="+"), number(candidate.cost_difference, sign="+")
+    quality, cost = estimate(candidate.quality_difference, sign="+"), estimate(candidate.cost_difference, sign="+")
     return f"; quality {quality}, cost {cost}"
 
 
 def _unsupported(candidate: Candidate, *, are: str = "") -> str:
-    arms = ", ".join(printable(arm) for arm in candidate.unsupported)
+    arms = ", ".join(one_line(arm) for arm in candidate.unsupported)
     share = percent(sum(candidate.unsupported.values()))
     return f"{share} of its decisions{are} for arms that the log never tried there ({arms})"
 
@@ -150,8 +146,8 @@ def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
     """The worst and best reward per question that unsupported decisions allow."""
     if candidate.bounds is None:
         return ""
-    low, high = (number(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
-    against = f"{printable(replayed.baseline)} has {number(replayed.baseline_reward)}"
+    low, high = (estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds)
+    against = f"{one_line(replayed.baseline)} has {estimate(replayed.baseline_reward)}"
     return f"; its reward per question may lie anywhere from {low} to {high} ({against})"
 
 
@@ -168,7 +164,7 @@ def _forecast(candidate: Candidate, *, rows: int) -> str:
 
 def about_the_log(replayed: ReplayResult) -> list[str]:
     """The log and the comparison, one line each."""
-    plan, baseline = replayed.plan, printable(replayed.baseline)
+    plan, baseline = replayed.plan, one_line(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
     every = "are valid at every look" if plan.anytime else "are valid for one look, fixed in advance"
@@ -176,17 +172,17 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
     sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
     said = [
-        f"Log: {count(replayed.rows)} questions from {printable(replayed.log)} ({_times(replayed)})",
+        f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {_estimators(replayed)}",
         f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
         f"Weight of cost in the reward: {weight}",
         _listed("Rewards", {sources.get(source, source): rows for source, rows in replayed.sources.items()}),
         _listed("Policy versions in the log", replayed.versions),
-        f"Left out: {count(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",
-        *(f"    {printable(row.where)}: {printable(row.reason)}" for row in replayed.skipped),
-        *(f"Note: {printable(note)}" for note in replayed.notes),
-        *(f"Note on {printable(c.name)}: {printable(note)}" for c in replayed.candidates for note in c.notes),
+        f"Left out: {number(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",
+        *(f"    {one_line(row.where)}: {one_line(row.reason)}" for row in replayed.skipped),
+        *(f"Note: {one_line(note)}" for note in replayed.notes),
+        *(f"Note on {one_line(c.name)}: {one_line(note)}" for c in replayed.candidates for note in c.notes),
     ]
     return [line for line in said if line]
 
@@ -202,12 +198,12 @@ def _estimators(replayed: ReplayResult) -> str:
     """With the candidates where their parameters differ."""
     groups: dict[str, list[str]] = {}
     for candidate in replayed.candidates:
-        groups.setdefault(candidate.estimator, []).append(printable(candidate.name))
+        groups.setdefault(candidate.estimator, []).append(one_line(candidate.name))
     if len(groups) > 1:
-        names = "; ".join(f"{printable(estimator)} ({', '.join(kept)})" for estimator, kept in groups.items())
+        names = "; ".join(f"{one_line(estimator)} ({', '.join(kept)})" for estimator, kept in groups.items())
     else:
-        names = printable("".join(groups) or replayed.plan.estimator)
-    return f"{names}; reward model {printable(replayed.plan.reward_model)}, {replayed.plan.folds} folds"
+        names = one_line("".join(groups) or replayed.plan.estimator)
+    return f"{names}; reward model {one_line(replayed.plan.reward_model)}, {replayed.plan.folds} folds"
 
 
 def footnotes(replayed: ReplayResult) -> list[str]:
@@ -228,11 +224,11 @@ def values_of(candidate: Candidate) -> tuple[str, str, str, str]:
     """Reward, difference, quality and cost; only the bounds where unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None
-        reward = " to ".join(number(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
+        reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
         difference = " to ".join(interval(candidate.difference, sign="+") or ())
         return reward or "not known", difference or "not known", "not known", "not known"
     difference = "" if candidate.difference is None else cell(candidate.difference, sign="+")
-    return cell(candidate.reward), difference, number(candidate.quality), number(candidate.cost)
+    return cell(candidate.reward), difference, estimate(candidate.quality), estimate(candidate.cost)
 
 
 def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, str] | None:
@@ -244,10 +240,10 @@ def interval(measured: EstimateWithInterval, *, sign: str = "") -> tuple[str, st
 def cell(measured: EstimateWithInterval, *, sign: str = "") -> str:
     """The number with its interval and the mark of a bias: `0.512 (0.498 to 0.526)*`."""
     ends = interval(measured, sign=sign)
-    return number(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "") + "*" * measured.biased
+    return estimate(measured, sign=sign) + (f" ({ends[0]} to {ends[1]})" if ends else "") + "*" * measured.biased
 
 
-def number(measured: EstimateWithInterval, *, sign: str = "") -> str:
+def estimate(measured: EstimateWithInterval, *, sign: str = "") -> str:
     """The number alone: three decimals, more where they would hide the interval, fewer for large numbers."""
     return _decimal(measured, measured.value, sign=sign)
 
@@ -278,33 +274,10 @@ def _ends(measured: EstimateWithInterval) -> tuple[float, float] | None:
     return low, high
 
 
-def weight_of(value: float) -> str:
-    """An importance weight, three digits."""
-    if not math.isfinite(value):
-        return "not known"
-    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
-
-
-def count(value: float) -> str:
-    """A number of rows."""
-    return f"{value:,.0f}" if math.isfinite(value) else "not known"
-
-
-def percent(share: float) -> str:
-    """A share in three digits: `12 %`, `0.0412 %`."""
-    return f"{100.0 * share:.3g} %"
-
-
-def printable(text: str) -> str:
-    """The text on one line, without characters that would steer a terminal or that XML refuses."""
-    refused = ("Cc", "Cs", "Cn")  # controls, surrogates, unassigned
-    return "".join("\N{REPLACEMENT CHARACTER}" if category(one) in refused else one for one in text)
-
-
 def _rounded(value: int) -> int:
     """Rounded to two digits: the forecast is no more precise."""
     return round(value, 1 - math.floor(math.log10(value)))
 
 
 def _listed(title: str, rows: Mapping[str, int]) -> str:
-    return f"{title}: " + "; ".join(f"{count(n)} {printable(name)}" for name, n in rows.items()) if rows else ""
+    return f"{title}: " + "; ".join(f"{number(n)} {one_line(name)}" for name, n in rows.items()) if rows else ""

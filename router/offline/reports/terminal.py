@@ -8,21 +8,18 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 from rich.text import Text
 
+from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.replay.results import EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.phrases import (
     about_the_log,
     alarm,
     cell,
     compared,
-    count,
+    estimate,
     footnotes,
     headline,
     judged,
-    number,
-    percent,
-    printable,
     values_of,
-    weight_of,
 )
 
 __all__ = ["print_replay"]
@@ -68,10 +65,10 @@ def _candidates(replayed: ReplayResult) -> Printed:
     for candidate in replayed.candidates:
         weights = candidate.weights
         table.add_row(
-            escape(printable(candidate.name)),
+            escape(one_line(candidate.name)),
             *values_of(candidate),
-            f"{count(weights.effective_rows)} of {count(replayed.rows)}",
-            weight_of(weights.largest),
+            f"{number(weights.effective_rows)} of {number(replayed.rows)}",
+            number(weights.largest),
             Text(candidate.verdict, style=_STYLES[candidate.verdict]),
         )
     return table
@@ -83,27 +80,27 @@ def _arms(replayed: ReplayResult) -> Printed:
         table.add_column("fault", no_wrap=True)
     for arm in replayed.arms:
         values = (
-            "" if v is None else number(EstimateWithInterval(value=v)) for v in (arm.reward, arm.quality, arm.cost)
+            "" if v is None else estimate(EstimateWithInterval(value=v)) for v in (arm.reward, arm.quality, arm.cost)
         )
         fault = [] if arm.plausible else [Text("not drawn as logged", style="bold red")]
-        table.add_row(escape(printable(arm.name)), percent(arm.drawn), percent(arm.expected), *values, *fault)
+        table.add_row(escape(one_line(arm.name)), percent(arm.drawn), percent(arm.expected), *values, *fault)
     return table
 
 
 def _others(replayed: ReplayResult) -> Printed:
     kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
     names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
-    table = _table("reward by other estimators", *(escape(printable(name)) for name in names))
+    table = _table("reward by other estimators", *(escape(one_line(name)) for name in names))
     for candidate in kept if names else ():
         said = (candidate.others.get(name) for name in names)
-        table.add_row(escape(printable(candidate.name)), *("" if one is None else cell(one) for one in said))
+        table.add_row(escape(one_line(candidate.name)), *("" if one is None else cell(one) for one in said))
     return table
 
 
 def _pairs(replayed: ReplayResult) -> Printed:
     table = _table("one candidate against another", "difference")
     for pair in replayed.pairs:
-        table.add_row(escape(f"{printable(pair.first)} - {printable(pair.second)}"), cell(pair.difference, sign="+"))
+        table.add_row(escape(f"{one_line(pair.first)} - {one_line(pair.second)}"), cell(pair.difference, sign="+"))
     return table
 
 
@@ -111,19 +108,19 @@ def _segments(replayed: ReplayResult) -> Iterator[Printed]:
     """A table per field that was asked for."""
     for name in dict.fromkeys(name for candidate in judged(replayed) for name in candidate.segments):
         table = _table(
-            f"by {escape(printable(name))}", "candidate", "rows", "effective rows", "baseline", "reward", "difference"
+            f"by {escape(one_line(name))}", "candidate", "rows", "effective rows", "baseline", "reward", "difference"
         )
         for candidate in judged(replayed):
             for segment in candidate.segments.get(name, ()):
-                table.add_row(escape(printable(segment.name)), escape(printable(candidate.name)), *_segment(segment))
+                table.add_row(escape(one_line(segment.name)), escape(one_line(candidate.name)), *_segment(segment))
         yield table
 
 
 def _segment(segment: Segment) -> Sequence[str]:
     return (
-        count(segment.rows),
-        count(segment.effective_rows),
-        number(EstimateWithInterval(value=segment.baseline)),
+        number(segment.rows),
+        number(segment.effective_rows),
+        estimate(EstimateWithInterval(value=segment.baseline)),
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )

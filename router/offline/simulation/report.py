@@ -9,6 +9,7 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.formats import decimal
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, FirstPass, Stretch
 from ragbandit.router.offline.simulation.frontier import STEPS_READ, Line, Point
 from ragbandit.router.offline.simulation.frontier_plot import Curve, plot_frontier
@@ -51,10 +52,10 @@ def main_table(rows: Sequence[Simulated]) -> Printed:
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
             "/".join(f"{100 * share:.0f}" for share in row.arms.values()),
-            _number(row.online_reward, digits=3),
-            _number(row.online_regret, digits=3),
-            _number(_milliseconds(row, "decision"), digits=2),
-            _number(_milliseconds(row, "update"), digits=2),
+            decimal(row.online_reward, digits=3),
+            decimal(row.online_regret, digits=3),
+            decimal(_milliseconds(row, "decision"), digits=2),
+            decimal(_milliseconds(row, "update"), digits=2),
         )
     return table
 
@@ -93,7 +94,7 @@ def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
         table.add_row(
             escape(row.policy),
             f"{row.weight:g}",
-            _number(one.reward, digits=3) + ("" if one.reward_se is None else f" ± {one.reward_se:.3f}"),
+            decimal(one.reward, digits=3) + ("" if one.reward_se is None else f" ± {one.reward_se:.3f}"),
             "never" if even.question is None else str(even.question),
             f"{100 * even.share:.0f}%",
             f"{worst.difference:+.1f}" if worst.ratio is None else f"{worst.ratio:.3f}",
@@ -249,10 +250,6 @@ def _point(row: Simulated) -> Point:
 def _milliseconds(row: Simulated, kind: str) -> float | None:
     seconds: float | None = None if row.seconds is None else getattr(row.seconds, kind)
     return None if seconds is None else 1000.0 * seconds
-
-
-def _number(value: float | None, *, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _pair(value: float, *, error: float | None, sign: str = "") -> str:

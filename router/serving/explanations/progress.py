@@ -1,7 +1,6 @@
 """Progress: where a decision is on its way to the ledger, and why it waits."""
 
-from datetime import UTC, datetime
-
+from ragbandit.router.formats import moment
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.sql.closing import ClosingRule
 
@@ -21,7 +20,7 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[st
 
 
 def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
-    decision, ends = record.decision, _time(record.decision.made_at + rule.wait_s + rule.expire_s)
+    decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
     said = [item for item in record.feedback if item.value is not None]
     if said and held.issuperset(item.id for item in said):
         return f"Waits: all its feedback is held back (`ragbandit held list`); it is closed at {ends}."
@@ -33,9 +32,5 @@ def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str])
         return f"Waits for feedback; without any it is closed at {ends}."
     window = decision.made_at + rule.wait_s
     if rule.wait_s > 0:
-        return f"Has feedback, and collects more until {_time(window)}; then the learner takes it."
+        return f"Has feedback, and collects more until {moment(window)}; then the learner takes it."
     return "Has all it needs: the learner takes it next."
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")

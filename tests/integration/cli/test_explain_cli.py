@@ -7,7 +7,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import harmless
 from ragbandit.router.cli.explain import add_explain
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.types import CallFailed
@@ -60,9 +59,3 @@ def test_json_is_the_reply_of_the_service(world):
     missing = run("no-such-decision")
     assert missing.exit_code == 2
     assert "NOT_FOUND" in missing.stderr
-
-
-def test_harmless():
-    """Letters of any script and line breaks stay."""
-    assert harmless("Grüße,\n\t世界 🙂") == "Grüße,\n\t世界 🙂"
-    assert harmless("a\u200bb\u2028c\x9b31m\ud800") == "a\\u200bb\\u2028c\\u009b31m\\ud800"

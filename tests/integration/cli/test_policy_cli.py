@@ -72,7 +72,7 @@ def test_people_read_times_shares_and_what_it_waits_for():
     assert "\x9b" not in run("show", "v1", "--json").stdout
     assert told("show", "v1")["reason"] == "a \x1b[31mred\x9b reason"
     assert "the first look" in run("shadow", "v1").stdout
-    assert "5%" in run("canary", "v1").stdout
+    assert "5 %" in run("canary", "v1").stdout
     assert "policy resume v1" in run("pause", "v1").stdout
     assert "every question gets single_step" in run("kill", "single_step").stdout
     assert "off: champion" in run("unkill").stdout

@@ -69,7 +69,7 @@ def test_no_data_holds_and_says_how_much_is_missing():
 def test_a_step_needs_time_and_kept_guardrails():
     """Enough rows wait for the time; then the next weight is due, at the last one the proof that it is better."""
     evidence = evidence_of(SAME)
-    assert verdict(evidence, now=10.0).waits_for == "50 seconds more"
+    assert verdict(evidence, now=10.0).waits_for == "50 s more"
     assert verdict(evidence).kind == "step"
     last = verdict(evidence, version=replace(VERSION, weight=0.5))
     assert last.kind == "hold"

@@ -20,7 +20,7 @@ from ragbandit.router.offline.replay.results import (
     Segment,
     Skipped,
 )
-from ragbandit.router.offline.reports.phrases import alarm, cell, compared, headline, number, percent, printable
+from ragbandit.router.offline.reports.phrases import alarm, cell, compared, estimate, headline
 from ragbandit.router.offline.reports.terminal import print_replay
 
 DAY = 86_400.0
@@ -373,8 +373,8 @@ def test_tables_are_whole_in_a_pipe():
 
 
 def test_names_cannot_steer_the_terminal():
-    """Markup is shown as it is, and control characters are replaced, in sentences and tables."""
-    name, shown = "[red]x[/red]\x1b[2J\n", "[red]x[/red]\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+    """Markup is shown as it is, and control characters stand as their codes, in sentences and tables."""
+    name, shown = "[red]x[/red]\x1b[2J\n", "[red]x[/red]\\u001b[2J "
     one = candidate(name, segments={name: (segment(name, 0.1),)}, others={name: measured(0.1)}, notes=(name,))
     found = replayed(
         one,
@@ -389,17 +389,6 @@ def test_names_cannot_steer_the_terminal():
     said = printed(found)
     assert said.count(shown) == 18
     assert "\x1b" not in said
-
-
-@given(st.text())
-def test_printable_text_keeps_its_length_and_stands_on_one_line(text):
-    """Only characters that are refused are replaced, one for one."""
-    said = printable(text)
-    assert len(said) == len(text)
-    assert all(a == b or b == "\N{REPLACEMENT CHARACTER}" for a, b in zip(text, said, strict=True))
-    assert printable(said) == said
-    assert not any(ord(character) < 32 for character in said)
-    said.encode("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -429,13 +418,7 @@ def test_an_end_of_the_interval_never_loses_its_sign(value, half):
             assert float(said) * end > 0.0
 
 
-@pytest.mark.parametrize(("share", "said"), [(0.95, "95 %"), (0.999, "99.9 %"), (0.0012345, "0.123 %"), (0.0, "0 %")])
-def test_shares_are_percentages_of_three_digits(share, said):
-    """A share that is not 0 is not shown as 0."""
-    assert percent(share) == said
-
-
 def test_times_that_are_no_dates_are_shown_as_numbers():
     """A log from elsewhere may count as it likes."""
     assert "(1e+30 s)" in printed(replayed(candidate(), begin=1e30, end=1e30))
-    assert number(measured(1.0)) == "1.000"
+    assert estimate(measured(1.0)) == "1.000"

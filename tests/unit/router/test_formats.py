@@ -1,0 +1,78 @@
+"""How numbers, times and texts of others are written."""
+
+import unicodedata
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragbandit.router.formats import (
+    NOTHING,
+    decimal,
+    duration,
+    iso_time,
+    moment,
+    number,
+    one_line,
+    percent,
+    printable,
+    seconds_of,
+)
+
+
+def test_printable_text():
+    """Letters of any script and line breaks stay; what steers a terminal or turns text stands as its code."""
+    assert printable("Grüße,\n\t世界 🙂") == "Grüße,\n\t世界 🙂"
+    assert printable("a\u200bb\u2028c\x9b31m\ud800") == "a\\u200bb\\u2028c\\u009b31m\\ud800"
+    assert printable("\U000e0041") == "\\U000e0041"
+
+
+@given(st.text())
+def test_one_line_is_harmless_for_terminals_and_xml(text):
+    """No control, no turn of direction, no line break; text that is harmless stays, twice is as once."""
+    line = one_line(text)
+    assert not {unicodedata.category(sign) for sign in line} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert one_line(line) == line
+    kept = ET.fromstring(f"<a>{line.replace('&', '').replace('<', '')}</a>").text or ""
+    assert kept == line.replace("&", "").replace("<", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, NOTHING), (float("nan"), NOTHING), (3.0, "3"), (1234.5, "1,234"), (0.04123, "0.0412"), (1e-7, "0.0000001")],
+)
+def test_numbers(value, text):
+    """Significant digits, whole numbers whole, never an exponent."""
+    assert number(value) == text
+
+
+def test_decimals():
+    """So many decimals, and no negative zero."""
+    assert [decimal(-0.0001), decimal(0.5, 2, sign="+"), decimal(None)] == ["0.000", "+0.50", NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.95, "95 %"), (0.999, "99.9 %"), (0.0012345, "0.123 %"), (0.0, "0 %"), (None, NOTHING)]
+)
+def test_shares_are_percentages_of_three_digits(share, text):
+    """A share that is not 0 is not shown as 0."""
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.0125, "12.5 ms"), (90.0, "90 s"), (9000.0, "2.5 h"), (0.0, "0 s"), (None, NOTHING)]
+)
+def test_durations(seconds, text):
+    """A span in the unit that suits it."""
+    assert duration(seconds) == text
+
+
+def test_times():
+    """UTC, to the second for people and to the millisecond for programs; a time in no calendar is none."""
+    assert moment(1.5) == "1970-01-01 00:00:01 UTC"
+    assert iso_time(1.5) == "1970-01-01T00:00:01.500Z"
+    assert (moment(1e30), iso_time(1e30), moment(None)) == (NOTHING, None, NOTHING)
+    assert seconds_of("1970-01-01T01:00:01+01:00") == seconds_of(" 1970-01-01T00:00:01 ") == 1.0
+    with pytest.raises(ValueError, match="yesterday"):
+        seconds_of("yesterday")

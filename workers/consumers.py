@@ -25,6 +25,7 @@ from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.records import REFUSED_KEY, RefusedJob, TakenJob, queue_on, take
 from ragbandit.router.jobs.worker_registry import count_job
 from ragbandit.router.process_identity import this_process
+from ragbandit.router.telemetry.throttle import Throttle
 
 if TYPE_CHECKING:
     import redis
@@ -73,7 +74,7 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
         self._functions = functions
         self._stopping = stopping
         self._outage = outage
-        self._refused, self._refused_at = 0, -QUIET_S
+        self._refused, self._throttle = 0, Throttle(QUIET_S)
 
     @property
     def connection_timeout(self) -> int:
@@ -157,9 +158,8 @@ class _Worker(SimpleWorker):  # type: ignore[misc] # RQ has no types
             self.connection.incr(REFUSED_KEY)
         except RedisError as error:
             self._outage.failed(error)
-        if time.monotonic() < self._refused_at + QUIET_S:
+        if not self._throttle.lets_pass():
             return
-        self._refused_at = time.monotonic()
         facts = {"action": "job_refused", "queue": refused.queue, "id": refused.id, "reason": refused.reason}
         log.error(
             "refused a job that is none of ours, and removed it unread; who else can write to this Redis?",

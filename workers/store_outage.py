@@ -4,6 +4,8 @@ import logging
 import threading
 import time
 
+from ragbandit.router.telemetry.throttle import Throttle
+
 __all__ = ["QUIET_S", "StoreOutage"]
 
 log = logging.getLogger("ragbandit.worker")
@@ -22,9 +24,9 @@ class StoreOutage:
     def __init__(self, *, action: str, failing: str, restored: str) -> None:
         self._action, self._failing, self._restored = action, failing, restored
         self._lock = threading.Lock()
-        #: when it began and when it was last logged (time.monotonic); None: it works
+        #: when it began (time.monotonic); None: it works
         self._since: float | None = None
-        self._logged_at = 0.0
+        self.throttle = Throttle(QUIET_S)
         self._times = 0
 
     @property
@@ -38,10 +40,9 @@ class StoreOutage:
             now = time.monotonic()
             self._times += 1
             if self._since is None:
-                self._since = now
-            elif now < self._logged_at + QUIET_S:
+                self._since, self.throttle = now, Throttle(QUIET_S)
+            if not self.throttle.lets_pass():
                 return
-            self._logged_at = now
             facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
         log.error(self._failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
 

@@ -26,8 +26,8 @@ from ragbandit.router.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from ragbandit.router.http_retries import retry_after_s
 from ragbandit.router.redaction import without_secrets
+from ragbandit.router.retries import retry_after_s
 
 __all__ = [
     "MAX_REPLY",

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import random
 import threading
 import time
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from typing import Any, Final
 import httpx
 
 from ragbandit.router.errors import ConfigError, NotReady
-from ragbandit.router.http_retries import is_retryable, retry_after_s
+from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
 
 __all__ = ["HttpPages"]
 
@@ -86,8 +85,8 @@ class HttpPages:
         )
 
     def _pause(self, attempt: int, *, asked_s: float) -> None:
-        most = min(LONGEST_PAUSE_S, self.base_s * 2.0 ** (attempt - 1))
-        self.ending.wait(asked_s + random.uniform(0.0, most))  # noqa: S311 - no secret
+        own_s = pause_before_retry(attempt, base_s=self.base_s, longest_s=LONGEST_PAUSE_S) or 0.0
+        self.ending.wait(asked_s + own_s)
 
     def _ask(self, path: str, params: Mapping[str, Any]) -> tuple[int, httpx.Headers, bytes]:
         if self.ending.is_set():

@@ -9,7 +9,6 @@ Every step is one script, whose cost grows with the logarithm of the length at m
 """
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from ragbandit.router.jobs.records import (
     queue_on,
     record_of,
 )
+from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.router.types import DecisionId
 
 __all__ = ["MAX_QUEUED", "RECORD_S", "AnswerQueue"]
@@ -106,7 +106,7 @@ class AnswerQueue:
         self._client = client
         self._queue = queue_on(client, ANSWER_QUEUE)
         self._max_queued = max_queued
-        self._logged_at = -QUIET_S
+        self._throttle = Throttle(QUIET_S)
         self._types = {
             self._queue.key: "list",
             **TURN_TYPES,
@@ -142,8 +142,7 @@ class AnswerQueue:
         return self._own.attempt(lambda: self._client.eval(script, len(keys), *keys, *given))
 
     def _log_full(self) -> None:
-        if time.monotonic() < self._logged_at + QUIET_S:
+        if not self._throttle.lets_pass():
             return
-        self._logged_at = time.monotonic()
         facts = {"action": "queue_full", "most": self._max_queued}
         log.warning("the answer queue is full; further decisions wait in the database until it has room", extra=facts)

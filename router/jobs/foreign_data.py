@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 from redis.exceptions import ResponseError
 
+from ragbandit.router.telemetry.throttle import Throttle
+
 if TYPE_CHECKING:
     import redis
 
@@ -53,20 +55,18 @@ class ForeignData:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[Part, int] = dict.fromkeys(get_args(Part), 0)
-        #: part -> when it was met and logged last (time.monotonic)
+        #: part -> when it was met last (time.monotonic)
         self._met_at: dict[Part, float] = {}
-        self._logged_at: dict[Part, float] = {}
+        self._throttle = Throttle(QUIET_S)
 
     def add(self, part: Part, reason: str) -> None:
         """Count something that is not ours. reason: for the log; /ready shows the part alone."""
         with self._lock:
-            now = time.monotonic()
             self._counts[part] += 1
-            self._met_at[part] = now
-            if now < self._logged_at.get(part, -math.inf) + QUIET_S:
-                return
-            self._logged_at[part] = now
+            self._met_at[part] = time.monotonic()
             times = self._counts[part]
+        if not self._throttle.lets_pass(part):
+            return
         facts = {"action": "redis_foreign", "part": part, "reason": reason[:MAX_REASON], "times": times}
         log.warning("ignored data in Redis that is not ours (%s); who else can write to it?", part, extra=facts)
 

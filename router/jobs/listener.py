@@ -11,6 +11,7 @@ import redis
 from redis.exceptions import RedisError
 
 from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.telemetry.throttle import Throttle
 
 __all__ = ["CHANNEL", "Listener"]
 
@@ -44,7 +45,7 @@ class Listener:
         self._subscribed = False
         #: when the thread last waited for a notification (time.monotonic)
         self._turn_at = time.monotonic()
-        self._logged_at = -QUIET_S
+        self._throttle = Throttle(QUIET_S)
         self._thread = threading.Thread(target=self._run, name="ragbandit-listener", daemon=True)
         self._thread.start()
 
@@ -99,6 +100,5 @@ class Listener:
             log.warning("a notification was not handled; polling finds the same in the database", extra=facts)
 
     def _log_unforeseen(self) -> None:
-        if time.monotonic() >= self._logged_at + QUIET_S:
-            self._logged_at = time.monotonic()
+        if self._throttle.lets_pass():
             log.exception("receiving notifications failed; it begins again", extra={"action": "listen"})

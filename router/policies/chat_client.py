@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ragbandit.router.http_retries import is_retryable, retry_after_s
+from ragbandit.router.retries import is_retryable, retry_after_s
 
 if TYPE_CHECKING:
     import openai

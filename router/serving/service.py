@@ -24,6 +24,7 @@ from ragbandit.router.serving.versions.live import NOTHING_LIVE, LiveVersions, S
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
+from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.router.types import ArmName, Decision, FeatureRows, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
@@ -75,7 +76,7 @@ class RouteService:
         #: questions that were offered all arms because none of theirs was healthy
         self.fail_opens = 0
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
-        self._logged_at = {"fault": -QUIET_S, "fail_open": -QUIET_S}
+        self._throttle = Throttle(QUIET_S)
         self.context_counts = ContextCounts(settings.context)
         self._tenant_bytes = TenantBytes(settings.server.tenant_bytes_per_s)
         self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
@@ -301,24 +302,18 @@ class RouteService:
         """The decision, excluded arms and a rebuild in its facts; faults and fail-opens are counted and logged."""
         if decision.fault is not None:
             self.faults += 1
-            if self._may_log("fault"):  # a broken policy breaks for every question
+            if self._throttle.lets_pass("fault"):  # a broken policy breaks for every question
                 facts = {"action": "fault", "times": self.faults, "reason": decision.fault}
                 log.error("the policy broke its contract: the fallback arm decided", extra=facts)
         if offer.fail_open:
             self.fail_opens += 1
-            if self._may_log("fail_open"):
+            if self._throttle.lets_pass("fail_open"):
                 facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(offer.arms)}
                 log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
         more: dict[str, Json] = {EXCLUDED_ARMS: list(offer.excluded_arms)} if offer.excluded_arms else {}
         if serving.rebuilding:
             more[REBUILDING] = True
         return replace(decision, facts={**decision.facts, **more}) if more else decision
-
-    def _may_log(self, what: str) -> bool:
-        if time.monotonic() <= self._logged_at[what] + QUIET_S:
-            return False
-        self._logged_at[what] = time.monotonic()
-        return True
 
 
 def _with_id(query: Query) -> Query:

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Update, select, update
 
 from ragbandit.router.errors import Conflict, RagBanditError
+from ragbandit.router.retries import back_off
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
@@ -221,7 +222,7 @@ def _began(spent: Spent) -> int:
 
 
 def _pause(pause_s: float, tries: int) -> float:
-    return min(max(pause_s, _LONGEST_PAUSE_S), pause_s * 2.0 ** min(tries - 1, 30))
+    return back_off(tries, base_s=pause_s, longest_s=max(pause_s, _LONGEST_PAUSE_S))
 
 
 def expire(database: Database, *, before: float, now: float) -> int:

@@ -28,14 +28,13 @@ import httpx
 from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.http_retries import is_retryable, retry_after_s
 from ragbandit.router.redaction import without_keys
+from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text
 from ragbandit.strategies.outbound.addresses import check_address, credentials_of, shown_address
 from ragbandit.strategies.outbound.headers import check_header_value
-from ragbandit.strategies.outbound.retries import pause_before_retry
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Http", "HttpParams"]

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from ragbandit.router.http_retries import is_retryable, retry_after_s
 from ragbandit.router.redaction import without_keys
+from ragbandit.router.retries import is_retryable, retry_after_s
 from ragbandit.strategies.generators.openai_protocol import BrokenReply
 
 __all__ = [

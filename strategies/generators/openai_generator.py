@@ -14,6 +14,7 @@ from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.plugins import check_values
 from ragbandit.router.redaction import shown_variable
+from ragbandit.router.retries import pause_before_retry
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
@@ -30,7 +31,6 @@ from ragbandit.strategies.generators.turns import plain_parts
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.outbound.headers import check_header_value
 from ragbandit.strategies.outbound.rate_limits import RateLimit
-from ragbandit.strategies.outbound.retries import pause_before_retry
 
 if TYPE_CHECKING:
     import openai

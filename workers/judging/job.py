@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.errors import StoreError
+from ragbandit.router.retries import back_off
 from ragbandit.router.storage.judgements import Claim, Judgements, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
@@ -69,7 +70,7 @@ class Judging:
         with self._lock:
             self._failures += 1
             first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
-            pause = min(LONGEST_PAUSE_S, first * 2.0 ** min(self._failures - 1, 20))
+            pause = back_off(self._failures, base_s=first, longest_s=LONGEST_PAUSE_S)
             self._paused_until = time.monotonic() + pause
         self._outage.failed(error)
 

@@ -8,7 +8,6 @@ import json
 import logging
 import resource
 import socket
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 import httptools
@@ -20,6 +19,7 @@ from uvicorn.server import ServerState
 from ragbandit.router.api.http_server.read_delay import WAITED_S, waited_s
 from ragbandit.router.api.schemas.responses import error_body, error_json, refusal
 from ragbandit.router.errors import Overloaded
+from ragbandit.router.telemetry.throttle import Throttle
 
 if TYPE_CHECKING:
     import asyncio
@@ -64,13 +64,15 @@ class Limits:
         self.request_s = request_s
         self.refused = 0
         self.cut_off = 0
-        self._said: dict[str, tuple[float, int]] = {}
+        #: counts as they were logged last
+        self._logged: dict[str, int] = {}
+        self._throttle = Throttle(QUIET_S)
 
     def say(self, message: str, *, count: int) -> None:
         """Log a count, unless the same was logged within QUIET_S."""
-        at, before = self._said.get(message, (-QUIET_S, 0))
-        if count > before and time.monotonic() > at + QUIET_S:
-            self._said[message] = (time.monotonic(), count)
+        before = self._logged.get(message, 0)
+        if count > before and self._throttle.lets_pass(message):
+            self._logged[message] = count
             log.warning(message, extra={"action": "limit", "times": count - before})
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.jobs.queue import LEARN_QUEUE, RedisJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.workers import housekeeping, store_outage, tasks
+from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import Consumers
 from ragbandit.workers.process import job_functions
 
@@ -141,7 +141,7 @@ def test_without_redis_too(full, caplog, monkeypatch):
     for _ in range(3):
         housekeeping._poll_ledger(context)
     assert len([record for record in caplog.records if "cannot learn" in record.message]) == 1
-    monkeypatch.setattr(store_outage, "QUIET_S", 0.0)
+    monkeypatch.setattr(context.learning.throttle, "every_s", 0.0)
     housekeeping._poll_ledger(context)
     records = [record for record in caplog.records if "cannot learn" in record.message]
     assert [record.attempts for record in records] == [1, 4]

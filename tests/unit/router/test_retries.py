@@ -1,11 +1,11 @@
-"""Retries of HTTP calls: which statuses are tried again, and how Retry-After is read."""
+"""Retries: which statuses are tried again, how Retry-After is read, and the pause before another attempt."""
 
 import email.utils
 import time
 
 import pytest
 
-from ragbandit.router.http_retries import is_retryable, retry_after_s
+from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503, 529])
@@ -39,3 +39,23 @@ def test_retry_after_as_a_date():
     """A date is the time until it; one that has passed asks for no pause."""
     assert 55 < retry_after_s(email.utils.formatdate(time.time() + 60, usegmt=True)) <= 60
     assert retry_after_s(email.utils.formatdate(time.time() - 60, usegmt=True)) == 0.0
+
+
+@pytest.mark.parametrize(("attempts", "most"), [(1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)])
+def test_pauses_grow_to_a_limit_and_are_random(attempts, most):
+    """The pause is random between 0 and a limit that doubles with every attempt up to the longest."""
+    pauses = [pause_before_retry(attempts, base_s=1.0, longest_s=5.0) for _ in range(200)]
+    assert 0.0 <= min(pauses) < 0.2 * most
+    assert 0.8 * most < max(pauses) <= most
+
+
+def test_the_server_is_obeyed():
+    """No pause is shorter than the server asks for, and a server that asks for more than the longest has refused."""
+    assert 3.0 <= pause_before_retry(1, base_s=1.0, longest_s=5.0, asked_s=3.0) <= 4.0
+    assert pause_before_retry(1, base_s=1.0, longest_s=5.0, asked_s=5.1) is None
+
+
+def test_a_pause_fits_into_the_time_left():
+    """Where the pause would outlast the time left there is no further attempt."""
+    assert pause_before_retry(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.0) is None
+    assert pause_before_retry(1, base_s=0.0, longest_s=5.0, asked_s=2.0, left_s=2.1) == 2.0

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from ragbandit.router.offline.simulation import simulate
     from ragbandit.router.serving.router import Router
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "ArmFailed",

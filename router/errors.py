@@ -23,9 +23,10 @@ the edges (store, jobs, generators, retrievers) with ``from``.
 
 import importlib
 from types import ModuleType
-from typing import ClassVar
+from typing import ClassVar, Final
 
 __all__ = [
+    "BEFORE_1_0",
     "ArmFailed",
     "ConfigError",
     "Conflict",
@@ -44,6 +45,10 @@ __all__ = [
     "missing_package",
     "required_module",
 ]
+
+
+#: why a store, a backup or an archive of version 0.x is refused
+BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
 
 class RagBanditError(Exception):

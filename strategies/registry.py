@@ -16,7 +16,6 @@ from ragbandit.strategies.run import Strategy
 __all__ = [
     "ARMS",
     "GROUP",
-    "PATHS_OF_0_1",
     "known_arms",
     "make_arms",
     "presets_by_default",
@@ -46,27 +45,6 @@ ARMS: Mapping[str, str] = MappingProxyType(
         "self_refine": "ragbandit.strategies.arms.self_refine:SelfRefine",
         "self_rerank": "ragbandit.strategies.arms.self_rerank:SelfRerank",
         "single_step": "ragbandit.strategies.arms.single_step:SingleStep",
-    }
-)
-
-#: our arms by the class path that release 0.1 had: configurations and recorded outcomes bear these paths
-PATHS_OF_0_1: Mapping[str, str] = MappingProxyType(
-    {
-        "strategies.adaptive_note:AdaptiveNote": "adaptive_note",
-        "strategies.notes:ChainOfNote": "chain_of_note",
-        "strategies.dragin:Dragin": "dragin",
-        "strategies.flare:Flare": "flare",
-        "strategies.remote:Http": "http",
-        "strategies.ircot:MultiStep": "multi_step",
-        "strategies.basic:NoRetrieval": "no_retrieval",
-        "strategies.react:React": "react",
-        "strategies.rq_rag:RqRag": "rq_rag",
-        "strategies.seakr:Seakr": "seakr",
-        "strategies.self_rag:SelfRag": "self_rag",
-        "strategies.self_rag_trained:SelfRagTrained": "self_rag_trained",
-        "strategies.notes:SelfRefine": "self_refine",
-        "strategies.notes:SelfRerank": "self_rerank",
-        "strategies.basic:SingleStep": "single_step",
     }
 )
 
@@ -173,8 +151,7 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 def _class_of(name: str, *, path: object) -> Any:
     """The class that the param names, else the installed one of that name, else ours."""
     if path is not None:
-        ours = PATHS_OF_0_1.get(str(path), str(path))
-        return import_class(ARMS.get(ours, path), where=f"arms.{name}.class")
+        return import_class(ARMS.get(str(path), path), where=f"arms.{name}.class")
     factory = load(name, group=GROUP, ours=name in ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory

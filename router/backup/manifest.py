@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter
 
 from ragbandit.router.backup.places import Place, Progress, plain_parts, sha256_of
-from ragbandit.router.errors import InvalidInput, NotFound, StoreError
+from ragbandit.router.errors import BEFORE_1_0, InvalidInput, NotFound, StoreError
 from ragbandit.router.storage.rows.conversion import canonical
 
 __all__ = [
@@ -42,7 +42,7 @@ _FOLDERS: Final = frozenset({"snapshots", "checkpoints", "archive", INDEXES})
 #: bytes of a manifest; a file takes some 150 of them
 _MAX_BYTES: Final = 1 << 28
 #: of the manifest; another number is refused
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: seconds since the epoch: later times have no date
 _YEAR_9999: Final = 253_370_764_800
 #: files that an error names
@@ -113,6 +113,8 @@ def read_manifest(place: Place, *, expect: str | None = None) -> Manifest:
         seal = described.pop("sha256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged([MANIFEST_FILE]) from error
+    if described.get("format") == 1:
+        raise InvalidInput(f"this backup cannot be restored: {BEFORE_1_0}", field="backup")
     if described.get("format") != FORMAT:
         raise InvalidInput(
             f"this backup has format {described.get('format')!r:.40}, this version reads {FORMAT}",

@@ -27,7 +27,7 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.config.settings import RENAMED, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
@@ -88,7 +88,6 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     for variable, keys, value in sorted(_from_environment(environ), key=lambda found: len(found[1])):
         _put(tree, keys, value, variable=variable)
         sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
-    _note_renamed(sources)
     try:
         settings = Settings.model_validate(tree)
     except ValidationError as error:
@@ -98,16 +97,6 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
     _find_classes(tree)
     return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
-
-
-def _note_renamed(sources: dict[str, str]) -> None:
-    """Say which settings are given by a former name, and note where they came from under their name of today."""
-    for section, names in RENAMED.items():
-        for former, name in names.items():
-            source = sources.get(f"{section}.{former}")
-            if source is not None:
-                log.warning("%s.%s is now named %s.%s: rename it (%s)", section, former, section, name, source)
-                sources.setdefault(f"{section}.{name}", source)
 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:

@@ -50,8 +50,8 @@ class EncoderSettings(Section):
     max_tokens: Annotated[int, Field(ge=8, le=512)] = 128
     #: features per question
     dimension: Annotated[int, Field(ge=8, le=4096)] = 256
-    #: numbers that features are rounded to and stored in: "float16" takes half the bytes; "float32" is what ledgers of
-    #: 0.1 have; "auto" follows the ledger, or the newest decision of the store, and is float16 for an empty store
+    #: numbers that features are rounded to and stored in: "float16" takes half the bytes; "auto" follows the ledger,
+    #: or the newest decision of the store, and is float16 for an empty store
     features: Literal["auto", "float32", "float16"] = "auto"
     #: questions whose features are kept in memory, the least recently asked given up first; 0 keeps none
     cache_entries: Annotated[int, Field(ge=0, le=10_000_000)] = 10_000

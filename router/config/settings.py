@@ -1,9 +1,7 @@
 """Settings: every section with its defaults and ranges; `config.loading` reads them from a file and the environment."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -28,9 +26,7 @@ from ragbandit.router.config.telemetry import TelemetrySettings
 __all__ = [
     "COLD_START_SHARE",
     "COUNTED_S",
-    "FORMER_FLOOR",
-    "NEW_FLOOR",
-    "RENAMED",
+    "FLOOR",
     "BudgetSettings",
     "ConversationSettings",
     "EncoderSettings",
@@ -64,16 +60,10 @@ _Section = Section
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-#: floor of a store that begins now, where nothing says otherwise, and of one that began with releases before 0.2
-NEW_FLOOR: Final = 0.01
-FORMER_FLOOR: Final = 0.02
+#: floor where nothing says otherwise
+FLOOR: Final = 0.01
 #: cold-start floor where nothing says otherwise
 COLD_START_SHARE: Final = 0.05
-
-#: former names of settings, which are still read: section -> former name -> name
-RENAMED: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {"policy": {"newcomer_share": "cold_start_floor", "newcomer_outcomes": "cold_start_outcomes"}}
-)
 
 
 class PolicySettings(_Section):
@@ -85,8 +75,7 @@ class PolicySettings(_Section):
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
     #: params of the policy; what is left out has its default
     params: dict[str, Any] = Field(default_factory=dict)
-    #: least probability of every offered arm; None: 0.01, and 0.02 where the newest decision of the store has it: what
-    #: began with that default goes on with it
+    #: least probability of every offered arm; None: 0.01
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
     #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none; None: 0.05, with
     #: an incumbent none
@@ -104,8 +93,8 @@ class PolicySettings(_Section):
 
     @property
     def floor_share(self) -> float:
-        """The floor in force; a router has set it by its store."""
-        return NEW_FLOOR if self.floor is None else self.floor
+        """The floor in force."""
+        return FLOOR if self.floor is None else self.floor
 
     @property
     def cold_start_share(self) -> float:
@@ -113,19 +102,6 @@ class PolicySettings(_Section):
         if self.cold_start_floor is not None:
             return self.cold_start_floor
         return COLD_START_SHARE if self.incumbent is None else 0.0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, given: object) -> object:
-        if not isinstance(given, dict):
-            return given
-        taken = dict(given)
-        for former, name in RENAMED["policy"].items():
-            if former in taken:
-                if name in taken:
-                    raise ValueError(f"policy.{former} is the former name of policy.{name}: set {name} alone")
-                taken[name] = taken.pop(former)
-        return taken
 
 
 class BudgetSettings(_Section):

@@ -5,24 +5,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ragbandit.router.config.context_schema import reads_text
-from ragbandit.router.config.settings import FORMER_FLOOR, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import CONSERVATIVE, configured_policy, make_policy, protected
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
-from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import ERASED, Decision, Update
 
-__all__ = ["is_erased_for", "lessons", "policy_of", "with_floor_of_store"]
-
-
-def with_floor_of_store(settings: Settings, *, ledger: Ledger) -> Settings:
-    """The settings as the store is served: one that began with the former default floor keeps it if none is set."""
-    policy = settings.policy
-    newest = ledger.newest_decision() if policy.floor is None else None
-    if newest is None or configured_floor(newest) != FORMER_FLOOR:
-        return settings
-    return settings.model_copy(update={"policy": policy.model_copy(update={"floor": FORMER_FLOOR})})
+__all__ = ["is_erased_for", "lessons", "policy_of"]
 
 
 def policy_of(settings: Settings, *, registered: Mapping[str, Any] | None) -> Policy:

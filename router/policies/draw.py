@@ -36,8 +36,6 @@ __all__ = [
 
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
-#: the same key in decisions that releases before 0.2 stored
-_COLD_START_FLOOR_OF_0_1: Final = "data_floor"
 
 #: the arm that plays where the settings name none
 _FALLBACK: Final = "single_step"
@@ -268,7 +266,7 @@ def cold_start_floors(
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
     """The cold-start floors that a stored decision was drawn with, out of its facts; None where it had none."""
-    found = facts.get(COLD_START_FLOOR, facts.get(_COLD_START_FLOOR_OF_0_1))
+    found = facts.get(COLD_START_FLOOR)
     return found if isinstance(found, dict) else None
 
 

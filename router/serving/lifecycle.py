@@ -15,7 +15,7 @@ from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.reader import StreamReader
-from ragbandit.router.learning.lessons import policy_of, with_floor_of_store
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.served import settings_of
@@ -158,7 +158,6 @@ class RouterLifecycle:
 
     def start(self) -> None:
         """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
-        self.settings = with_floor_of_store(self.settings, ledger=self.ledger)
         self.service.offer(self.settings)
         self._fresh = policy_of(self.settings, registered=self.ledger.registered())
         self.snapshots.fresh = self._fresh

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.arm_hours.extending import Progress, progress_of
-from ragbandit.router.storage.arm_hours.rows import KEPT, ArmHour, has_totals, hour_of, hours_of, totals_ever
+from ragbandit.router.storage.arm_hours.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
@@ -127,11 +127,9 @@ class Earned:
     killed: bool
 
 
-def earned(database: Database, *, policy: PolicyLabel) -> Earned | None:
-    """One row for each arm, and those of the versions; None on a schema without totals. Raises StoreError."""
+def earned(database: Database, *, policy: PolicyLabel) -> Earned:
+    """One row for each arm, and those of the versions. Raises StoreError."""
     with database.read() as connection:
-        if not has_totals(connection):
-            return None
         return Earned(
             arms=totals_ever(connection, policy=policy),
             progress=_progress(connection, policy=policy),
@@ -153,9 +151,8 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
     """
     first, last = _checked(since=since, until=until, step=step)
     with database.read() as connection:
-        ready = has_totals(connection)
-        rows = hours_of(connection, policy=policy, since=first, until=last) if ready else []
-        progress = _progress(connection, policy=policy) if ready else Progress.none()
+        rows = hours_of(connection, policy=policy, since=first, until=last)
+        progress = _progress(connection, policy=policy)
     by_arm: dict[ArmName, list[ArmTotals]] = {}
     for row in rows:
         by_arm.setdefault(row.arm, []).append(row.totals)

@@ -51,8 +51,8 @@ class RouterState:
     feedback_to_policy_ms: LagPercentiles
     #: requests waiting for the next batch
     route_queue: int
-    #: by the arms; None: the schema has no totals yet
-    earned: Earned | None
+    #: by the arms
+    earned: Earned
     #: jobs waiting, by queue; None if Redis cannot be reached
     jobs: Mapping[str, int] | None
     #: the registered workers, and what all of them have done, by queue; None if Redis cannot be reached

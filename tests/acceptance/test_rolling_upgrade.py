@@ -1,4 +1,7 @@
-"""A rollout: the release before and this one serve one PostgreSQL and one Redis under load while hosts are replaced."""
+"""A rollout: this release and a made next one serve one PostgreSQL and one Redis under load while hosts are replaced.
+
+The next one is this tree with a migration more (tests/support/next_release.py).
+"""
 
 import json
 import os
@@ -18,11 +21,9 @@ import yaml
 
 from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+from tests.support.next_release import NEXT, copy_of_tree
 
 from .conftest import ROOT
-
-#: of the release before: schema 0011
-BEFORE = "c07a5fc"
 
 
 def bare() -> dict[str, str]:
@@ -51,14 +52,10 @@ def installed(source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
-    """The commands of the release before and of this one."""
+    """The commands of this release, and of the next one."""
     folder = tmp_path_factory.mktemp("releases")
-    archive = subprocess.run(["git", "archive", BEFORE, "-o", folder / "before.tar"], cwd=ROOT, capture_output=True)
-    if archive.returncode != 0:
-        pytest.skip(f"the history of {BEFORE} is not here")
-    (folder / "source").mkdir()
-    run("tar", "xf", folder / "before.tar", "-C", folder / "source")
-    return {"old": installed(folder / "source", folder / "old"), "new": installed(ROOT, folder / "new")}
+    source = copy_of_tree(folder / "source")
+    return {"old": installed(ROOT, folder / "old"), "new": installed(source, folder / "new")}
 
 
 class Rollout:
@@ -224,7 +221,7 @@ def rollout(tmp_path, postgres, redis_server, releases):
 @pytest.mark.timeout(600)
 def test_a_rolling_upgrade_loses_nothing(rollout):
     """Old processes go on while the schema moves beneath them, new ones join, old ones leave: no 5xx, nothing lost."""
-    assert "0011" in rollout.call("old", "migrate")
+    assert SCHEMA_REVISION in rollout.call("old", "migrate")
     rollout.call("old", "index", "build", "--corpus", "corpus.jsonl")
     for what in ("serve", "answer", "learn"):
         rollout.start("old", what)
@@ -232,7 +229,7 @@ def test_a_rolling_upgrade_loses_nothing(rollout):
     with Traffic(rollout) as load:
         load.more(100)
         migrated = json.loads(rollout.call("new", "migrate", "--pre", "--json"))
-        assert migrated["revision"] == SCHEMA_REVISION
+        assert migrated["revision"] == NEXT
         load.more(100)  # by the old release on the new schema
         rollout.start("new", "serve")
         rollout.wait_ready("new")
@@ -259,7 +256,7 @@ def test_a_rolling_upgrade_loses_nothing(rollout):
     with httpx.Client(base_url=f"http://127.0.0.1:{rollout.ports['new']}", timeout=10) as http:
         for key, arm in load.decided.items():
             assert http.get(f"/v1/decisions/{key}").json()["arm"] == arm
-    assert SCHEMA_REVISION in rollout.call("new", "migrate")
+    assert NEXT in rollout.call("new", "migrate")
     verdict = json.loads(rollout.call("new", "verify", "--deep", "--json"))
     assert (verdict["ok"], verdict["notes"]) == (True, [])
     assert verdict["updates"] == len(load.judged)

@@ -17,13 +17,8 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.storage.files.atomic import append_private
 from ragbandit.router.storage.files.json_lines import parsed
 from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
-from ragbandit.strategies.registry import PATHS_OF_0_1
 
 __all__ = ["Answers", "StoredAnswer", "key_of"]
-
-
-#: registered name -> what release 0.1 recorded for that arm
-_PATHS = {name: path for path, name in PATHS_OF_0_1.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,10 +46,7 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
     `version` is that of the generator, see ragbandit.workers.wiring.generators.generator_version.
     """
-    recorded = dict(made_by)
-    if recorded.get("arm") in _PATHS:  # so that the answers of an older release are found again
-        recorded["arm"] = _PATHS[str(recorded["arm"])]
-    said = json.dumps([question, arm, recorded, version], sort_keys=True, default=str)
+    said = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
     return sha256(said.encode()).hexdigest()
 
 

@@ -296,8 +296,7 @@ def _shared(state: RouterState) -> Iterator[Metric]:
         offered.add_metric([arm.arm], arm.offered)
     yield offered
     yield from worker_metrics(state)
-    if state.earned is not None:
-        yield from earned_metrics(state.earned)
+    yield from earned_metrics(state.earned)
     jobs = GaugeMetricFamily("ragbandit_jobs", "Jobs waiting, by queue; absent while Redis is down.", labels=["queue"])
     for queue, depth in (state.jobs or {}).items():
         jobs.add_metric([queue], depth)

@@ -7,8 +7,6 @@
 candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
-import warnings
-
 from ragbandit.router.offline.replay.candidates import CandidateSpec, parse_candidates
 from ragbandit.router.offline.replay.judge import judge
 from ragbandit.router.offline.replay.open_log import OpenLog, open_log
@@ -33,21 +31,3 @@ __all__ = [
     "prepare",
     "replay",
 ]
-
-#: names before 0.2 -> names of today
-_RENAMED = {
-    "Asked": "CandidateSpec",
-    "Held": "MemoryLog",
-    "Prepared": "PreparedLog",
-    "Replayed": "ReplayResult",
-    "asked_candidates": "parse_candidates",
-    "held": "memory_log",
-    "prepared": "prepare",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        warnings.warn(f"{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        return globals()[_RENAMED[name]]
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

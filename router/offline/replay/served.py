@@ -36,7 +36,6 @@ def settings_in_force(settings: Settings, *, log: MemoryLog, floor: float | None
     floor: of every arm from the first decision on; None: the service's floors. An incumbent that is no arm of the log
     holds nothing back.
     """
-    settings = log.service.as_served(settings)
     changes: dict[str, Any] = {} if floor is None else {"floor": floor, "cold_start_floor": 0.0}
     if settings.policy.incumbent not in log.log.arms:
         changes["incumbent"] = None

@@ -61,7 +61,7 @@ class MbaParams(RidgeParams):
     #: factor on the widths; 0 is greedy but for epsilon_min. A ledger that begins with an
     #: incumbent has 0.2
     explore: Number = 1.0
-    #: probability that is always spread over all arms. The ledgers of 0.1 have 0.02, a ledger that begins now 0
+    #: probability that is always spread over all arms; a ledger that begins now has 0
     epsilon_min: Share = 0.02
     #: rows of an arm after which an older one counts 1/e
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0

@@ -32,8 +32,8 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: most rows of an arm that are learned at once; 1: row by row. The ledgers of 0.1 record none, which is 1; a
-    #: ledger that begins now has NEW_LEDGER_BLOCK, unless you name another
+    #: most rows of an arm that are learned at once; 1: row by row, which a
+    #: ledger records by naming none; a ledger that begins now has NEW_LEDGER_BLOCK, unless you name another
     block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 1
     #: what the setting `context` declares, or did when the ledger was learned
     context: Mapping[str, Any] | None = None
@@ -75,7 +75,7 @@ class RidgePolicy(HasParams, ABC):
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings after defaults, as JSON values; `block` where it is above 1: 0.1 did not have it."""
+        """The settings after defaults, as JSON values; `block` where it is above 1."""
         found = dict(super().params)
         if found["block"] == 1:
             del found["block"]

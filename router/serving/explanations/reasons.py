@@ -22,7 +22,6 @@ OWN_FACTS: Final = frozenset(
         REBUILDING,
         STICKY,
         "cold_start_floor",
-        "data_floor",
         "quality",
         "cost",
     }

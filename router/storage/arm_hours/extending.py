@@ -17,7 +17,6 @@ from ragbandit.router.storage.arm_hours.rows import (
     Deltas,
     add_deltas,
     fold,
-    has_totals,
     hour_of,
     move_position,
     position_of,
@@ -46,11 +45,6 @@ class Progress:
     #: updates of this ledger that are in no total yet
     updates_behind: int
 
-    @classmethod
-    def none(cls) -> "Progress":
-        """Of a schema without totals."""
-        return cls(decided_to=None, behind_s=0.0, updates_behind=0)
-
 
 class Extender:
     """Extends the totals of one store. holder: names this process in the lease."""
@@ -61,15 +55,13 @@ class Extender:
         self.clock = clock
         self._lease = Lease(database=database, name="arm_hours")
         self._folded_at = -1
-        #: the schema has the tables
-        self._ready = False
 
     def extend(self, *, seconds: float = 5.0) -> bool:
         """Read on for so long, or until all is read; True while there is more, False too where another one reads.
 
         Raises StoreError, with no row counted twice.
         """
-        if not self._is_ready() or not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
+        if not self._lease.acquire(holder=self.holder, lease_s=LEASE_S):
             return False
         give_up = time.monotonic() + seconds
         with self.database.read() as connection:
@@ -80,12 +72,6 @@ class Extender:
                 more[label] = self._step(label)
         self._fold()
         return any(more.values())
-
-    def _is_ready(self) -> bool:
-        if not self._ready:
-            with self.database.read() as connection:
-                self._ready = has_totals(connection)
-        return self._ready
 
     def release(self) -> None:
         """Let another process go on."""

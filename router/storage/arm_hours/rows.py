@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sqlalchemy import Connection, delete, inspect, select, tuple_
+from sqlalchemy import Connection, delete, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
@@ -27,7 +27,6 @@ __all__ = [
     "Key",
     "add_deltas",
     "fold",
-    "has_totals",
     "hour_of",
     "hours_of",
     "latency_bucket",
@@ -65,11 +64,6 @@ class ArmHour:
     hour: int
     arm: ArmName
     totals: ArmTotals
-
-
-def has_totals(connection: Connection) -> bool:
-    """Whether the schema has these tables: a release may be ahead of `ragbandit migrate`."""
-    return inspect(connection).has_table(reading_positions.name)
 
 
 def hour_of(seconds: float) -> int:

@@ -284,7 +284,9 @@ def upgrade(connection: Connection, *, revision: str) -> None:
             field="database_url",
             remedy="install the version of ragbandit that made it, or a newer one",
         ) from error
-    schema_window.write_oldest_code(connection, revision=revision_of(connection))
+    if reached := revision_of(connection):
+        schema_window.write_code_from(connection, revision=reached)
+        schema_window.write_comments(connection)
 
 
 def check_schema(database: Database) -> None:
@@ -330,11 +332,16 @@ def wait_for_schema(database: Database, *, seconds: float) -> str:
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision that Alembic has written down; None where there is no schema of ours."""
+    """The revision that Alembic has written down; None where there is no schema of ours.
+
+    Raises StoreError for a database of version 0.x.
+    """
     if not inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
-    return found
+    revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    if revision is not None:
+        schema_window.check_made_since_1_0(connection)
+    return revision
 
 
 def _wanted() -> str:

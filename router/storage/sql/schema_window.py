@@ -2,8 +2,8 @@
 
 Each migration names in `oldest_code` the oldest schema whose code goes on while the migration runs and after it. One
 that only adds keeps the value of the one before; one that removes or renames what code reads, or that old code could
-not write beside, raises it. A database carries the value of its newest migration beside its revision. So a release may
-meet a newer schema: it looks there whether it may stay, since it cannot know migrations that were written after it.
+not write beside, raises it. A database carries the value of its newest migration beside its revision, as `code_from`.
+So a release may meet a newer schema: it looks there whether it may stay, since it cannot know later migrations.
 
 The sessions of PostgreSQL are named by the schema of their code, so that a migration sees whom it would break.
 """
@@ -12,20 +12,23 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, inspect, text
+from sqlalchemy.schema import SetColumnComment
 
-from ragbandit.router.errors import StoreError
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+from ragbandit.router.errors import BEFORE_1_0, StoreError
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
 
 __all__ = [
     "SCRIPTS",
     "check_connected",
+    "check_made_since_1_0",
     "gave_way",
     "give_way_first",
     "last_safe",
     "may_use",
     "session_name",
     "steps",
-    "write_oldest_code",
+    "write_code_from",
+    "write_comments",
 ]
 
 #: where Alembic finds the migrations
@@ -86,7 +89,7 @@ def last_safe(current: str, *, needed: str) -> str:
 def check_connected(connection: Connection, *, current: str | None) -> None:
     """Refuse migrations that processes which are connected to PostgreSQL now would not survive. Raises StoreError.
 
-    Releases before schema 0014 do not name their sessions, and are not seen; neither are processes on SQLite.
+    Processes on SQLite are not seen.
     """
     to_come = _to_come(current)
     if connection.dialect.name != "postgresql" or not to_come:
@@ -106,22 +109,38 @@ def check_connected(connection: Connection, *, current: str | None) -> None:
         )
 
 
+def check_made_since_1_0(connection: Connection) -> None:
+    """Refuse a database of version 0.x, whose revisions count other migrations. Raises StoreError."""
+    if "code_from" not in {column["name"] for column in inspect(connection).get_columns("alembic_version")}:
+        raise StoreError(
+            f"this database cannot be used: {BEFORE_1_0}",
+            field="database_url",
+            remedy="begin with an empty database, and import what was exported there",
+        )
+
+
 def may_use(connection: Connection) -> bool:
     """Whether the database, whose schema is newer than this code, says that this code may still use it."""
-    if "oldest_code" not in {column["name"] for column in inspect(connection).get_columns("alembic_version")}:
-        return False
-    oldest = connection.execute(text("SELECT oldest_code FROM alembic_version")).scalar_one_or_none()
+    oldest = connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one_or_none()
     return oldest is not None and oldest <= SCHEMA_REVISION
 
 
-def write_oldest_code(connection: Connection, *, revision: str | None) -> None:
-    """Write down which code may use the schema that the database has now; before 0014 there is no place for it."""
-    if revision is None or "oldest_code" not in {
-        column["name"] for column in inspect(connection).get_columns("alembic_version")
-    }:
-        return
+def write_code_from(connection: Connection, *, revision: str) -> None:
+    """Write down which code may use the schema that the database has now."""
     oldest = max(oldest for step, oldest in steps().items() if step <= revision)
-    connection.execute(text("UPDATE alembic_version SET oldest_code = :oldest"), {"oldest": oldest})
+    connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
+
+
+def write_comments(connection: Connection) -> None:
+    """Write what the columns mean into the database, for whoever reads it with psql (SQLite keeps no comments)."""
+    if connection.dialect.name != "postgresql":
+        return
+    found = inspect(connection)
+    for table in metadata.sorted_tables:
+        there = {column["name"] for column in found.get_columns(table.name)} if found.has_table(table.name) else set()
+        for column in table.columns:
+            if column.comment and column.name in there:
+                connection.execute(SetColumnComment(column))
 
 
 def give_way_first(connection: Connection) -> None:

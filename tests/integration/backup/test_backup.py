@@ -2,11 +2,9 @@
 
 import hashlib
 import json
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,17 +13,18 @@ from sqlalchemy import func, select
 from typer.testing import CliRunner
 
 from ragbandit.router.backup import taking
-from ragbandit.router.backup.database_copy import count_rows
-from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, BackupFile, Manifest, read_manifest
-from ragbandit.router.backup.places import Place, no_progress, sha256_of
+from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
+from ragbandit.router.backup.places import Place, no_progress
 from ragbandit.router.backup.restoring import check_backup, restore_backup
-from ragbandit.router.errors import Conflict, NotFound, StoreError
+from ragbandit.router.errors import Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, leases, updates
 from ragbandit.workers.cli import app
 from tests.integration.backup import writer
-from tests.support.tar_files import unpack
+from tests.support.next_release import NEXT, become_next_release
+
+__all__ = ["become_next_release"]
 
 ROOT = Path(__file__).parents[3]
 
@@ -289,32 +288,26 @@ def test_the_configuration_is_kept_without_secrets(learned, command, monkeypatch
     assert (tmp_path / "copy").stat().st_mode & 0o777 == 0o700
 
 
-def test_an_older_backup_is_migrated(empty_database_url, settings, tmp_path):
-    """A backup of the schema of release 0.1 is brought up to today's where it is restored, whatever the database."""
-    unpack(ROOT / "tests" / "data" / "store_0_1.tar.gz", tmp_path)
-    (file,) = tmp_path.rglob("ragbandit.db")
-    with closing(sqlite3.connect(file)) as old:
-        old.execute("PRAGMA journal_mode=DELETE")
-    copy = Place(str(tmp_path / "copy"))
-    copy.put(DATABASE_FILE, file.read_bytes())
-    size, sha256 = sha256_of(copy, DATABASE_FILE)
-    rows = count_rows(tmp_path / "copy" / DATABASE_FILE)
-    made = Manifest(
-        taken_at=0.0,
-        version="0.1.0",
-        revision="0001",
-        database="sqlite",
-        rows=rows,
-        files=[BackupFile(name=DATABASE_FILE, bytes=size, sha256=sha256)],
-    )
-    copy.put(MANIFEST_FILE, made.packed())
-    put(copy.root, settings(database_url=empty_database_url, data_dir=str(tmp_path / "again")))
+def test_an_older_backup_is_migrated(learned, empty_database_url, settings, tmp_path, become_next_release):
+    """A backup of an older schema is brought up to today's where it is restored, whatever the database."""
+    rows = take(learned, tmp_path / "copy").rows
+    become_next_release()
+    put(str(tmp_path / "copy"), settings(database_url=empty_database_url, data_dir=str(tmp_path / "again")))
     database = Database(empty_database_url)
     with database.read() as connection:
-        assert revision_of(connection) == SCHEMA_REVISION
+        assert revision_of(connection) == NEXT
         assert connection.execute(select(func.count()).select_from(updates)).scalar_one() == rows["updates"] > 0
         assert kept(connection, label="main") == counted(connection, label="main")
     database.close()
+
+
+def test_a_backup_of_before_is_refused(learned, tmp_path):
+    """A backup of version 0.x, by its format, is refused with the last commit that reads it."""
+    take(learned, tmp_path / "copy")
+    manifest = tmp_path / "copy" / MANIFEST_FILE
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 1}))
+    with pytest.raises(InvalidInput, match="the last commit that reads it is e8e4422"):
+        check_backup(str(tmp_path / "copy"), progress=no_progress)
 
 
 def test_a_newer_backup_is_refused(learned, monkeypatch, tmp_path):
@@ -322,7 +315,7 @@ def test_a_newer_backup_is_refused(learned, monkeypatch, tmp_path):
     from ragbandit.router.backup import restoring
 
     take(learned, tmp_path / "copy")
-    monkeypatch.setattr(restoring, "SCHEMA_REVISION", "0001")
+    monkeypatch.setattr(restoring, "SCHEMA_REVISION", "0000")
     with pytest.raises(Exception, match=r"ragbandit 0\.0\.0"):
         check_backup(str(tmp_path / "copy"), progress=no_progress)
 

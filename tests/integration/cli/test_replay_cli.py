@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.offline.replay import add_replay_verb
-from ragbandit.router.config.settings import FORMER_FLOOR
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
@@ -130,9 +129,9 @@ def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
     assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf).max() < 1e-6
 
 
-def test_a_store_that_began_with_another_floor_and_params(make_world, tmp_path):
-    """Where the settings name neither, a candidate has the floor and the params that the store's ledger began with."""
-    policy = {"floor": FORMER_FLOOR, "params": {"epsilon_min": 0.02, "block": 1}}
+def test_a_store_that_began_with_other_params(make_world, tmp_path):
+    """Where the settings name none, a candidate has the params that the store's ledger began with."""
+    policy = {"params": {"epsilon_min": 0.02, "block": 1}}
     old = make_world(data_dir=str(tmp_path / "old"), policy=policy)
     old.route()
     old.router.close()
@@ -141,7 +140,6 @@ def test_a_store_that_began_with_another_floor_and_params(make_world, tmp_path):
     )
     with ledger_of(settings, label="main") as ledger:
         record = service_record(ledger.database, settings=settings)
-    assert record.as_served(settings).policy.floor == FORMER_FLOOR
     (candidate,) = parse_candidates(["mba"])
     params = served_policy(candidate, settings=settings, registered=record.registered).params
     assert (params["epsilon_min"], params.get("block", 1)) == (0.02, 1)

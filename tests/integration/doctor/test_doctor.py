@@ -112,7 +112,7 @@ def test_a_part_that_hangs_costs_its_limit_alone(settings):
 
 @pytest.mark.parametrize(
     ("revision", "level", "words"),
-    [("0001", "problem", "ragbandit migrate"), ("9999", "warning", "older version"), (None, "problem", "no schema")],
+    [("0000", "problem", "ragbandit migrate"), ("9999", "warning", "older version"), (None, "problem", "no schema")],
 )
 def test_schema(doctor, settings, revision, level, words):
     """A schema that is too old, too new or not there is named with the command."""

@@ -1,6 +1,6 @@
-"""The floor where the settings name none: that of a new store, and that with which a store began."""
+"""The floor where the settings name none."""
 
-from ragbandit.router.config.settings import FORMER_FLOOR, NEW_FLOOR
+from ragbandit.router.config.settings import FLOOR
 
 
 def floor_of(world):
@@ -9,23 +9,12 @@ def floor_of(world):
     return decision.floor
 
 
-def test_a_store_goes_on_with_the_floor_it_began_with(make_world, tmp_path):
-    """A new store has the default of today; one whose newest decision has the former default goes on with it."""
-    assert floor_of(make_world(data_dir=str(tmp_path / "new"))) == NEW_FLOOR
-    for policy in ({}, {"incumbent": "single_step"}):
-        folder = str(tmp_path / f"old{len(policy)}")
-        old = make_world(data_dir=folder, policy={"floor": FORMER_FLOOR, **policy})
-        old.route()
-        old.router.close()
-        assert floor_of(make_world(data_dir=folder)) == FORMER_FLOOR
-
-
 def test_another_floor_is_not_taken_over(make_world, tmp_path):
     """A floor that the settings named before, and name no more, gives way to the default."""
     old = make_world(data_dir=str(tmp_path), policy={"floor": 0.1})
     old.route()
     old.router.close()
-    assert floor_of(make_world(data_dir=str(tmp_path))) == NEW_FLOOR
+    assert floor_of(make_world(data_dir=str(tmp_path))) == FLOOR
 
 
 def test_new_ledgers_explore_less_and_old_ones_go_on(make_world, tmp_path):

@@ -13,7 +13,6 @@ from ragbandit.router.storage.arm_hours import extending, rewards
 from ragbandit.router.storage.arm_hours.differences import differences
 from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
 from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
-from ragbandit.router.storage.sql.database import migrate
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
 from ragbandit.router.types import sum_of
 
@@ -209,16 +208,6 @@ def test_old_hours_become_days_and_days_go(world):
     with world.database.read() as connection:
         assert hours_of(connection, policy="main", since=0, until=hour_of(world.now)) == []
     assert sum_of(totals(world).values()) == before
-
-
-def test_a_schema_of_before_is_left_alone(empty_database_url):
-    """On the schema of the release before nothing is read, and nothing fails."""
-    from ragbandit.router.storage.sql.database import Database
-
-    database = Database(empty_database_url)
-    migrate(database, revision="0012")
-    assert Extender(database, holder="one").extend() is False
-    database.close()
 
 
 def log(count=400, arms=3, seed=7):

@@ -1,23 +1,20 @@
 """The schema on SQLite and PostgreSQL: what the migrations build, and which databases are refused."""
 
 import threading
+from functools import partial
 
 import pytest
 from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import insert, inspect, text
+from sqlalchemy import inspect, text
 
 from ragbandit.router.errors import StoreError
-from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.rows.conversion import decision_row, plain_decision
 from ragbandit.router.storage.sql import database as database_module
-from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.storage.sql.database import Database, check_schema, migrate
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, waiting
-from ragbandit.router.storage.sql.waiting import waiting_row
+from ragbandit.router.storage.sql.database import Database, check_schema, migrate, wait_for_schema
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
 
 
 def differences(database) -> list:
@@ -33,11 +30,11 @@ def table_names(database) -> set[str]:
         return set(inspect(connection).get_table_names())
 
 
-def set_revision(database, revision: str, *, oldest_code: str = "0011") -> None:
+def set_revision(database, revision: str, *, code_from: str = SCHEMA_REVISION) -> None:
     """Say that a migration of a release to come was run, and which code it takes."""
-    said = {"revision": revision, "oldest": oldest_code}
+    values = {"revision": revision, "oldest": code_from}
     with database.write() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :revision, oldest_code = :oldest"), said)
+        connection.execute(text("UPDATE alembic_version SET version_num = :revision, code_from = :oldest"), values)
 
 
 def test_migrated_is_declared(empty):
@@ -66,23 +63,15 @@ def test_downgrade(empty):
     assert differences(empty) == []
 
 
-def test_a_store_of_the_first_schema_is_brought_up(empty, make_decision):
-    """What a store of the first schema holds is there after the migration, and can be cancelled then."""
-    migrate(empty, revision="0001")
-    with pytest.raises(StoreError, match="schema 0001"):
-        check_schema(empty)
-    decision = make_decision("d1", run_by="worker")
+def test_a_store_of_before_is_refused(empty):
+    """A database of version 0.x is refused by every way in, with the last commit that reads it, and is not touched."""
     with empty.write() as connection:
-        later = {"draw", "session", "api_key", "request"}
-        of_then = {name: value for name, value in plain_decision(decision_row(decision)).items() if name not in later}
-        connection.execute(insert(decisions), [of_then])
-        connection.execute(insert(waiting), [waiting_row(decision, label="main")])
-    assert migrate(empty) == SCHEMA_REVISION
-    with empty.read() as connection:
-        assert kept(connection, label="main") == counted(connection, label="main")
-        assert kept(connection, label="main")["unanswered"] == 1
-    assert cancellations.request(empty, decision_id=decision.id, now=1.0).status is None
-    assert cancellations.requested(empty, ids=[decision.id]) == {decision.id}
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('0014')"))
+    for way_in in (check_schema, migrate, partial(migrate, pre=True), partial(wait_for_schema, seconds=0)):
+        with pytest.raises(StoreError, match=r"made before version 1.0, and the last commit that reads it is e8e4422"):
+            way_in(empty)
+    assert table_names(empty) == {"alembic_version"}
 
 
 def test_failed_migration_leaves_nothing(empty):
@@ -129,7 +118,7 @@ def test_empty_postgresql_is_refused(postgres, settings):
 def test_newer_is_refused(empty):
     """A database of a newer version is refused with what to install, and is not touched."""
     migrate(empty)
-    set_revision(empty, "9999", oldest_code="9999")
+    set_revision(empty, "9999", code_from="9999")
     with pytest.raises(StoreError) as caught:
         check_schema(empty)
     assert "9999" in caught.value.message
@@ -155,7 +144,7 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     migrate(empty)
     monkeypatch.setattr(database_module, "OLDEST_REVISION", "0001")
     monkeypatch.setattr(database_module, "SCHEMA_REVISION", "0002")
-    set_revision(empty, revision, oldest_code="9999")
+    set_revision(empty, revision, code_from="9999")
     if fits:
         check_schema(empty)
         return

@@ -1,144 +1,146 @@
 """Two releases on one database: which steps old code survives, and which newer schemas code accepts."""
 
 import ast
-import importlib
 import json
-import pkgutil
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, inspect, text
 from typer.testing import CliRunner
 
-from ragbandit.migrations import versions
 from ragbandit.router.errors import StoreError
-from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of, wait_for_schema
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
 from ragbandit.workers.cli import app
+from tests.support.next_release import NEXT, become_next_release
 
 from .test_migrations import set_revision
 
+__all__ = ["become_next_release"]
+
 #: what a step may call that old code goes on beside
 ADDS = {"add_column", "create_table", "create_index", "execute", "get_bind"}
-STEPS = {
-    module.revision: module
-    for name in sorted(info.name for info in pkgutil.iter_modules(versions.__path__))
-    for module in [importlib.import_module(f"{versions.__name__}.{name}")]
+#: columns that a writer must fill, by table
+_MUST_BE_FILLED = {
+    "sqlite": "SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p"
+    " WHERE m.type = 'table' AND p.\"notnull\" = 1 AND p.dflt_value IS NULL",
+    "postgresql": "SELECT table_name, column_name FROM information_schema.columns"
+    " WHERE table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL",
 }
 
 
-def later(monkeypatch, **more: str) -> None:
-    """A release to come, with these migrations and the oldest code that each takes."""
-    known = {**schema_window.steps(), **{name.removeprefix("r"): oldest for name, oldest in more.items()}}
-    monkeypatch.setattr(schema_window, "steps", lambda: known)
+def columns(database) -> set[str]:
+    with database.read() as connection:
+        return {column["name"] for column in inspect(connection).get_columns("decisions")}
 
 
-def test_each_step_says_which_code_survives_it():
+def test_each_step_says_which_code_survives_it(become_next_release):
     """The mark of a step is that of the one before, or a newer one, and never newer than the step."""
+    become_next_release()
     marks = schema_window.steps()
-    assert list(marks) == sorted(STEPS)
+    assert (list(marks), list(marks)[-1]) == (sorted(marks), NEXT)
     assert list(marks.values()) == sorted(marks.values())
     assert all(oldest <= revision for revision, oldest in marks.items())
-    assert list(marks)[-1] == SCHEMA_REVISION
 
 
-@pytest.mark.parametrize(
-    "revision", [revision for revision, oldest in schema_window.steps().items() if oldest < revision]
-)
-def test_a_step_that_keeps_the_mark_only_adds(revision):
-    """It makes tables, indexes and columns that may be left out, and drops, renames and demands nothing."""
-    (source,) = [module.__file__ for name, module in STEPS.items() if name == revision]
-    with open(source, encoding="utf-8") as file:
-        parts = ast.parse(file.read()).body
-    for part in (p for p in parts if getattr(p, "name", "") != "downgrade"):
-        for node in ast.walk(part):
-            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":
-                assert node.attr in ADDS, f"{revision}: op.{node.attr}"
-
-
-def test_columns_that_are_added_may_be_left_out(empty):
-    """A step that keeps the mark adds no column, to a table that was there, that a writer must fill."""
-    first = min(revision for revision, oldest in schema_window.steps().items() if oldest < revision)
-    before = str(int(first) - 1).zfill(4)
-    asked = (
-        "SELECT m.name, p.name FROM sqlite_master m, pragma_table_info(m.name) p"
-        " WHERE m.type = 'table' AND p.\"notnull\" = 1 AND p.dflt_value IS NULL"
-        if empty.is_sqlite
-        else "SELECT table_name, column_name FROM information_schema.columns"
-        " WHERE table_schema = 'public' AND is_nullable = 'NO' AND column_default IS NULL"
-    )
-    found = []
-    for revision in (before, "head"):
+def test_steps_that_keep_the_mark_only_add(become_next_release, empty):
+    """They drop, rename and demand nothing: no column of a table that was there must be filled by a writer."""
+    become_next_release()
+    for revision in (revision for revision, oldest in schema_window.steps().items() if oldest < revision):
+        (source,) = Path(schema_window.SCRIPTS, "versions").glob(f"{revision}_*.py")
+        for part in (p for p in ast.parse(source.read_text()).body if getattr(p, "name", "") != "downgrade"):
+            for node in ast.walk(part):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "op":
+                    assert node.attr in ADDS, f"{revision}: op.{node.attr}"
+    filled = []
+    for revision in ("0001", "head"):
         migrate(empty, revision=revision)
         with empty.read() as connection:
-            found.append({tuple(row) for row in connection.execute(text(asked))})
-    tables = {table for table, _ in found[0]}
-    assert {(table, column) for table, column in found[1] - found[0] if table in tables} == set()
+            asked = text(_MUST_BE_FILLED[connection.dialect.name])
+            filled.append({tuple(row) for row in connection.execute(asked)})
+    tables = {table for table, _ in filled[0]}
+    assert {(table, column) for table, column in filled[1] - filled[0] if table in tables} == set()
 
 
 def test_newer_is_used_where_the_database_allows_it(empty):
     """A schema of a release to come is accepted while the database says that code of this one may use it."""
     migrate(empty)
-    set_revision(empty, "9999", oldest_code=SCHEMA_REVISION)
+    set_revision(empty, "9999", code_from=SCHEMA_REVISION)
     check_schema(empty)
     assert migrate(empty) == migrate(empty, pre=True) == "9999"  # a rollback's migration job has nothing to do
-    set_revision(empty, "9999", oldest_code="9998")
+    set_revision(empty, "9999", code_from="9998")
     with pytest.raises(StoreError, match="9999"):
         check_schema(empty)
     with pytest.raises(StoreError, match="9999"):
         migrate(empty)
 
 
-def test_the_mark_is_written_when_it_is_migrated(empty):
-    """A database carries the mark of its newest step; one from before the place for it has none."""
-    migrate(empty, revision="0013")
-    with empty.read() as connection:
-        assert not schema_window.may_use(connection)
+@pytest.mark.parametrize("oldest_code", [SCHEMA_REVISION, NEXT])
+def test_the_mark_is_written_when_it_is_migrated(empty, become_next_release, oldest_code):
+    """A database carries the mark of its newest step."""
     migrate(empty)
+    become_next_release(oldest_code=oldest_code)
+    assert migrate(empty) == NEXT
+    assert "made_for_a_test" in columns(empty)
     with empty.read() as connection:
-        kept = connection.execute(text("SELECT oldest_code FROM alembic_version")).scalar_one()
-    assert kept == schema_window.steps()[SCHEMA_REVISION]
+        assert connection.execute(text("SELECT code_from FROM alembic_version")).scalar_one() == oldest_code
 
 
-def test_pre_stops_before_what_breaks_old_code(empty, monkeypatch):
+def test_pre_stops_before_what_breaks_old_code(empty, become_next_release):
     """--pre goes as far as the code that serves survives; what follows waits for the next time."""
-    migrate(empty, revision="0013")
-    later(monkeypatch, r0015="0015", r0016="0015")
-    assert migrate(empty, pre=True) == "0014"
-    assert schema_window.last_safe("0015", needed="0016") == "0016"
-    later(monkeypatch, r0015="0014", r0016="0015")
+    migrate(empty)
+    become_next_release(oldest_code=NEXT)
+    assert migrate(empty, pre=True) == SCHEMA_REVISION
+    assert "made_for_a_test" not in columns(empty)
+    assert migrate(empty) == NEXT
+
+
+def test_pre_runs_what_old_code_survives(empty, become_next_release):
+    """--pre runs every step that only adds."""
+    migrate(empty)
+    become_next_release()
+    assert migrate(empty, pre=True) == NEXT
+    assert "made_for_a_test" in columns(empty)
+
+
+def test_the_last_safe_step(monkeypatch):
+    """It is the newest one before the first that code of the present schema does not survive."""
+    monkeypatch.setattr(schema_window, "steps", lambda: {"0014": "0011", "0015": "0014", "0016": "0015"})
     assert schema_window.last_safe("0014", needed="0015") == "0015"
+    assert schema_window.last_safe("0015", needed="0016") == "0016"
 
 
-def test_pre_refuses_what_cannot_be_done_while_serving(empty, monkeypatch):
+def test_pre_refuses_what_cannot_be_done_while_serving(empty, become_next_release):
     """Where the new release needs a step that old code does not survive, --pre changes nothing and says what to do."""
-    migrate(empty, revision="0013")
-    monkeypatch.setattr(schema_window, "steps", lambda: {**dict.fromkeys(STEPS, "0001"), "0014": "0014"})
-    monkeypatch.setattr(database_module, "OLDEST_REVISION", "0014")
-    with pytest.raises(StoreError, match="0014 on the way cannot be run while processes of schema 0013") as caught:
+    migrate(empty)
+    become_next_release(oldest_code=NEXT, needs=NEXT)
+    refused = f"{NEXT} on the way cannot be run while processes of schema {SCHEMA_REVISION}"
+    with pytest.raises(StoreError, match=refused) as caught:
         migrate(empty, pre=True)
     assert "stop all processes" in caught.value.remedy
     with empty.read() as connection:
-        assert revision_of(connection) == "0013"
-    assert migrate(empty) == "0014"
+        assert revision_of(connection) == SCHEMA_REVISION
+    assert migrate(empty) == NEXT
 
 
-def test_old_processes_are_seen(postgres, monkeypatch):
+def test_old_processes_are_seen(postgres, become_next_release):
     """On PostgreSQL a step is refused while a process is connected whose code it would break."""
     name = postgres.new_database()
     database, other = Database(postgres.url(name)), None
     try:
-        migrate(database, revision="0013")
-        monkeypatch.setattr(schema_window, "steps", lambda: {**dict.fromkeys(STEPS, "0001"), "0014": "0014"})
-        named = {"application_name": schema_window.session_name("0013")}
+        migrate(database)
+        become_next_release(oldest_code=NEXT)
+        database.close()
+        database = Database(f"{postgres.url(name)}&application_name={schema_window.session_name(NEXT)}")
+        named = {"application_name": schema_window.session_name(SCHEMA_REVISION)}
         other = create_engine(postgres.url(name), connect_args=named).connect()
-        with pytest.raises(StoreError, match="processes of schema 0013 use the database") as caught:
+        with pytest.raises(StoreError, match=f"processes of schema {SCHEMA_REVISION} use the database") as caught:
             migrate(database)
         assert "--pre" in caught.value.remedy
         other.close()
@@ -146,7 +148,7 @@ def test_old_processes_are_seen(postgres, monkeypatch):
         give_up = time.monotonic() + 10
         while True:
             try:
-                assert migrate(database) == "0014"
+                assert migrate(database) == NEXT
                 break
             except StoreError:
                 assert time.monotonic() < give_up
@@ -168,12 +170,13 @@ def test_our_sessions_are_named(postgres_url):
         database.close()
 
 
-def test_a_migration_gives_way(postgres):
+def test_a_migration_gives_way(postgres, become_next_release):
     """It waits for a table that somebody holds in tries so short that nobody is held up behind it."""
     name = postgres.new_database()
     database, holder = Database(postgres.url(name)), create_engine(postgres.url(name))
     try:
-        migrate(database, revision="0011")
+        migrate(database)
+        become_next_release()
         done: list[str] = []
         with holder.connect() as held:
             held.execute(text("LOCK TABLE decisions IN ACCESS SHARE MODE"))
@@ -185,7 +188,7 @@ def test_a_migration_gives_way(postgres):
             assert database.failed_write is not None
             assert done == []
         going.join(30)
-        assert done == [SCHEMA_REVISION]
+        assert done == [NEXT]
     finally:
         holder.dispose()
         database.close()
@@ -194,32 +197,32 @@ def test_a_migration_gives_way(postgres):
 
 def test_two_migrations_at_once(empty):
     """Of several processes that migrate an empty database at once one does it, and all find it done."""
-    found: list[str] = []
+    revisions: list[str] = []
 
     def bring_up() -> None:
         with closing(Database(empty.url.render_as_string(hide_password=False))) as database:
-            found.append(migrate(database))
+            revisions.append(migrate(database))
 
     threads = [threading.Thread(target=bring_up) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert found == [SCHEMA_REVISION] * 3
+    assert revisions == [SCHEMA_REVISION] * 3
 
 
-def test_waiting_for_somebody_else(empty):
+def test_waiting_for_somebody_else(empty, become_next_release):
     """A process that waits goes on as soon as the schema is there, and changes nothing itself."""
-    migrate(empty, revision="0011")
-    with pytest.raises(StoreError, match="schema 0011"):
+    migrate(empty)
+    become_next_release(needs=NEXT)
+    with pytest.raises(StoreError, match=f"schema {SCHEMA_REVISION}"):
         wait_for_schema(empty, seconds=0)
-    found: list[str] = []
-    waiting = threading.Thread(target=lambda: found.append(wait_for_schema(empty, seconds=30)))
+    revisions: list[str] = []
+    waiting = threading.Thread(target=lambda: revisions.append(wait_for_schema(empty, seconds=30)))
     waiting.start()
     migrate(empty)
     waiting.join(30)
-    assert found == [SCHEMA_REVISION]
-    assert OLDEST_REVISION <= SCHEMA_REVISION
+    assert revisions == [NEXT]
 
 
 def test_the_command(tmp_path, monkeypatch):
@@ -233,8 +236,9 @@ def test_the_command(tmp_path, monkeypatch):
 
 def test_what_code_reads_is_there_at_the_oldest_schema(empty):
     """Every table and column that the code names exists in the oldest schema that it says it can use."""
+    assert OLDEST_REVISION <= SCHEMA_REVISION
     migrate(empty, revision=OLDEST_REVISION)
     with empty.read() as connection:
         context = MigrationContext.configure(connection)
-        missing = [found for found in compare_metadata(context, metadata) if found[0] in ("add_table", "add_column")]
+        missing = [change for change in compare_metadata(context, metadata) if change[0] in ("add_table", "add_column")]
     assert missing == [], "raise OLDEST_REVISION"

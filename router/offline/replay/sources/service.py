@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.lessons import with_floor_of_store
 from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -44,15 +43,7 @@ class ServiceRecord:
 
     #: the row of the configured ledger; None: it begins now
     registered: Mapping[str, Any] | None = None
-    #: floor of a store that began with the former default, where the settings name none
-    floor: float | None = None
     logged: LoggedPolicies = field(default_factory=LoggedPolicies)
-
-    def as_served(self, settings: Settings) -> Settings:
-        """The settings with the floor in force."""
-        if self.floor is None or settings.policy.floor is not None:
-            return settings
-        return settings.model_copy(update={"policy": settings.policy.model_copy(update={"floor": self.floor})})
 
 
 def service_record(database: Database, *, settings: Settings) -> ServiceRecord:
@@ -60,7 +51,6 @@ def service_record(database: Database, *, settings: Settings) -> ServiceRecord:
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
     return ServiceRecord(
         registered=ledger.registered(),
-        floor=with_floor_of_store(settings, ledger=ledger).policy.floor,
         logged=logged_policies(database),
     )
 

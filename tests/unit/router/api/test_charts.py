@@ -9,7 +9,12 @@ from ragbandit.router.types import ArmTotals, PolicyLabel
 
 def found(decided: list[int]) -> Overview:
     points = [Point(at=3600.0 * n, totals=ArmTotals(decided=count), arms={}) for n, count in enumerate(decided)]
-    told = {"policy": PolicyLabel("main"), "totals": ArmTotals(), "arms": (), "progress": Progress.none()}
+    told = {
+        "policy": PolicyLabel("main"),
+        "totals": ArmTotals(),
+        "arms": (),
+        "progress": Progress(decided_to=None, behind_s=0.0, updates_behind=0),
+    }
     return Overview(since=0.0, until=3600.0 * len(decided), step=3600, points=tuple(points), **told)
 
 

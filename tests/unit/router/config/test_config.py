@@ -466,24 +466,6 @@ def test_unknown_param_is_not_repeated():
     assert "sk-123" not in str(caught.value)
 
 
-def test_former_names_of_settings_are_read(written, caplog):
-    """A setting under its former name, from file or environment, has its value, its source and a warning."""
-    file = written("policy: {newcomer_share: 0.1}\n")
-    loaded = load(file, environ={"RAGBANDIT_POLICY__NEWCOMER_OUTCOMES": "7"})
-    assert (loaded.settings.policy.cold_start_floor, loaded.settings.policy.cold_start_outcomes) == (0.1, 7)
-    sources = {key: source for key, _, source in effective(loaded)}
-    assert sources["policy.cold_start_floor"] == f"file {file}"
-    assert sources["policy.cold_start_outcomes"] == "environment RAGBANDIT_POLICY__NEWCOMER_OUTCOMES"
-    assert "policy.newcomer_share is now named policy.cold_start_floor: rename it" in caplog.text
-    assert Settings.model_validate({"policy": {"newcomer_share": 0.2}}).policy.cold_start_floor == 0.2
-
-
-def test_a_setting_under_both_names_is_refused(written):
-    """Which of two values is meant cannot be known."""
-    with pytest.raises(ConfigError, match="newcomer_share is the former name"):
-        load(written("policy: {newcomer_share: 0.1, cold_start_floor: 0.2}\n"))
-
-
 def test_classes_are_found_beside_the_file(written, monkeypatch):
     """Where a setting names a class the file's folder is put at the end of sys.path, once; else sys.path stays."""
     monkeypatch.setattr(sys, "path", [*sys.path])

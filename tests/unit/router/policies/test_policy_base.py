@@ -305,7 +305,6 @@ def test_numbers_that_are_not_finite_are_named(number, kind):
 
 
 def test_cold_start_floors_of_stored_decisions():
-    """The floors are read out of the facts by today's key and by that of release 0.1; without either there are none."""
-    for key in ("cold_start_floor", "data_floor"):
-        assert raised_floors({key: {"a": 0.1}, "epsilon": 0.2}) == {"a": 0.1}
+    """The floors are read out of the facts; without them there are none."""
+    assert raised_floors({"cold_start_floor": {"a": 0.1}, "epsilon": 0.2}) == {"a": 0.1}
     assert raised_floors({"epsilon": 0.2}) is None

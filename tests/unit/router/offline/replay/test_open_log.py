@@ -12,7 +12,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import MemoryLog, OpenLog, memory_log, parse_candidates
+from ragbandit.router.offline.replay import OpenLog, parse_candidates
 from ragbandit.router.offline.replay.sources.parquet import ParquetPieces
 from tests.support.logs.replay_logs import close, lived_rows
 
@@ -119,16 +119,6 @@ def test_the_lines_of_the_document(parquet, sizes):
     assert len([line for line in block.splitlines() if line.strip()]) <= 4, "three lines, and one that prints"
     assert names["result"].rows == 200
     assert max(sizes) <= 37
-
-
-def test_names_from_before_still_work():
-    """Names that the package once gave lead to those of today, with a warning."""
-    with pytest.warns(DeprecationWarning, match="held is now memory_log"):
-        assert package.held is memory_log
-    with pytest.warns(DeprecationWarning, match="Held is now MemoryLog"):
-        assert package.Held is MemoryLog
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = package.nothing
 
 
 def test_the_top_level_gives_the_same():

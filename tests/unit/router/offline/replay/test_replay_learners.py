@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import NEW_FLOOR
+from ragbandit.router.config.settings import FLOOR
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
@@ -52,7 +52,7 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     features = np.stack([row.decision.features for row in rows[120:]])
     queries = [row.decision.query for row in rows[120:]]
     shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)
-    floor = NEW_FLOOR
+    floor = FLOOR
     assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
         (1 - 3 * floor) * shares + floor, abs=0.05
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.exact_sums import ExactSums, added_arms
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.types import effective_rows
 
@@ -39,9 +38,18 @@ def ratios(candidate: Matrix, *, logged: Matrix) -> Matrix:
     return np.divide(candidate, logged, out=np.zeros_like(candidate), where=logged > 0.0)
 
 
+def _no_sums() -> Vector:
+    return np.zeros(0)
+
+
+def _added(one: Vector, other: Vector) -> Vector:
+    """The sums of both sets of rows; one without any row has no columns yet."""
+    return one + other if len(one) and len(other) else one if len(one) else other
+
+
 @dataclass(kw_only=True, slots=True)
 class WeightTally:
-    """The weights of one candidate. Its sums are exact: tallies of parts, merged, are that of the whole."""
+    """The weights of one candidate; tallies of parts, merged, are that of the whole."""
 
     #: rows with a larger weight count as clipped
     clip: float
@@ -52,7 +60,7 @@ class WeightTally:
     clipped: int = 0
     counts: Vector = field(default_factory=lambda: np.zeros(len(BIN_EDGES) - 1))
     #: of w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
-    sums: ExactSums = field(default_factory=ExactSums)
+    sums: Vector = field(default_factory=_no_sums)
 
     def add(self, log: Log, *, candidate: Matrix, weight: Vector) -> None:
         """Take in a piece; weight is of the drawn arms, shape (n,)."""
@@ -60,17 +68,17 @@ class WeightTally:
             return
         all_ratios = ratios(candidate, logged=log.pmf)
         shifted = candidate * all_ratios  # Q^2 / P
-        squares = added_arms(shifted)
+        squares = shifted.sum(axis=1)
         uncovered = np.where(log.pmf > 0.0, 0.0, candidate)
-        covered = 1.0 - added_arms(uncovered)
+        covered = 1.0 - uncovered.sum(axis=1)
         self.rows += len(log)
         self.largest = max(self.largest, float(weight.max()))
         self.possible = max(self.possible, float(all_ratios.max()))
         self.clipped += int(np.count_nonzero(weight > self.clip))
         variance = np.maximum(squares - covered**2, 0.0)
-        cubes = added_arms(shifted * all_ratios)
-        columns = (weight, weight * weight, squares, cubes, variance, *uncovered.T, *candidate.T)
-        self.sums = self.sums.merged(ExactSums.of(*columns))
+        cubes = (shifted * all_ratios).sum(axis=1)
+        rows = np.column_stack([weight, weight * weight, squares, cubes, variance, uncovered, candidate])
+        self.sums = _added(self.sums, rows.sum(axis=0))
         positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
         self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]
 
@@ -83,7 +91,7 @@ class WeightTally:
             possible=max(self.possible, other.possible),
             clipped=self.clipped + other.clipped,
             counts=self.counts + other.counts,
-            sums=self.sums.merged(other.sums),
+            sums=_added(self.sums, other.sums),
         )
 
     @property
@@ -109,15 +117,15 @@ class WeightTally:
     @property
     def unsupported(self) -> Vector:
         """Probability given to arms where the logger had none, summed over the rows, shape (K,)."""
-        return np.split(self.sums.values[5:], 2)[0]
+        return np.split(self.sums[5:], 2)[0]
 
     @property
     def shares(self) -> Vector:
         """Summed probabilities, shape (K,)."""
-        return np.split(self.sums.values[5:], 2)[1]
+        return np.split(self.sums[5:], 2)[1]
 
     def _sum(self, place: int) -> float:
-        return float(self.sums.values[place]) if self.rows else 0.0
+        return float(self.sums[place]) if self.rows else 0.0
 
     @property
     def unsupported_mass(self) -> float:
@@ -146,19 +154,19 @@ class ArmTally:
 
     rows: int = 0
     #: of (surplus, its variance)
-    surplus_sums: ExactSums = field(default_factory=ExactSums)
+    surplus_sums: Vector = field(default_factory=_no_sums)
     #: of K expected, K variances, K drawn, then reward, quality and cost of K arms each
-    arm_sums: ExactSums = field(default_factory=ExactSums)
+    arm_sums: Vector = field(default_factory=_no_sums)
 
     def add(self, log: Log) -> None:
         """Take in a piece."""
         powers = log.pmf * log.pmf
-        squares, cubes = added_arms(powers), added_arms(powers * log.pmf)
-        drawn = [log.action == arm for arm in range(len(log.arms))]
-        targets = [np.where(mine, v, 0.0) for v in (log.reward, log.quality, log.cost) for mine in drawn]
-        columns = (*log.pmf.T, *(log.pmf - powers).T, *(mine.astype(np.float64) for mine in drawn), *targets)
-        surplus = log.propensity - squares, np.maximum(cubes - squares**2, 0.0)
-        self._take(rows=len(log), surplus=ExactSums.of(*surplus), arms=ExactSums.of(*columns))
+        squares, cubes = powers.sum(axis=1), (powers * log.pmf).sum(axis=1)
+        surplus = np.column_stack([log.propensity - squares, np.maximum(cubes - squares**2, 0.0)])
+        drawn = (log.action[:, None] == np.arange(len(log.arms))).astype(np.float64)
+        targets = [values @ drawn for values in (log.reward, log.quality, log.cost)]
+        arms = [log.pmf.sum(axis=0), (log.pmf - powers).sum(axis=0), drawn.sum(axis=0), *targets]
+        self._take(rows=len(log), surplus=surplus.sum(axis=0), arms=np.concatenate(arms))
 
     def merged(self, other: "ArmTally") -> "ArmTally":
         """The draws of both sets of rows."""
@@ -166,9 +174,9 @@ class ArmTally:
         found._take(rows=other.rows, surplus=other.surplus_sums, arms=other.arm_sums)
         return found
 
-    def _take(self, *, rows: int, surplus: ExactSums, arms: ExactSums) -> None:
+    def _take(self, *, rows: int, surplus: Vector, arms: Vector) -> None:
         self.rows += rows
-        self.surplus_sums, self.arm_sums = self.surplus_sums.merged(surplus), self.arm_sums.merged(arms)
+        self.surplus_sums, self.arm_sums = _added(self.surplus_sums, surplus), _added(self.arm_sums, arms)
 
     @property
     def expected(self) -> Vector:
@@ -193,16 +201,16 @@ class ArmTally:
     @property
     def surplus(self) -> float:
         """Logged probability of the arms that were drawn, summed, less its expectation."""
-        return float(self.surplus_sums.values[0]) if self.rows else 0.0
+        return float(self.surplus_sums[0]) if self.rows else 0.0
 
     @property
     def surplus_variance(self) -> float:
         """The variance of the surplus."""
-        return float(self.surplus_sums.values[1]) if self.rows else 0.0
+        return float(self.surplus_sums[1]) if self.rows else 0.0
 
     @property
     def _parts(self) -> list[Vector]:
-        return np.split(self.arm_sums.values, 6)
+        return np.split(self.arm_sums, 6)
 
     def likely(self, *, alpha: float = ALPHA) -> bool:
         """True if the drawn arms were about as likely as arms drawn from these pmfs are: it finds pmfs of other rows.

@@ -21,7 +21,6 @@ import numpy as np
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import wrong_pmfs
-from ragbandit.router.offline.estimation.exact_sums import added_arms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.router.types import effective_rows
@@ -187,7 +186,7 @@ def terms(
     if predicted is None:
         raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
     correction = shrunk(estimator, weight=weight) * (reward - np.take(predicted, drawn))
-    return Terms(weight=weight, correction=correction, baseline=added_arms(candidate * predicted))
+    return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
 
 
 def shrunk(estimator: Estimator, *, weight: Vector) -> Vector:

@@ -7,14 +7,13 @@ folds by their keys, and each fold is predicted by what was learned on the other
 Targets have t columns (reward, quality, cost, say): they share what is costly.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.offline.estimation.gram_sums import GramSums, Scales, applied, row_groups, scales_of
 from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
 from ragbandit.router.plugins import import_class
 
@@ -22,6 +21,7 @@ __all__ = [
     "Predictions",
     "Regressor",
     "Ridge",
+    "RidgeSums",
     "cross_fitted",
     "folds_of",
     "mrdr_weights",
@@ -55,40 +55,79 @@ def folds_of(keys: Keys, *, folds: int) -> Choices:
     return (keys % np.uint64(folds)).astype(np.intp)
 
 
-def _solved(sums: GramSums, *, penalty: float) -> Matrix:
-    """The coefficients of z = (1, x) for every arm, shape (K, d+1, t).
+#: rows whose features are made float64, and multiplied, at a time
+ROWS = 1 << 11
 
-    Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
-    penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor weights
-    matters, and an arm without rows predicts the mean of all.
+
+class RidgeSums:
+    """Sums over the rows of a fold, by arm, of v z z^T and v z y^T, with z = (1, x), v the weight and y t targets.
+
+    Sums of y and the number of rows are kept without weights, for all arms together.
     """
-    grams, moments = sums.gram, sums.moment
-    size, mean = grams.shape[1], sums.total / sums.rows
-    scale = np.sqrt(np.einsum("kii->i", grams) / sums.rows)
-    scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
-    prior = np.diag([1.0, *[penalty * (size - 1)] * (size - 1)])
-    found = np.empty_like(moments)
-    for arm, (gram, moment) in enumerate(zip(grams, moments, strict=True)):
-        apart = (moment - gram[:, :1] * mean) / scale[:, None]  # z's first column is 1
-        found[arm] = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
-    found[:, 0] += mean
-    return found
+
+    def __init__(self, *, arms: int, features: int, targets: int) -> None:
+        self.rows = 0
+        #: of y, shape (t,)
+        self.total = np.zeros(targets)
+        #: of v z z^T, shape (K, d+1, d+1)
+        self.gram = np.zeros((arms, features + 1, features + 1))
+        #: of v z y^T, shape (K, d+1, t)
+        self.moment = np.zeros((arms, features + 1, targets))
+
+    @property
+    def width(self) -> tuple[int, int]:
+        """How many features and targets a row has."""
+        return self.moment.shape[1] - 1, self.moment.shape[2]
+
+    def add(self, features: Matrix | None, *, arm: int, targets: Matrix, weights: Vector | None) -> None:
+        """Take in rows of an arm: features (m, d), targets (m, t), weights (m,)."""
+        one = np.ones((len(targets), 1))
+        z = one if features is None else np.concatenate([one, features], axis=1)  # (m, d+1)
+        weighted = z if weights is None else z * weights[:, None]
+        self.rows += len(targets)
+        self.total += targets.sum(axis=0)
+        self.gram[arm] += weighted.T @ z
+        self.moment[arm] += weighted.T @ targets
+
+    def merged(self, other: "RidgeSums") -> "RidgeSums":
+        """Those of both sets of rows; neither is changed."""
+        both = RidgeSums(arms=len(self.gram), features=self.width[0], targets=self.width[1])
+        both.rows, both.total = self.rows + other.rows, self.total + other.total
+        both.gram, both.moment = self.gram + other.gram, self.moment + other.moment
+        return both
+
+    def solved(self, *, penalty: float) -> Matrix:
+        """The coefficients of z = (1, x) for every arm, shape (K, d+1, t).
+
+        Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
+        penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor
+        weights matters, and an arm without rows predicts the mean of all.
+        """
+        size, mean = self.gram.shape[1], self.total / self.rows
+        scale = np.sqrt(np.einsum("kii->i", self.gram) / self.rows)
+        scale[scale == 0.0] = 1.0  # such a feature is 0 everywhere, and so is its coefficient
+        prior = np.diag([1.0, *[penalty * (size - 1)] * (size - 1)])
+        coefficients = np.empty_like(self.moment)
+        for arm, (gram, moment) in enumerate(zip(self.gram, self.moment, strict=True)):
+            apart = (moment - gram[:, :1] * mean) / scale[:, None]  # z's first column is 1
+            coefficients[arm] = np.linalg.solve(gram / scale / scale[:, None] + prior, apart) / scale[:, None]
+        coefficients[:, 0] += mean
+        return coefficients
 
 
 class Ridge:
     """Cross-fitted ridge regression per arm, closed form, of logs that are read in pieces: add all, then predict.
 
     Linear in (1, x); without features the arm's mean, shrunk by one row's worth towards the mean of all arms. penalty:
-    prior rows (> 0), in units of the features' mean squares and of 1 / d. scales: of the features' columns, by
-    `scales_of`; those that are merged must have the same. Default: of the first rows added.
+    prior rows (> 0), in units of the features' mean squares and of 1 / d.
     """
 
-    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY, scales: Scales | None = None) -> None:
+    def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
         if not 0.0 < penalty < np.inf:
             raise InvalidInput(f"{penalty!r} is not a number above 0", field="penalty", remedy="for example 10.0")
-        self._arms, self._folds, self._penalty, self._scales = arms, folds, penalty, scales
+        self._arms, self._folds, self._penalty = arms, folds, penalty
         #: per fold
-        self.sums: list[GramSums] = []
+        self.sums: list[RidgeSums] = []
         self._solved: dict[int, Matrix] = {}
 
     def add(
@@ -102,7 +141,7 @@ class Ridge:
     ) -> None:
         """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,), weights (n,) of at least 0.
 
-        Raises InvalidInput for pieces that do not belong together.
+        Raises InvalidInput for pieces that do not belong together, and for features that are not finite.
         """
         _check_places("action", action, rows=len(targets), below=self._arms)
         _check_places("folds", folds, rows=len(targets), below=self._folds)
@@ -113,19 +152,17 @@ class Ridge:
                 )
         if not len(targets):
             return
-        if not self.sums:
-            scales = scales_of(np.zeros((0, 0)) if features is None else features)
-            self._scales = scales if self._scales is None or features is None else self._scales
-            self.sums = [
-                GramSums(arms=self._arms, targets=targets.shape[1], scales=self._scales) for _ in range(self._folds)
-            ]
+        if features is not None and not np.isfinite(features).all():
+            raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
         size, columns = 0 if features is None else features.shape[1], targets.shape[1]
-        if (self.sums[0].features, self.sums[0].targets) != (size, columns):
+        if not self.sums:
+            self.sums = [RidgeSums(arms=self._arms, features=size, targets=columns) for _ in range(self._folds)]
+        if self.sums[0].width != (size, columns):
             raise InvalidInput(
                 f"{size} features and {columns} targets, after others", field="features", remedy="keep their number"
             )
         self._solved.clear()
-        for cell, rows in row_groups(folds * self._arms + action):
+        for cell, rows in _row_groups(folds * self._arms + action):
             self.sums[cell // self._arms].add(
                 None if features is None else features[rows].astype(np.float64),
                 arm=cell % self._arms,
@@ -133,19 +170,14 @@ class Ridge:
                 weights=None if weights is None else weights[rows],
             )
 
-    def merge(self, other: "Ridge") -> None:
-        """Take in all rows that another one, of the same log, was given."""
-        self._solved.clear()
-        if not self.sums:
-            self.sums, self._scales = other.sums, other.scales
-            return
-        for mine, theirs in zip(self.sums, other.sums, strict=bool(other.sums)):
-            mine.absorb(theirs)
-
-    @property
-    def scales(self) -> Scales | None:
-        """Of the features' columns; None before there are rows."""
-        return self._scales
+    def merged(self, other: "Ridge") -> "Ridge":
+        """The one that has learned the rows of both, which are of one log; neither is changed."""
+        both = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
+        if self.sums and other.sums:
+            both.sums = [mine.merged(theirs) for mine, theirs in zip(self.sums, other.sums, strict=True)]
+        else:
+            both.sums = self.sums or other.sums
+        return both
 
     def solve(self) -> None:
         """Fit, and forget the sums: what is left predicts, and is small."""
@@ -158,17 +190,16 @@ class Ridge:
         """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
         rows_given = len(folds) if features is None else len(features)
         _check_places("folds", folds, rows=rows_given, below=self._folds)
-        found: Matrix | None = None
-        for fold, rows in row_groups(folds):
-            learned = self._coefficients(fold)
-            if found is None:
-                found = np.empty((len(folds), self._arms, learned.shape[2]))
-            if features is None:
-                found[rows] = learned[:, 0]
-            else:
-                assert self._scales is not None
-                found[rows] = applied(learned, features=features[rows].astype(np.float64), scales=self._scales)
-        return np.empty((0, self._arms, self.sums[0].targets if self.sums else 0)) if found is None else found
+        predicted = np.empty((0, self._arms, self.sums[0].width[1] if self.sums else 0))
+        for fold, rows in _row_groups(folds):
+            learned = self._coefficients(fold)  # (K, d+1, t)
+            if not len(predicted):
+                predicted = np.empty((len(folds), self._arms, learned.shape[2]))
+            predicted[rows] = learned[:, 0]
+            if features is not None:
+                slopes = learned[:, 1:].transpose(1, 0, 2).reshape(features.shape[1], -1)  # (d, K t)
+                predicted[rows] += (features[rows].astype(np.float64) @ slopes).reshape(len(rows), *predicted.shape[1:])
+        return predicted
 
     def _coefficients(self, fold: int) -> Matrix:
         """Learned on all folds but this, shape (K, d+1, t)."""
@@ -176,11 +207,20 @@ class Ridge:
             others = [sums for place, sums in enumerate(self.sums) if place != fold]
             if not any(sums.rows for sums in others):
                 raise _no_others(fold, rows=sum(sums.rows for sums in self.sums))
-            whole = GramSums(arms=self._arms, targets=others[0].targets, scales=others[0].scales)
-            for sums in others:
-                whole.absorb(sums)
-            self._solved[fold] = _solved(whole, penalty=self._penalty)
+            whole, *rest = others
+            for sums in rest:
+                whole = whole.merged(sums)
+            self._solved[fold] = whole.solved(penalty=self._penalty)
         return self._solved[fold]
+
+
+def _row_groups(groups: Choices) -> Iterator[tuple[int, Choices]]:
+    """(group, its rows), ROWS of them at a time; groups (n,) are whole numbers from 0."""
+    order = np.argsort(groups, kind="stable")
+    ends = np.cumsum(np.bincount(groups)).tolist()
+    for group, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        for first in range(start, stop, ROWS):
+            yield group, order[first : min(first + ROWS, stop)]
 
 
 def _no_others(fold: int, *, rows: int) -> InvalidInput:

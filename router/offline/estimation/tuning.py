@@ -138,11 +138,11 @@ def trials(
     moments = []
     for estimator in estimators:
         kept = shrunk(estimator, weight=whole.weight)
-        moments.append(Moments.exactly(whole.baseline + kept * missed, (whole.weight - kept) * missed))
+        moments.append(Moments.of(whole.baseline + kept * missed, (whole.weight - kept) * missed))
     return Trials(
         estimators=estimators,
         moments=tuple(moments),
-        weight=Moments.exactly(whole.weight),
+        weight=Moments.of(whole.weight),
         largest=float(whole.weight.max()),
     )
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation.gram_sums import Scales
 from ragbandit.router.offline.estimation.tuning import Trials
 from ragbandit.router.offline.logs.parquet import is_empty
 from ragbandit.router.offline.logs.parquet_arrays import LogOverview, overview_of, read_keys
@@ -55,7 +54,6 @@ class PartJob:
     mixed_arms: bool
     since: float | None
     features: bool
-    scales: Scales | None = None
     #: keys of ids are compared in so many rounds, by their remainder
     rounds: int = 1
 
@@ -119,7 +117,7 @@ def overview_part(job: tuple[int, Place, Defaults]) -> dict[int, tuple[LogOvervi
 
 def summarize_part(job: PartJob) -> PartSummary:
     """The first pass over a part."""
-    fit, pieces, path = RewardModelFit(plan=job.plan, scales=job.scales), job.pieces(), job.overview.path
+    fit, pieces, path = RewardModelFit(plan=job.plan), job.pieces(), job.overview.path
     with naming_part(path):
         summary = summarize(pieces, candidates=len(job.candidates), clip=CLIP, learn=fit.learn, progress=no_progress)
     keys = np.concatenate(pieces.keys)

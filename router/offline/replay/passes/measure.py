@@ -15,7 +15,6 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
-from ragbandit.router.offline.estimation.exact_sums import added_arms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.tuning import Trials, trials
 from ragbandit.router.offline.replay.passes.reward_model import Model
@@ -136,7 +135,7 @@ class _View:
     @cached_property
     def unsupported_mass(self) -> Vector:
         """Their total probability; added to the weight its mean is 1; shape (n,)."""
-        return added_arms(np.where(self.unsupported, self.pmf, 0.0))
+        return np.asarray(np.where(self.unsupported, self.pmf, 0.0).sum(axis=1))
 
     @cached_property
     def predicted(self) -> Matrix:
@@ -272,8 +271,7 @@ def _shown(counts: Counter[str]) -> list[str]:
 def _columns(side: list[Side], base: list[Side], rows: slice | Choices) -> Columns:
     return Columns(
         targets=tuple(
-            Moments.exactly(*(column[rows] for column in (*mine, *theirs)))
-            for mine, theirs in zip(side, base, strict=True)
+            Moments.of(*(column[rows] for column in (*mine, *theirs))) for mine, theirs in zip(side, base, strict=True)
         )
     )
 
@@ -308,7 +306,7 @@ def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: S
         for estimator in others:
             terms_of = _SAME_TERMS.get(estimator.name, estimator.name)
             if terms_of not in made:
-                made[terms_of] = Moments.exactly(*view.side(estimator, target=0))
+                made[terms_of] = Moments.of(*view.side(estimator, target=0))
             more = made[terms_of]
             standing = found.get(estimator.name)
             found[estimator.name] = more if standing is None else standing.merged(more)
@@ -317,6 +315,6 @@ def _add_others(accumulators: Accumulators, views: Sequence[_View], *, others: S
 def _add_pairs(accumulators: Accumulators, sides: list[list[Side]]) -> None:
     for first in range(len(sides)):
         for second in range(first):
-            more = Moments.exactly(*sides[second][0], *sides[first][0])
+            more = Moments.of(*sides[second][0], *sides[first][0])
             standing = accumulators.pairs.get((second, first))
             accumulators.pairs[second, first] = more if standing is None else standing.merged(more)

@@ -1,7 +1,6 @@
 """The reward model of a replay: fitted in the first pass over a log, asked in the second."""
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +8,6 @@ import numpy as np
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.gram_sums import HEAD, Scales, scales_of
 from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
     Ridge,
@@ -33,13 +31,9 @@ class RewardModelFit:
     """The cross-fitted reward model of a plan."""
 
     plan: Plan
-    #: of the features' columns; None: of the first rows that are learned
-    scales: Scales | None = None
     ridges: list[Ridge] = field(default_factory=list)
     #: rows that were learned, by fold
     fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    #: the first pieces, until there are rows enough for the scales
-    _head: list[tuple[Log, Sequence[Matrix]]] = field(default_factory=list)
     #: what was predicted last, of which piece by which ridge: candidates that share a model ask one after the other
     _last: tuple[Log, int, Matrix] | None = None
 
@@ -49,29 +43,10 @@ class RewardModelFit:
         self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
         if self.plan.reward_model not in RIDGES:
             return
-        if self.scales is None:
-            self._head.append((log, candidates))
-            if sum(len(piece) for piece, _ in self._head) >= HEAD:
-                self._learn_head()
-            return
-        self._learn(log, candidates)
-
-    def _learn_head(self) -> None:
-        """What was put aside until the columns' scales were known."""
-        head, self._head = self._head, []
-        if head and self.scales is None:
-            features = [self._read(log) for log, _ in head]
-            self.scales = scales_of(
-                np.concatenate([np.zeros((len(head[0][0]), 0)) if x is None else x for x in features])
-            )
-        for log, candidates in head:
-            self._learn(log, candidates)
-
-    def _learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
         apart = self.plan.reward_model == "mrdr"
         if not self.ridges:
             count = len(candidates) if apart else 1
-            self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds, scales=self.scales) for _ in range(count)]
+            self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
         features, targets, folds = self._read(log), _targets(log), self.plan.folds_in(log)
         for index, ridge in enumerate(self.ridges):
             weights = mrdr_weights(log.action, logged=log.pmf, candidate=candidates[index]) if apart else None
@@ -79,13 +54,10 @@ class RewardModelFit:
 
     def merged(self, other: "RewardModelFit") -> "RewardModelFit":
         """What both have learned; neither is changed."""
-        if not (self.ridges and other.ridges):
-            return self if self.ridges else other
-        fold_rows = self.fold_rows + other.fold_rows
-        ridges = [deepcopy(ridge) for ridge in self.ridges]
-        for mine, theirs in zip(ridges, other.ridges, strict=True):
-            mine.merge(theirs)
-        return RewardModelFit(plan=self.plan, scales=self.scales, ridges=ridges, fold_rows=fold_rows)
+        if not (len(self.fold_rows) and len(other.fold_rows)):
+            return self if len(self.fold_rows) else other
+        ridges = [mine.merged(theirs) for mine, theirs in zip(self.ridges, other.ridges, strict=True)]
+        return RewardModelFit(plan=self.plan, ridges=ridges, fold_rows=self.fold_rows + other.fold_rows)
 
     @property
     def one_fold(self) -> bool:
@@ -94,13 +66,11 @@ class RewardModelFit:
 
     def solve(self) -> None:
         """Fit; what is left is small, and predicts."""
-        self._learn_head()
         for ridge in self.ridges:
             ridge.solve()
 
     def model(self, pieces: Pieces) -> Model:
         """The fitted model, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
-        self._learn_head()
         return self.predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
 
     def predicted(self, log: Log, index: int) -> Matrix:

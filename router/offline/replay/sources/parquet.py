@@ -1,8 +1,7 @@
 """A Parquet log that need not fit in memory, read anew for every pass, for candidates that are arithmetic on arrays."""
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
@@ -18,7 +17,6 @@ from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources.pieces import PIECE, UNMIXED, Piece, check_choice
 from ragbandit.router.offline.types import Keys
-from ragbandit.router.types import FeatureRows
 
 __all__ = ["ParquetPieces", "can_stream", "check_once", "encoders_of"]
 
@@ -52,18 +50,7 @@ class ParquetPieces:
         # Reading and arithmetic take about as long, and both leave the interpreter: a thread reads one piece ahead.
         return ahead(self._pieces())
 
-    def head(self, rows: int) -> list[FeatureRows]:
-        """The features of the first rows, in pieces."""
-        found: list[FeatureRows] = []
-        with closing(self._pieces()) as pieces:
-            for piece in pieces:
-                if piece.log.features is not None:
-                    found.append(piece.log.features[:rows])
-                if sum(map(len, found)) >= rows:
-                    break
-        return found
-
-    def _pieces(self) -> Generator[Piece, None, None]:
+    def _pieces(self) -> Iterator[Piece]:
         names = {name if name in _COLUMNS else f"context.{name}": name for name in self.plan.segments}
         if "version" in _columns(self.path):
             names |= {"version": "version"}

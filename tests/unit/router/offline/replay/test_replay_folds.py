@@ -73,7 +73,7 @@ def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
     plan = Plan(reward_model=model)
     whole = replay(open_log(tmp_path / "whole.parquet", config=Settings()), candidates=CANDIDATES, plan=plan)
     parts = replay(open_log(tmp_path / "parts", config=Settings()), candidates=CANDIDATES, plan=plan)
-    close(replace(parts, log=whole.log), whole, within=0.0)
+    close(replace(parts, log=whole.log), whole)
     memory = replay(memory_log(rows), candidates=CANDIDATES, plan=plan)
     close(whole.candidates, memory.candidates)
     assert any("80 rows have no text" in note for note in whole.notes)

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
+from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import (
     Interval,
     cressie_read,

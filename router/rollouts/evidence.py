@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.confidence_sequences import BettingSequence, Claim, FairBets, asymptotic_width, robust_scores
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
-from ragbandit.router.rollouts.sequences import Capital, Sequence, Stream, scores_of
 from ragbandit.router.types import effective_rows
 
 __all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
@@ -57,7 +57,7 @@ class RewardEvidence:
     worse_at: int | None = None
     points: list[Point] = field(default_factory=list)
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    better: Sequence | None = None
+    better: BettingSequence | None = None
     _stride: int = _STRIDE
     _sum: float = 0.0
     _squares: float = 0.0
@@ -70,14 +70,14 @@ class RewardEvidence:
         """Take rows in, in the order of the ledger."""
         if self.better is None:
             self.minimum, self.maximum = judged.minimum, judged.maximum
-            stream = Stream(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
-            self.better = Sequence(stream=stream)
+            claim = Claim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
+            self.better = BettingSequence.of(claim)
         draws = judged.draws
         value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)
         scores = np.clip((draws.scores - self.minimum) / self._range, 0.0, 1.0)
         guess = self._predictions.before(draws.arms, arm=draws.arm, value=value, scores=scores)
         share = draws.candidate - draws.champion
-        cut = scores_of(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
+        cut = robust_scores(share=share, pmf=draws.pmf, arm=draws.arm, value=value, guess=guess)
         plain = (share * guess).sum(axis=1) + draws.drawn(share) / draws.drawn(draws.pmf) * (value - draws.drawn(guess))
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
@@ -151,15 +151,8 @@ class RewardEvidence:
 
 
 def _half_width(rows: Array, *, alpha: float) -> Array:
-    """Of the one-sided asymptotic confidence sequence, for scores of standard deviation 1.
-
-    Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence
-    sequences", equation 161 of version 7, tightest at _TUNED_ROWS rows.
-    """
-    rho = (-2.0 * math.log(2 * alpha) + math.log(1.0 - 2.0 * math.log(2 * alpha))) / _TUNED_ROWS
-    spread = rows * rho + 1.0
-    found: Array = np.sqrt(2.0 * spread / (rows**2 * rho) * np.log1p(np.sqrt(spread) / (2.0 * alpha)))
-    return found
+    """Of the one-sided asymptotic confidence sequence, for scores of standard deviation 1."""
+    return asymptotic_width(rows, alpha=alpha, tightest_at=_TUNED_ROWS, sides=1)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,8 +167,8 @@ class DrawEvidence:
     #: decisions for which the version gave no pmf
     faults: int = 0
     digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
-    arms: Capital = field(default_factory=lambda: Capital(bets=1, alpha=INVALID_ALPHA / 2))
-    ratios: Capital = field(default_factory=lambda: Capital(bets=4, alpha=INVALID_ALPHA / 2))
+    arms: FairBets = field(default_factory=lambda: FairBets(bets=1, alpha=INVALID_ALPHA / 2))
+    ratios: FairBets = field(default_factory=lambda: FairBets(bets=4, alpha=INVALID_ALPHA / 2))
     _agreement: float = 0.0
     _ratio_sum: float = 0.0
     _drawn: dict[str, float] = field(default_factory=dict)

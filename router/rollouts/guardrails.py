@@ -8,10 +8,10 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.confidence_sequences import BettingSequence, Claim, robust_scores
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
-from ragbandit.router.rollouts.sequences import Sequence, Stream, scores_of
 from ragbandit.router.types import effective_rows
 
 __all__ = ["GUARDRAILS", "Guardrail", "GuardrailEvidence", "GuardrailName"]
@@ -36,14 +36,14 @@ class Guardrail:
     margin: float
     alpha: float
     rows: int = 0
-    passed: Sequence = field(init=False)
-    kept: Sequence = field(init=False)
+    passed: BettingSequence = field(init=False)
+    kept: BettingSequence = field(init=False)
     _sum: float = 0.0
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
-        self.passed = Sequence(stream=Stream(floor=-self.factor, null=self.margin, alpha=self.alpha))
-        self.kept = Sequence(stream=Stream(floor=-1.0, null=-self.margin, alpha=self.alpha))
+        self.passed = BettingSequence.of(Claim(floor=-self.factor, null=self.margin, alpha=self.alpha))
+        self.kept = BettingSequence.of(Claim(floor=-1.0, null=-self.margin, alpha=self.alpha))
 
     def add(self, draws: Draws, value: Array, *, seen: npt.NDArray[np.bool_]) -> None:
         """Take in the rows that are `seen`, shape (n,), in their order."""
@@ -53,7 +53,7 @@ class Guardrail:
         share = draws.candidate[seen] - self.factor * draws.champion[seen]
         guess = self._predictions.before(draws.arms, arm=arm, value=value)
         for sign, sequence in ((1.0, self.passed), (-1.0, self.kept)):
-            sequence.add(scores_of(share=sign * share, pmf=pmf, arm=arm, value=value, guess=guess))
+            sequence.add(robust_scores(share=sign * share, pmf=pmf, arm=arm, value=value, guess=guess))
         at = np.arange(len(value)), arm
         self._sum += float(((share * guess).sum(axis=1) + share[at] / pmf[at] * (value - guess[at])).sum())
         self.rows += len(value)

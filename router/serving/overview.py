@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
 from sqlalchemy import Connection, func, select
 
+from ragbandit.router.confidence_sequences import asymptotic_width
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.arm_hours.extending import Progress, progress_of
 from ragbandit.router.storage.arm_hours.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
@@ -211,10 +213,8 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
 def saved_of(totals: ArmTotals) -> Saved:
     """What the policy saved against always this arm; no number before FEWEST_EFFECTIVE effective rows compare the two.
 
-    The interval is the asymptotic confidence sequence of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas (2021),
-    equation 9, by effective rows: with n of them, variance of the mean s^2 and q = n rho^2 + 1, its half width is the
-    root of s^2 2 q / (n rho^2) ln(sqrt(q) / alpha). s^2 is that of the log and of _UNSEEN_ROWS more rows of the
-    heaviest weight. It is cut to the range that the rewards allow.
+    The interval is the asymptotic confidence sequence by effective rows. The variance of the mean is that of the log
+    and of _UNSEEN_ROWS more rows of the heaviest weight. It is cut to the range that the rewards allow.
     """
     n, effective = totals.compared, totals.effective
     saved = Saved(questions=n, draws=totals.decided, judged=totals.rewarded, effective=effective)
@@ -224,9 +224,8 @@ def saved_of(totals: ArmTotals) -> Saved:
     variance = max(0.0, totals.difference_squares - n * difference * difference) / (n - 1)
     # Heaviest weight: mean w^3 over mean w^2, by the probabilities (`heavy_weight` in offline/estimation/intervals.py).
     unseen = _UNSEEN_ROWS * totals.expected_cubes / totals.expected_squares / n
-    rho2 = (-2.0 * math.log(_ALPHA) + math.log(1.0 - 2.0 * math.log(_ALPHA))) / _NARROWEST_AT
-    q = effective * rho2 + 1.0
-    half = math.sqrt((variance / n + unseen * unseen) * 2.0 * q / (effective * rho2) * math.log(math.sqrt(q) / _ALPHA))
+    width = asymptotic_width(np.array([effective]), alpha=_ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0]
+    half = float(width) * math.sqrt((variance / n + unseen * unseen) * effective)
     most = totals.reward_range / n
     low, middle, high = (min(most, max(-most, end)) for end in (difference - half, difference, difference + half))
     return replace(saved, difference=middle, low=low, high=high)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.comparison import corrected
-from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import Interval
 from ragbandit.router.offline.estimation.reward_models import progressive
 from ragbandit.router.offline.replay.passes.summary import LogSummary

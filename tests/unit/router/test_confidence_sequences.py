@@ -1,4 +1,4 @@
-"""Bounds that hold at every look: against bets multiplied out by hand, exact on average, and their symmetries."""
+"""Bounds that hold at every look: by hand, exact on average, true at every row, the same however rows come in."""
 
 import itertools
 
@@ -7,9 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ragbandit.router.confidence_sequences import (
+    LONG,
+    SHORT,
+    BettingSequence,
+    Claim,
+    FairBets,
+    asymptotic_width,
+    betting_ips,
+    doubly_robust,
+    lower_bounds,
+    robust_scores,
+)
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.estimation import confidence_sequences as anytime
-from ragbandit.router.offline.estimation.confidence_sequences import betting_ips, doubly_robust, lower_bound
 
 ARMS = 3
 
@@ -30,11 +40,17 @@ def bounds(log, *, rewards=(0.0, 1.0), looks=(50, 400), **more):
     return doubly_robust(**{**log, **more}, rewards=rewards, confidence=0.95, looks=np.array(looks))
 
 
+def lower_bound(scores, *, least, low, high, confidence, looks):
+    """The lower bounds of the mean of scores of one sort."""
+    sequence = BettingSequence(least=np.array([least]), within=(low, high), bets=LONG.bets)
+    return lower_bounds(lambda rows: scores[None, rows], sequence=sequence, confidence=confidence, looks=looks)
+
+
 def test_by_hand():
     """The bound is the mean at which the average capital of the bets, multiplied out row by row, is 1 / alpha."""
     scores = np.random.default_rng(1).gamma(0.5, 2.0, 200) - 1.0
     (bound,) = lower_bound(scores, least=-1.0, low=-1.0, high=2.0, confidence=0.9, looks=np.array([200]))
-    capital = [np.prod((1 + bet * (scores + 1)) / (1 + bet * (bound + 1))) for bet in anytime._BETS / 3.0]
+    capital = [np.prod((1 + bet * (scores + 1)) / (1 + bet * (bound + 1))) for bet in LONG.bets / 3.0]
     assert np.mean(capital) == pytest.approx(10.0, rel=1e-7)
     assert -1.0 < bound < scores.mean()
 
@@ -44,7 +60,7 @@ def test_against_a_grid():
     scores = np.random.default_rng(2).random(300)
     (bound,) = lower_bound(scores, least=0.0, low=0.0, high=1.0, confidence=0.95, looks=np.array([300]))
     for mean in np.linspace(0.001, 0.999, 499):
-        capital = np.mean([np.prod((1 + bet * scores) / (1 + bet * mean)) for bet in anytime._BETS])
+        capital = np.mean([np.prod((1 + bet * scores) / (1 + bet * mean)) for bet in LONG.bets])
         assert (capital >= 20) == (mean <= bound)
 
 
@@ -54,10 +70,9 @@ def test_capital_is_fair():
     for tosses in itertools.product([0.0, 1.0], repeat=8):
         likely = np.prod([chance if toss else 1 - chance for toss in tosses])
         rows = np.array(tosses)[None]
-        grown = anytime._grown(
-            lambda part, rows=rows: rows[:, part], least=np.zeros(1), bets=anytime._BETS[None], looks=np.array([8])
-        )
-        total += likely * np.exp(grown[0, 0] - 8 * np.log1p(anytime._BETS * chance)).mean()
+        sequence = BettingSequence(least=np.zeros(1), within=(0.0, 1.0), bets=LONG.bets)
+        sequence.add(rows)
+        total += likely * np.exp(sequence.grown[0] - 8 * np.log1p(LONG.bets * chance)).mean()
     assert total == pytest.approx(1.0, rel=1e-12)
 
 
@@ -66,11 +81,13 @@ def test_scores_have_one_mean():
     log = made_log(200)
     chance = log["model"]
     for share, floor in ((log["candidate"], 0.0), (log["candidate"] - log["pmf"], -1.0)):
-        mean = np.zeros((len(anytime._REACHES), 200))
+        mean = np.zeros((len(LONG.reaches), 200))
         for arm, gain in itertools.product(range(ARMS), (0.0, 1.0)):
             action = np.full(200, arm)
-            scores = anytime._scores(np.full(200, gain), guess=1 - chance, share=share, pmf=log["pmf"], action=action)
-            assert (scores >= floor - anytime._REACHES[:, None] - 1e-12).all()
+            scores = robust_scores(
+                share=share, pmf=log["pmf"], arm=action, value=np.full(200, gain), guess=1 - chance, grid=LONG
+            )
+            assert (scores >= floor - LONG.reaches[:, None] - 1e-12).all()
             mean += scores * log["pmf"][:, arm] * np.where(gain, chance, 1 - chance)[:, arm]
         truth = (share * chance).sum(axis=1)
         np.testing.assert_allclose(mean, np.broadcast_to(truth, mean.shape), atol=1e-12)
@@ -167,3 +184,100 @@ def test_scores_below_the_least_are_refused():
         bounds(made_log(400), model=np.full((400, ARMS), np.nan))
     with pytest.raises(InvalidInput):
         lower_bound(np.zeros(9), least=0.0, low=0.0, high=1.0, confidence=95.0, looks=np.array([2]))
+
+
+#: a candidate is better than the champion
+CLAIM = Claim(floor=-1.0, null=0.0, alpha=0.05)
+
+
+def canary(count, *, rng, weight=0.25, gap=0.0):
+    """(share, pmf, arm, value, guess) of a canary of two policies that differ on half of the rows."""
+    at = np.arange(count)
+    champion = np.full((count, 3), 0.05)
+    candidate = champion.copy()
+    champion[:, 0] = 0.9
+    other = np.where(rng.random(count) < 0.5, 1, 0)
+    candidate[at, other] = 0.9
+    pmf = (1 - weight) * champion + weight * candidate
+    arm = (pmf.cumsum(axis=1) > rng.random(count)[:, None]).argmax(axis=1)
+    value = (rng.random(count) < 0.5 + gap * (arm == 1)).astype(float)
+    return candidate - champion, pmf, arm, value, np.full((count, 3), 0.5)
+
+
+def scores(share, pmf, arm, value, guess):
+    return robust_scores(share=share, pmf=pmf, arm=arm, value=value, guess=guess)
+
+
+def test_row_by_row_is_the_whole_log():
+    """Row by row, the lower bound of a difference is that of a whole log with the same bets, at any look."""
+    share, pmf, arm, value, guess = canary(600, rng=np.random.default_rng(1), gap=0.3)
+    champion = np.array([0.9, 0.05, 0.05])
+    lows, _ = doubly_robust(
+        value,
+        action=arm,
+        pmf=pmf,
+        candidate=share + champion,
+        rival=np.broadcast_to(champion, pmf.shape),
+        model=guess,
+        rewards=(0.0, 1.0),
+        confidence=0.9,
+        looks=np.array([50, 300, 600]),
+        grid=SHORT,
+    )
+    running, found = BettingSequence.of(CLAIM), []
+    for here in (slice(0, 50), slice(50, 300), slice(300, 600)):
+        running.add(scores(share, pmf, arm, value, guess)[:, here])
+        found.append(running.lower(alpha=0.05))
+    assert np.maximum.accumulate(found) == pytest.approx(lows, abs=1e-9)
+
+
+def test_pages_do_not_show():
+    """Rows one by one, or all at once, prove the claim after the same row, and give the same bound."""
+    made = scores(*canary(800, rng=np.random.default_rng(2), gap=0.6))
+    whole, single = (BettingSequence.of(CLAIM) for _ in range(2))
+    whole.add(made)
+    for row in range(made.shape[1]):
+        single.add(made[:, row : row + 1])
+    assert whole.proven_at is not None
+    assert whole.proven_at == single.proven_at
+    assert whole.lower(alpha=0.05) == pytest.approx(single.lower(alpha=0.05))
+
+
+def test_a_claim_that_is_wrong_is_rarely_proven():
+    """Under no difference, looked at after each of 1,500 rows, at most one of ten claims with alpha 0.1 is made."""
+    rng, wrong = np.random.default_rng(3), 0
+    for _ in range(100):
+        sequence = BettingSequence.of(Claim(floor=-1.0, null=0.0, alpha=0.1))
+        sequence.add(scores(*canary(1500, rng=rng, weight=0.05)))
+        wrong += sequence.proven_at is not None
+    assert wrong <= 10
+
+
+def test_scores_are_unbiased_and_bounded():
+    """The mean over draws is the difference of the policies, whatever the guess; no score is below floor - reach."""
+    rng = np.random.default_rng(4)
+    share, pmf, _, _, _ = canary(1, rng=rng)
+    truth = np.array([0.2, 0.9, 0.4])
+    guess = rng.random((1, 3))
+    each = [scores(share, pmf, np.array([arm]), np.array([truth[arm]]), guess)[:, 0] for arm in range(3)]
+    assert pmf[0] @ np.stack(each) == pytest.approx([share[0] @ truth] * len(SHORT.reaches))
+    made = scores(*canary(2000, rng=rng, weight=0.01))
+    assert (made.min(axis=1) >= -1.0 - SHORT.reaches - 1e-9).all()
+
+
+def test_the_asymptotic_width_is_the_published_one():
+    """For variance 0.25 and alpha 0.05, tightest at 5,000 rows: the values of the paper's formula, computed apart."""
+    rows = np.array([100.0, 500.0, 1000.0, 5000.0, 20000.0])
+    widths = 0.5 * asymptotic_width(rows, alpha=0.05, tightest_at=5000.0, sides=1)
+    assert widths == pytest.approx([0.330344, 0.082267, 0.049844, 0.019651, 0.010141], abs=2e-6)
+
+
+def test_fair_bets_stay_poor_and_unfair_ones_grow():
+    """Factors of mean 1 do not refute the log; factors whose mean is above 1 do, after a row that is told."""
+    rng = np.random.default_rng(5)
+    fair, unfair = FairBets(bets=2, alpha=0.001), FairBets(bets=2, alpha=0.001)
+    fair.add(1.0 + 0.3 * rng.choice([-1.0, 1.0], size=(2, 5000)))
+    unfair.add(1.0 + 0.3 * rng.choice([-1.0, 1.0], p=[0.3, 0.7], size=(2, 5000)))
+    assert fair.refuted_at is None
+    assert unfair.refuted_at is not None
+    assert unfair.refuted_at < 500

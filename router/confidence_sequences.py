@@ -107,7 +107,7 @@ class BettingSequence:
         return cls(least=claim.floor - grid.reaches, within=(claim.floor, 1.0), bets=grid.bets, claim=claim)
 
     def add(self, scores: Matrix) -> None:
-        """Take rows in, in their order: scores of each sort, shape (sorts, rows). Raises InvalidInput for one too low."""
+        """Take rows in, in their order; scores: shape (sorts, rows). Raises InvalidInput for one that is too low."""
         above = scores - self.least[:, None]
         if not (above >= -_ROUNDING * np.maximum(1.0, np.abs(self.least))[:, None]).all():
             raise InvalidInput(f"below its least value, or no number, after row {self.rows}", field="scores")

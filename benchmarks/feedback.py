@@ -14,7 +14,7 @@ import yaml
 
 from benchmarks.figures import Figure, print_figures, timed
 from benchmarks.service_process import environment, free_port
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.memory_jobs import MemoryJobs

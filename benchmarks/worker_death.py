@@ -24,7 +24,7 @@ import redis
 import yaml
 
 from benchmarks.service_process import free_port
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.jobs.queue import RedisJobs, connect

@@ -46,7 +46,7 @@ from ragbandit.router.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.client import AsyncClient, Client
+    from ragbandit.client import AsyncClient, Client
     from ragbandit.router.offline.replay import open_log, replay
     from ragbandit.router.offline.simulation import simulate
     from ragbandit.router.serving.router import Router
@@ -89,8 +89,8 @@ __all__ = [
 ]
 
 _LAZY = {
-    "AsyncClient": "ragbandit.router.client",
-    "Client": "ragbandit.router.client",
+    "AsyncClient": "ragbandit.client",
+    "Client": "ragbandit.client",
     "Router": "ragbandit.router.serving.router",
     "open_log": "ragbandit.router.offline.replay",
     "replay": "ragbandit.router.offline.replay",

@@ -21,7 +21,7 @@ from typing import IO, Any
 
 import yaml
 
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, NotReady, RagBanditError

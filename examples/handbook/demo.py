@@ -30,7 +30,7 @@ from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, rag
 from examples.handbook.learning_curve import SEEDS
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.learning.reward import containment
 

@@ -18,7 +18,7 @@ from typing import Any
 from haystack import component, default_from_dict, default_to_dict
 from haystack.core.component.types import Variadic
 
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 
 __all__ = ["BanditReport", "BanditRouter"]
 

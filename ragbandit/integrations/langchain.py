@@ -16,7 +16,8 @@ from typing import Any, cast
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
-from ragbandit.router.client import Client, ClientRouteReply
+from ragbandit.client import Client
+from ragbandit.client.replies.decisions import ClientRouteReply
 
 __all__ = ["RoutedRunnable", "outcome_of", "question_of"]
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from langgraph.types import Command
 
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 
 __all__ = ["choose", "reported"]
 

@@ -22,7 +22,8 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.tools import ToolMetadata
 from pydantic import ConfigDict, Field
 
-from ragbandit.router.client import Client, ClientRouteReply
+from ragbandit.client import Client
+from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.router.errors import InvalidInput, NotReady
 
 __all__ = ["BanditSelector", "Reporting", "ServiceQueryEngine"]

@@ -33,8 +33,7 @@ from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
 from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
-from ragbandit.router.api.schemas.descriptions import describe
-from ragbandit.router.api.schemas.limits import add_limits
+from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
 from ragbandit.router.api.security.gate import Gate
@@ -83,19 +82,8 @@ class _Service(FastAPI):
         """The document behind /docs, with descriptions of reply fields, and with the limits of this service's input."""
         api, router = describe(super().openapi()), getattr(self.state, "router", None)
         if router is None:
-            return add_limits(api)
-        most = {"RouteBatchBody": router.settings.server.max_batch_items, "FeedbackBatchBody": MAX_BATCH}
-        settings = router.settings
-        return add_limits(
-            api,
-            arms=router.service.arms,
-            reward=settings.reward,
-            events=sorted(settings.feedback_events),
-            most_items=most,
-            context=settings.context,
-            token_s=settings.server.browser_feedback_s,
-            sticky_turns=settings.conversation.sticky_turns_cap,
-        )
+            return api
+        return add_limits(api, settings=router.settings, arms=router.service.arms, most_items=MAX_BATCH)
 
 
 def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:

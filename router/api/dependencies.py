@@ -10,6 +10,7 @@ from fastapi import Header, Request
 
 from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
 from ragbandit.router.api.http_server.threads import Reads
+from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
@@ -33,7 +34,8 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         description="Your own id of the request, instead of `decision_id` or `feedback_id` in the body: the same "
-        "request sent again under the same id gives the same reply, another request under it is a conflict (409)."
+        "request sent again under the same id gives the same reply, another request under it is a conflict (409).",
+        json_schema_extra=ID,
     ),
 ]
 

@@ -52,7 +52,7 @@ def _explain(
     Read from the database, and from the archive where it has moved there. --json prints what the service has at
     /v1/decisions/ID/explanation.
     """
-    from ragbandit.router.api.schemas.explanations import explanation_json
+    from ragbandit.router.api.schemas.replies import explanation_json
     from ragbandit.router.api.schemas.responses import plain
     from ragbandit.router.learning.examples import closing_rule
     from ragbandit.router.serving.explanations.explain import explain
@@ -196,8 +196,8 @@ def _step_lines(step: "StepShown") -> Iterator[str]:
             yield f"round {step.name}"
         case "retrieved":
             yield f"  searched{took}: {_short(step.text, most=100)}"
-            for key, title, score in step.passages:
-                yield f"    {score:.4g}  {key}  {_short(title, most=80)}"
+            for one in step.passages:
+                yield f"    {one.score:.4g}  {one.id}  {_short(one.title, most=80)}"
         case "generated":
             yield f"  wrote, {step.name}{took}: {_short(step.text, most=200)}"
         case "branch":

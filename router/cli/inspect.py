@@ -46,7 +46,8 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
 
     Exit code 1 if the counts do not add up. --json prints the fields that /v1/status has for the ledger.
     """
-    from ragbandit.router.api.schemas.responses import ledger_json, plain
+    from ragbandit.router.api.schemas.replies import ledger_json
+    from ragbandit.router.api.schemas.responses import plain
     from ragbandit.router.learning import status as ledger_status
     from ragbandit.router.learning.examples import closing_rule
     from ragbandit.router.learning.interim import needs_rebuild

@@ -6,7 +6,7 @@ They work on the database, so that a switch can be thrown while service, Redis a
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +22,7 @@ from ragbandit.router.formats import moment, percent
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import Settings
-    from ragbandit.router.rollouts.overview import Overview
+    from ragbandit.router.rollouts.overview import PolicyList
     from ragbandit.router.rollouts.verbs import Verb
     from ragbandit.router.storage.sql.database import Database
     from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
@@ -89,22 +89,22 @@ def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with failing_well(), _opened(config) as store:
         found = overview(store.database, base=store.base)
         if as_json:
-            print_json(found.facts)
+            print_json(asdict(found))
             return
         _print_switch(found)
         table = Table(box=None)
         for title in ("name", "state", "share", "since", "waits for", "reason"):
             table.add_column(title)
-        for one in found.versions:
+        for one in found.policies:
             cells = [one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason]
             table.add_row(*map(escape, cells))
-        if found.versions:
+        if found.policies:
             console.print(table)
         else:
             console.print("no version yet: the configuration decides (ragbandit policy add --help)")
 
 
-def _print_switch(found: "Overview") -> None:
+def _print_switch(found: "PolicyList") -> None:
     control = found.control
     if control.killed is None:
         return
@@ -118,7 +118,7 @@ def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption 
     from ragbandit.router.rollouts.overview import detail
 
     with failing_well(), _opened(config) as store:
-        found = detail(store.database, name, base=store.base, settings=store.settings.rollout)
+        found = asdict(detail(store.database, name, base=store.base, settings=store.settings.rollout))
         if as_json:
             print_json(found)
             return
@@ -221,18 +221,14 @@ def _unkill(reason: _ReasonOption = _BY_HAND, config: ConfigOption = None, as_js
 
 
 def _switch(control: "PolicyControl", *, as_json: bool) -> None:
-    from ragbandit.router.rollouts.overview import control_facts
-
-    facts = control_facts(control)
+    facts = asdict(control)
     if not as_json:
         facts = {"switch": _decides(control), **_in_words(facts | {"killed": None, "arm": None})}
     show(facts, as_json=as_json)
 
 
 def _tell(version: "PolicyVersion", *, as_json: bool) -> None:
-    from ragbandit.router.rollouts.overview import version_facts
-
-    facts = version_facts(version)
+    facts = asdict(version)
     show(facts if as_json else _in_words(facts), as_json=as_json)
 
 

@@ -21,8 +21,8 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.redaction import shown_variable
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.schemas.reply_types import AnswerReply, PendingReply
-    from ragbandit.router.client import Client
+    from ragbandit.client import Client
+    from ragbandit.client.replies.decisions import AnswerReply, PendingReply
 
 __all__ = ["add_calls", "client_of"]
 
@@ -46,7 +46,7 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> "C
 
     key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
     """
-    from ragbandit.router.client import Client
+    from ragbandit.client import Client
 
     if url is None:
         from ragbandit.router.config import loading as configuration

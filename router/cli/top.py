@@ -26,7 +26,7 @@ from ragbandit.router.cli.remote import client_of
 from ragbandit.router.formats import decimal, moment, one_line, percent
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.schemas.overview_types import ArmOverviewReply, OverviewReply, TotalsReply
+    from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply, TotalsReply
 
 __all__ = ["add_top", "screen"]
 
@@ -98,7 +98,7 @@ def _source(url: str | None, *, key_env: str | None, config: str | None, hours: 
         with client_of(url, config=config, key_env=key_env) as client:
             yield lambda: client.overview(since=time.time() - 3600 * hours)
         return
-    from ragbandit.router.api.schemas.overviews import overview_json
+    from ragbandit.router.api.schemas.replies import overview_json
     from ragbandit.router.learning.examples import closing_rule
     from ragbandit.router.learning.status import status
     from ragbandit.router.serving.overview import overview

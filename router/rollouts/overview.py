@@ -6,28 +6,19 @@ Bounded reads: the versions of one configuration, the newest verdicts, and the n
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Final, Literal
 
 from sqlalchemy import select
 
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.served import candidate_in
-from ragbandit.router.rollouts.verbs import next_weight, verbs_of
+from ragbandit.router.rollouts.verbs import Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-__all__ = [
-    "NEWEST",
-    "Overview",
-    "control_facts",
-    "detail",
-    "overview",
-    "recent_faults",
-    "verdict_facts",
-    "version_facts",
-]
+__all__ = ["NEWEST", "PolicyList", "VersionDetail", "detail", "overview", "recent_faults"]
 
 #: newest decisions in which faults of a candidate are counted, and verdicts that are shown
 NEWEST: Final = 200
@@ -35,26 +26,51 @@ VERDICTS: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Overview:
-    """All versions of a configuration, and the switch."""
+class PolicyList:
+    """All versions of a configuration, and the kill switch."""
 
     control: PolicyControl
-    versions: tuple[PolicyVersion, ...]
-
-    @property
-    def facts(self) -> dict[str, Json]:
-        """As JSON."""
-        return {"control": control_facts(self.control), "policies": [version_facts(one) for one in self.versions]}
+    """The kill switch."""
+    policies: tuple[PolicyVersion, ...]
+    """The versions, the oldest first."""
 
 
-def overview(database: Database, *, base: PolicyLabel) -> Overview:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecentFaults:
+    """How often a candidate failed in the newest decisions."""
+
+    decisions: int
+    """The newest decisions for which it was asked."""
+    faults: int
+    """Those among them in which it gave no pmf that could be used."""
+    last_fault: str | None
+    """Why, the last time; null where it never failed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionDetail(PolicyVersion):
+    """A version with its verdicts."""
+
+    possible: tuple[Verb, ...]
+    """What can be done to it in its state."""
+    next_weight: float | None
+    """The share that `step` leads to; null where there is none."""
+    killed: Literal["arm", "champion"] | None
+    """Whether the kill switch is thrown, and how."""
+    recent: RecentFaults
+    """How often it failed in the newest decisions."""
+    verdicts: tuple[PolicyVerdict, ...]
+    """Verdicts of the newest looks at the evidence, the newest first."""
+
+
+def overview(database: Database, *, base: PolicyLabel) -> PolicyList:
     """All versions, the oldest first. Raises StoreError."""
     with database.read() as connection:
         control, versions = control_of(connection, base=base), versions_of(connection, base=base)
-    return Overview(control=control, versions=tuple(versions))
+    return PolicyList(control=control, policies=tuple(versions))
 
 
-def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> dict[str, Any]:
+def detail(database: Database, name: str, *, base: PolicyLabel, settings: RolloutSettings) -> VersionDetail:
     """One version with its verdicts, what can be done to it, and how often it failed lately. Raises NotFound."""
     with database.read() as connection:
         version = version_named(connection, name, base=base)
@@ -63,45 +79,29 @@ def detail(database: Database, name: str, *, base: PolicyLabel, settings: Rollou
         others = versions_of(connection, base=base)
     # A champion that never had another one before it cannot give way to it.
     former = any(one.state == "retired" and one.former == "champion" for one in others)
-    possible = [verb for verb in verbs_of(version) if former or version.state != "champion"]
-    return {
-        **version_facts(version),
-        "possible": possible,
-        "next_weight": next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
-        "killed": control.killed,
-        "recent": recent_faults(database, version),
-        "verdicts": [verdict_facts(one) for one in verdicts],
-    }
+    return VersionDetail(
+        **asdict(version),
+        possible=tuple(verb for verb in verbs_of(version) if former or version.state != "champion"),
+        next_weight=next_weight(version, settings=settings) if version.state in ("shadow", "canary") else None,
+        killed=control.killed,
+        recent=recent_faults(database, version),
+        verdicts=tuple(verdicts),
+    )
 
 
-def recent_faults(database: Database, version: PolicyVersion) -> dict[str, Json]:
+def recent_faults(database: Database, version: PolicyVersion) -> RecentFaults:
     """Of the newest decisions: how many it was asked about, how often it failed, and why the last time."""
     query = select(decisions.c.facts).order_by(decisions.c.made_at.desc()).limit(NEWEST)
     with database.read() as connection:
         rows = connection.execute(query).scalars().all()
-    told = [said for row in rows if (said := candidate_in(_facts(row), version.name)) is not None]
-    faults = [str(said["fault"]) for said in told if said.get("fault")]
-    return {"decisions": len(told), "faults": len(faults), "last_fault": faults[0] if faults else None}
-
-
-def version_facts(version: PolicyVersion) -> dict[str, Any]:
-    """A version as JSON."""
-    return {**asdict(version), "changes": dict(version.changes)}
-
-
-def control_facts(control: PolicyControl) -> dict[str, Any]:
-    """The switch as JSON."""
-    return asdict(control)
-
-
-def verdict_facts(verdict: PolicyVerdict) -> dict[str, Any]:
-    """A verdict as JSON."""
-    return {**asdict(verdict), "facts": dict(verdict.facts)}
+    notes = [note for row in rows if (note := candidate_in(_facts(row), version.name)) is not None]
+    faults = [str(note["fault"]) for note in notes if note.get("fault")]
+    return RecentFaults(decisions=len(notes), faults=len(faults), last_fault=faults[0] if faults else None)
 
 
 def _facts(text: str) -> Mapping[str, Json]:
     try:
-        found = json.loads(text)
+        facts = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return facts if isinstance(facts, dict) else {}

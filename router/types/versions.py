@@ -25,60 +25,73 @@ VerdictKind = Literal["hold", "step", "promote", "rollback", "invalid", "expire"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyVersion:
-    """One version: the settings that it changes, and where it is on its way."""
+    """A version of the policy: the settings that it changes, and its state."""
 
-    #: "v1", "v2" ..., or a name that the operator gave; unique in the store
     name: str
-    #: policy.label of the configuration that it is a version of
+    """Name of the version, unique in the store: "v1", "v2" ..., or what the operator chose."""
     base: PolicyLabel
-    #: its own ledger; of the configuration itself that is `base`
+    """`policy.label` of the configuration that it is a version of."""
     label: PolicyLabel
+    """Label of its own ledger; of the configuration itself that is `base`."""
     state: VersionState
-    #: share of its pmf in what is served, in [0, 1]: 0 but in canary, 1 of the champion
+    """State of its rollout."""
     weight: float
-    #: the state that it comes back to; None unless it is paused
+    """Share of its pmf in what is served, in [0, 1]: 0 except in canary, 1 of the champion."""
     former: VersionState | None
-    #: settings that differ from the configuration, as its sections: {"policy": {...}, "reward": {...}, "arms": {...}}
+    """The state that a paused version comes back to; of a former champion `champion`; else null."""
     changes: Mapping[str, Json] = field(default_factory=dict)
-    #: changes of this row so far; who changes it names the one that it saw
+    """Settings that differ from the configuration, by its sections: {"policy": {...}, "reward": {...}}."""
     revision: int
-    #: why it is in its state
+    """Changes of this version so far; who changes it names the revision that was seen."""
     reason: str
-    #: why it does not move on, and what is missing; "": nothing, or it is not on its way
+    """Why it is in its state."""
     waits_for: str = ""
+    """Why it does not move on, and what is missing; empty where nothing is, or it is not being rolled out."""
     made_by: str
+    """Who added it."""
     made_at: float
-    #: when its state or weight changed last: evidence counts from here on
+    """When it was added, seconds since 1970."""
     since: float
+    """When its state or share changed last, seconds since 1970: evidence counts from here on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyVerdict:
-    """What one look at the evidence came to. Kept whenever it differs from the one before."""
+    """The verdict of one look at the evidence. Stored whenever it differs from the one before."""
 
     number: int
+    """1, 2, 3 ..."""
     version: str
-    #: as they were when it was looked at
+    """Name of the version."""
     state: VersionState
+    """The state that the version was in."""
     weight: float
+    """The share that it had."""
     kind: VerdictKind
+    """What is to be done."""
     reason: str
-    #: hex digits, over the rows and settings that it follows from: the same inputs give the same verdict
+    """Why."""
     inputs_sha256: str
-    #: the numbers: n, effective rows, difference with its bounds, guardrails
+    """Over the rows and settings that it follows from, hex digits: the same inputs give the same verdict."""
     facts: Mapping[str, Json]
+    """The numbers: n, effective rows, difference with its bounds, guardrails."""
     made_at: float
+    """When, seconds since 1970."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PolicyControl:
-    """What every router reads before each batch: whether versions changed, and whether a switch overrides them."""
+    """The kill switch, and a revision that tells every router before each batch whether versions changed."""
 
-    #: rises with every change of a version or of the switch
     revision: int
-    #: "arm": `arm` is played for every question. "champion": the champion alone, no candidate. None: not killed
+    """Changes of versions and of the switch so far."""
     killed: Literal["arm", "champion"] | None = None
+    """`arm`: one arm is played for every question; `champion`: no candidate is served; null: not killed."""
     arm: ArmName | None = None
+    """The arm that every question gets; null unless one is pinned."""
     actor: str = ""
+    """Who made the last change."""
     reason: str = ""
+    """Why the switch was thrown, or taken back."""
     made_at: float = 0.0
+    """When, seconds since 1970."""

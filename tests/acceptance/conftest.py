@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from benchmarks.service_process import environment, free_port
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import NotReady, RagBanditError

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.service_process import free_port
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.errors import RagBanditError
 
 from .conftest import PASSAGES, ROOT

@@ -12,7 +12,7 @@ import yaml
 from sqlalchemy import func, select
 
 from benchmarks.service_process import environment, free_port
-from ragbandit.router.client import Client
+from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.queue import connect
 from ragbandit.router.jobs.redis_server import redis_url

@@ -69,8 +69,8 @@ def test_import_router_is_light():
 
 
 def test_import_client_needs_httpx_alone():
-    """`import ragbandit.router.client` loads httpx and none of the heavy packages, and connects to nothing."""
-    found = imported("ragbandit.router.client")
+    """The client loads httpx and none of the heavy packages, and connects to nothing."""
+    found = imported("ragbandit.client.client")
     assert HEAVY & set(found["modules"]) == set()
     assert "httpx" in found["modules"]
     assert found["seen"] == []

@@ -17,7 +17,8 @@ from ragbandit.router.api.dependencies import CallerGone, router_of
 from ragbandit.router.api.endpoints.answer_events import answer_events
 from ragbandit.router.api.openai import streams
 from ragbandit.router.api.openai.streams import EventStream, with_pauses
-from ragbandit.router.api.schemas.responses import answer_json, error_json, headers, pending_json, plain, route_json
+from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, route_json
+from ragbandit.router.api.schemas.responses import error_json, plain
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.types import Decision, Outcome, StatusNote, TextPiece
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
+from ragbandit.client.replies.feedback import FeedbackTokenReply
 from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints.feedback import FEEDBACK, count_feedback
+from ragbandit.router.api.endpoints.feedback import FEEDBACK, STORED, count_feedback
 from ragbandit.router.api.limiting.quotas import Quotas
-from ragbandit.router.api.schemas.reply_types import FeedbackTokenReply
+from ragbandit.router.api.schemas.replies import receipt_json
 from ragbandit.router.api.schemas.requests import BrowserFeedbackBody, FeedbackTokenBody
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, receipt_json, refusal
+from ragbandit.router.api.schemas.responses import JsonReply, described, refusal
 from ragbandit.router.api.security.feedback_tokens import (
     TOKEN_KINDS,
     FeedbackToken,
@@ -34,13 +35,18 @@ __all__ = ["MAX_VOTES", "add_browser_feedback"]
 
 #: judgements that are stored of one rater of a decision that comes with tokens; the last one counts
 MAX_VOTES = 20
-_TOKEN, _BROWSER = "/v1/feedback/token", "/v1/feedback/browser"
+_BROWSER = "/v1/feedback/browser"
 
 
 def add_browser_feedback(app: FastAPI) -> None:
     """Put /v1/feedback/token and /v1/feedback/browser on the app."""
 
-    @app.post(_TOKEN, tags=[FEEDBACK], summary="Let a browser judge a decision", responses=REPLIES[_TOKEN])
+    @app.post(
+        "/v1/feedback/token",
+        tags=[FEEDBACK],
+        summary="Let a browser judge a decision",
+        responses={200: described("The token.", FeedbackTokenReply)},
+    )
     async def token(body: FeedbackTokenBody, request: Request) -> Response:
         """Sign a token with which a browser may judge this decision without a key, for a time.
 
@@ -67,7 +73,7 @@ def add_browser_feedback(app: FastAPI) -> None:
         status_code=202,
         tags=[FEEDBACK],
         summary="Judge a decision with a token",
-        responses=REPLIES["/v1/feedback"],
+        responses=STORED,
     )
     async def browser(body: BrowserFeedbackBody, request: Request) -> Response:
         """Store a judgement of somebody who was shown the answer. The token says who may judge what; no key is needed.

@@ -9,27 +9,27 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
+from ragbandit.client.replies.decisions import AnswerReply, CancellationReply, OutcomeReply, PendingReply, RecordReply
 from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, caller_of, reads_of, router_of
 from ragbandit.router.api.endpoints.answer_events import want_events
 from ragbandit.router.api.endpoints.answer_stream import streamed_answer
 from ragbandit.router.api.endpoints.routing import DECISIONS, add_routing, decide, whole_query
-from ragbandit.router.api.schemas.explanations import ExplanationReply, explanation_json
-from ragbandit.router.api.schemas.reply_types import OutcomeReply
-from ragbandit.router.api.schemas.requests import DecisionIdText, OutcomeBody, RouteBody
-from ragbandit.router.api.schemas.responses import (
-    REPLIES,
-    JsonReply,
+from ragbandit.router.api.schemas.replies import (
     answer_json,
     cancellation_json,
+    explanation_json,
     headers,
     pending_json,
     record_json,
 )
+from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import made_outcome
 
@@ -41,7 +41,10 @@ MAX_WAIT_S = 600
 STREAM_WAIT_S = 30.0
 
 DecisionPath = Annotated[
-    DecisionIdText, PathParameter(description="The id that the decision was made with, or that of its chat completion.")
+    DecisionIdText,
+    PathParameter(
+        description="The id that the decision was made with, or that of its chat completion.", json_schema_extra=ID
+    ),
 ]
 WaitParameter = Annotated[
     float | None,
@@ -52,6 +55,7 @@ WaitParameter = Annotated[
         "It is a query parameter, not a field of the body: it belongs to this call, "
         "not to the request that `decision_id` identifies.",
         openapi_examples={"ten seconds": {"value": 10}},
+        json_schema_extra={"minimum": 0, "maximum": MAX_WAIT_S},
     ),
 ]
 StreamParameter = Annotated[
@@ -72,7 +76,16 @@ def add_decisions(app: FastAPI) -> None:
 
 
 def _add_asking(app: FastAPI) -> None:
-    @app.post("/v1/answer", tags=[DECISIONS], summary="Answer a question", responses=REPLIES["/v1/answer"])
+    @app.post(
+        "/v1/answer",
+        tags=[DECISIONS],
+        summary="Answer a question",
+        responses={
+            200: described("The outcome; with `stream` events.", AnswerReply)
+            | {"content": {"text/event-stream": {"schema": {"description": "server-sent events"}}}},
+            202: described("The outcome is not there yet.", PendingReply),
+        },
+    )
     async def answer(
         body: RouteBody,
         request: Request,
@@ -116,7 +129,10 @@ def _add_asking(app: FastAPI) -> None:
         status_code=202,
         tags=[DECISIONS],
         summary="Report what your own pipeline did",
-        responses=REPLIES["/v1/outcomes"],
+        responses={
+            200: described("This very outcome was stored before.", OutcomeReply),
+            202: described("Stored.", OutcomeReply),
+        },
     )
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
@@ -131,10 +147,12 @@ def _add_asking(app: FastAPI) -> None:
 
 
 def _add_reading(app: FastAPI) -> None:
-    record_path, cancel_path = "/v1/decisions/{decision_id}", "/v1/decisions/{decision_id}/cancel"
-    explanation_path = "/v1/decisions/{decision_id}/explanation"
-
-    @app.get(record_path, tags=[DECISIONS], summary="Read a decision", responses=REPLIES[record_path])
+    @app.get(
+        "/v1/decisions/{decision_id}",
+        tags=[DECISIONS],
+        summary="Read a decision",
+        responses={200: described("All that is stored about the decision.", RecordReply)},
+    )
     async def decision(decision_id: DecisionPath, request: Request) -> Response:
         """All that is stored about a decision: question, probabilities, outcome, feedback, reward, state."""
         router = router_of(request)
@@ -143,10 +161,10 @@ def _add_reading(app: FastAPI) -> None:
         return JsonReply(record_json(record), headers=headers(record.decision))
 
     @app.get(
-        explanation_path,
+        "/v1/decisions/{decision_id}/explanation",
         tags=[DECISIONS],
         summary="Explain a decision",
-        responses={200: {"description": "The decision explained.", "model": ExplanationReply}},
+        responses={200: described("The decision explained.", Explanation)},
     )
     async def explanation(decision_id: DecisionPath, request: Request) -> Response:
         """Why a decision was made and what came of it.
@@ -162,7 +180,14 @@ def _add_reading(app: FastAPI) -> None:
         return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
 
     @app.post(
-        cancel_path, status_code=202, tags=[DECISIONS], summary="Cancel an answer", responses=REPLIES[cancel_path]
+        "/v1/decisions/{decision_id}/cancel",
+        status_code=202,
+        tags=[DECISIONS],
+        summary="Cancel an answer",
+        responses={
+            200: described("The decision has an outcome: how it ended.", CancellationReply),
+            202: described("A worker has still to end it.", CancellationReply),
+        },
     )
     async def cancel(decision_id: DecisionPath, request: Request) -> Response:
         """Tell the workers not to answer a decision, or to stop where they are.
@@ -171,5 +196,5 @@ def _add_reading(app: FastAPI) -> None:
         """
         router = router_of(request)
         await check_owner(request, checked_id(decision_id, field="decision_id"))
-        found = await reads_of(request).run(lambda: router.cancel(decision_id))
-        return JsonReply(cancellation_json(found), status_code=202 if found.status is None else 200)
+        state = await reads_of(request).run(lambda: router.cancel(decision_id))
+        return JsonReply(cancellation_json(state), status_code=202 if state.status is None else 200)

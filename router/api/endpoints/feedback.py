@@ -3,17 +3,19 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
+from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.feedback import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
-from ragbandit.router.api.schemas.reply_types import BatchReply, ErrorReply, ReceiptReply
+from ragbandit.router.api.schemas.replies import receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, receipt_json
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.tracing import tell_feedback
 from ragbandit.router.errors import InvalidInput, RagBanditError
@@ -21,11 +23,15 @@ from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.idempotency import unknown_decision
 from ragbandit.router.types import Feedback, Receipt
 
-__all__ = ["FEEDBACK", "MAX_BATCH", "add_feedback", "count_feedback"]
+__all__ = ["FEEDBACK", "MAX_BATCH", "STORED", "add_feedback", "count_feedback"]
 
 #: tag of these endpoints in /docs
 FEEDBACK = "Feedback"
-
+#: the replies to a judgement
+STORED: Final[dict[int | str, dict[str, Any]]] = {
+    200: described("This very feedback was stored before.", ReceiptReply),
+    202: described("Stored.", ReceiptReply),
+}
 #: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
 
@@ -38,7 +44,7 @@ def add_feedback(app: FastAPI) -> None:
         status_code=202,
         tags=[FEEDBACK],
         summary="Judge a decision",
-        responses=REPLIES["/v1/feedback"],
+        responses=STORED,
     )
     async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
         """Store one judgement of a decision: a label (gold answers), a rating or a reward.
@@ -58,7 +64,7 @@ def add_feedback(app: FastAPI) -> None:
         status_code=202,
         tags=[FEEDBACK],
         summary="Judge many decisions",
-        responses=REPLIES["/v1/feedback/batch"],
+        responses={202: described("A receipt or an error for each item.", BatchReply)},
     )
     async def batch(body: FeedbackBatchBody, request: Request) -> Response:
         """Store up to 1,000 judgements. Each is accepted or refused on its own.

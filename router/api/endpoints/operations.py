@@ -7,12 +7,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import router_of
 from ragbandit.router.api.http_server.threads import SharedRead
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.api.schemas.reply_types import HealthReply, ReadyReply
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, status_json
+from ragbandit.router.api.schemas.replies import status_json
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.errors import NotReady, StoreError
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS
 from ragbandit.router.serving.router import Router
@@ -41,13 +42,23 @@ def _state(request: Request) -> SharedRead[RouterState]:
 def add_operations(app: FastAPI) -> None:
     """Put /health, /ready, /v1/status and /metrics on the app."""
 
-    @app.get("/health", tags=[OPERATIONS], summary="Check that the process is alive", responses=REPLIES["/health"])
+    @app.get(
+        "/health",
+        tags=[OPERATIONS],
+        summary="Check that the process is alive",
+        responses={200: described("The process is alive.", HealthReply)},
+    )
     async def health() -> Response:
         """Liveness probe: 200 as long as the process serves requests. It asks no other part."""
         reply: HealthReply = {"status": "ok"}
         return JsonReply(reply)
 
-    @app.get("/ready", tags=[OPERATIONS], summary="Check that requests can be served", responses=REPLIES["/ready"])
+    @app.get(
+        "/ready",
+        tags=[OPERATIONS],
+        summary="Check that requests can be served",
+        responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
+    )
     async def ready(request: Request) -> Response:
         """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
 
@@ -68,7 +79,12 @@ def add_operations(app: FastAPI) -> None:
         reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
         return JsonReply(reply, status_code=503 if broken else 200)
 
-    @app.get("/v1/status", tags=[OPERATIONS], summary="Read the state of the service", responses=REPLIES["/v1/status"])
+    @app.get(
+        "/v1/status",
+        tags=[OPERATIONS],
+        summary="Read the state of the service",
+        responses={200: described("State of the ledger and of this router.", StatusReply)},
+    )
     async def status(request: Request) -> Response:
         """Counts of decisions, learning lag, current snapshot and health of each arm."""
         state = await _state(request).value()
@@ -79,7 +95,7 @@ def add_operations(app: FastAPI) -> None:
         tags=[OPERATIONS],
         summary="Read the metrics for Prometheus",
         response_class=Response,
-        responses=REPLIES["/metrics"],
+        responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics(request: Request) -> Response:
         """Prometheus text format. What this process counts is there even if the database cannot be read.

@@ -6,10 +6,10 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import Response
 
+from ragbandit.client.replies.overview import OverviewReply
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.schemas.overview_types import OverviewReply
-from ragbandit.router.api.schemas.overviews import overview_json
-from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.schemas.replies import overview_json
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.serving.overview import HOUR_S, overview
 
 __all__ = ["add_overview"]
@@ -36,7 +36,7 @@ def add_overview(app: FastAPI, *, tag: str) -> None:
         "/v1/overview",
         tags=[tag],
         summary="Read what the policy earned",
-        responses={200: {"description": "The time that was asked for.", "model": OverviewReply}},
+        responses={200: described("The time that was asked for.", OverviewReply)},
     )
     async def read(
         request: Request,

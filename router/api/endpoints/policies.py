@@ -4,29 +4,22 @@ Versions are added by `ragbandit policy add`, on the host: a policy may be any c
 """
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
 from fastapi.responses import Response
+from pydantic import Field
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.schemas.policies import (
-    KillBody,
-    UnkillBody,
-    VerbBody,
-    control_json,
-    policies_json,
-    policy_json,
-    version_json,
-)
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply
+from ragbandit.router.api.schemas.requests import Body, example
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import detail, overview
+from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.policy_versions import version_named
-from ragbandit.router.types import PolicyLabel, PolicyVersion
+from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 __all__ = ["POLICIES", "add_policies"]
 
@@ -37,15 +30,68 @@ _NamePath = Annotated[
     str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
 ]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
+_Reason = Annotated[
+    str,
+    Field(
+        description="Why; it stands in the audit log.",
+        min_length=1,
+        max_length=verbs.MAX_REASON,
+        pattern="[!-~]",  # it says something; the class names ASCII, so that every engine reads it alike
+    ),
+]
+
+
+class UnkillBody(Body):
+    """Why the switch is taken back."""
+
+    model_config = example(reason="the outage is over")
+
+    reason: _Reason
+
+
+class KillBody(Body):
+    """What the switch is to do, and why."""
+
+    model_config = example(reason="the canary answers nonsense")
+
+    reason: _Reason
+    arm: str | None = Field(
+        default=None, description="The arm for every question; null: the champion alone.", max_length=64
+    )
+
+
+class VerbBody(Body):
+    """Why a version is moved, and how it was when that was decided."""
+
+    model_config = example(reason="it looked well in shadow")
+
+    reason: _Reason
+    expected_state: VersionState | None = Field(
+        default=None, description="The state that was seen: 409 if it is in another one by now."
+    )
+    revision: int | None = Field(
+        default=None, description="The revision that was seen: 409 if it was changed meanwhile.", ge=1, le=10**15
+    )
+    weight: float | None = Field(
+        default=None,
+        description="Of `canary`: the share of its pmf in what is served; null: the first of `rollout.steps`.",
+        gt=0,
+        le=0.5,
+    )
+    force: bool = Field(default=False, description="Of `promote`: whatever the evidence says. It is marked.")
 
 
 def add_policies(app: FastAPI) -> None:
     """Put the endpoints on the app."""
     _add_reading(app)
     _add_switch(app)
-    verb_path = "/v1/policies/{name}/{verb}"
 
-    @app.post(verb_path, tags=[POLICIES], summary="Move a version", responses=REPLIES[verb_path])
+    @app.post(
+        "/v1/policies/{name}/{verb}",
+        tags=[POLICIES],
+        summary="Move a version",
+        responses={200: described("The version as it is now.", PolicyVersion)},
+    )
     async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
         """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
 
@@ -53,33 +99,41 @@ def add_policies(app: FastAPI) -> None:
         """
         router, actor = router_of(request), _actor(request)
         moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
-        return JsonReply(version_json(moved))
+        return JsonReply(moved)
 
 
 def _add_reading(app: FastAPI) -> None:
-    list_path, show_path = "/v1/policies", "/v1/policies/{name}"
-
-    @app.get(list_path, tags=[POLICIES], summary="List the versions", responses=REPLIES[list_path])
+    @app.get(
+        "/v1/policies",
+        tags=[POLICIES],
+        summary="List the versions",
+        responses={200: described("The versions, and the kill switch.", PolicyList)},
+    )
     async def listed(request: Request) -> Response:
         """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
         router = router_of(request)
-        found = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
-        return JsonReply(policies_json(found))
+        versions = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
+        return JsonReply(versions)
 
-    @app.get(show_path, tags=[POLICIES], summary="Read a version", responses=REPLIES[show_path])
+    @app.get(
+        "/v1/policies/{name}",
+        tags=[POLICIES],
+        summary="Read a version",
+        responses={200: described("The version with its verdicts.", VersionDetail)},
+    )
     async def shown(name: _NamePath, request: Request) -> Response:
         """One version with its newest verdicts, why it waits, and what can be done to it now."""
         router = router_of(request)
-        found = await reads_of(request).run(
+        version = await reads_of(request).run(
             lambda: detail(router.database, name, base=_base(router), settings=router.settings.rollout)
         )
-        return JsonReply(policy_json(found))
+        return JsonReply(version)
 
 
 def _add_switch(app: FastAPI) -> None:
-    kill_path, unkill_path = "/v1/policies/kill", "/v1/policies/unkill"
+    responses: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
 
-    @app.post(kill_path, tags=[POLICIES], summary="Throw the kill switch", responses=REPLIES[kill_path])
+    @app.post("/v1/policies/kill", tags=[POLICIES], summary="Throw the kill switch", responses=responses)
     async def kill(body: KillBody, request: Request) -> Response:
         """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
 
@@ -89,7 +143,7 @@ def _add_switch(app: FastAPI) -> None:
         offered = tuple(router.settings.arms)
         if body.arm is not None and body.arm not in offered:
             raise NotFound(f"{body.arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
-        control = await reads_of(request).run(
+        switch = await reads_of(request).run(
             lambda: verbs.kill(
                 router.database,
                 base=_base(router),
@@ -100,16 +154,16 @@ def _add_switch(app: FastAPI) -> None:
                 now=time.time(),
             )
         )
-        return JsonReply(control_json(control))
+        return JsonReply(switch)
 
-    @app.post(unkill_path, tags=[POLICIES], summary="Take the kill switch back", responses=REPLIES[unkill_path])
+    @app.post("/v1/policies/unkill", tags=[POLICIES], summary="Take the kill switch back", responses=responses)
     async def unkill(body: UnkillBody, request: Request) -> Response:
         """Let champion and candidates go on where they were."""
         router, actor = router_of(request), _actor(request)
-        control = await reads_of(request).run(
+        switch = await reads_of(request).run(
             lambda: verbs.unkill(router.database, base=_base(router), actor=actor, reason=body.reason, now=time.time())
         )
-        return JsonReply(control_json(control))
+        return JsonReply(switch)
 
 
 def _base(router: Router) -> PolicyLabel:

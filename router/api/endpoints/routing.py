@@ -20,12 +20,14 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
+from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, caller_of, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.api.schemas.reply_types import ErrorReply, RouteBatchReply, RouteReply
+from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, error_json, gone, headers, refusal, route_json
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_json, gone, refusal
 from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError
@@ -50,7 +52,12 @@ _JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset
 def add_routing(app: FastAPI) -> None:
     """Put /v1/route and /v1/route/batch on the app."""
 
-    @app.post(_ROUTE, tags=[DECISIONS], summary="Choose an arm for your own pipeline", responses=REPLIES[_ROUTE])
+    @app.post(
+        _ROUTE,
+        tags=[DECISIONS],
+        summary="Choose an arm for your own pipeline",
+        responses={200: described("The arm to run.", RouteReply)},
+    )
     async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
         """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
 
@@ -66,9 +73,12 @@ def add_routing(app: FastAPI) -> None:
 
 
 def _add_batch(app: FastAPI) -> None:
-    path = "/v1/route/batch"
-
-    @app.post(path, tags=[DECISIONS], summary="Choose arms for many questions", responses=REPLIES[path])
+    @app.post(
+        "/v1/route/batch",
+        tags=[DECISIONS],
+        summary="Choose arms for many questions",
+        responses={200: described("A decision or an error for each item.", RouteBatchReply)},
+    )
     async def batch(body: RouteBatchBody, request: Request) -> Response:
         """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
 

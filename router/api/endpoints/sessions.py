@@ -7,8 +7,11 @@ from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
 from fastapi.responses import Response
 
+from ragbandit.client.replies.decisions import SessionReply
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.schemas.responses import REPLIES, JsonReply, session_json
+from ragbandit.router.api.schemas.replies import session_json
+from ragbandit.router.api.schemas.requests import ID, SESSION
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import tenant_of
 from ragbandit.router.serving.conversations.checks import checked_session
 from ragbandit.router.serving.conversations.queries import session_turns
@@ -17,18 +20,33 @@ from ragbandit.router.storage.sessions import MOST_LISTED
 
 __all__ = ["add_sessions"]
 
-SessionPath = Annotated[str, PathParameter(description="The id that the conversation was given.")]
-TenantParameter = Annotated[
-    str | None, QueryParameter(description="Whose conversation it is; left out: the key's tenant, else `default`.")
+SessionPath = Annotated[
+    str, PathParameter(description="The id that the conversation was given.", json_schema_extra=SESSION)
 ]
-LimitParameter = Annotated[int, QueryParameter(description=f"Decisions at most, 1 to {MOST_LISTED}; the newest ones.")]
+TenantParameter = Annotated[
+    str | None,
+    QueryParameter(
+        description="Whose conversation it is; left out: the key's tenant, else `default`.", json_schema_extra=ID
+    ),
+]
+LimitParameter = Annotated[
+    int,
+    QueryParameter(
+        description=f"Decisions at most, 1 to {MOST_LISTED}; the newest ones.",
+        json_schema_extra={"minimum": 1, "maximum": MOST_LISTED},
+    ),
+]
 
 
 def add_sessions(app: FastAPI, *, tag: str) -> None:
     """Put /v1/sessions on the app."""
-    path = "/v1/sessions/{session_id:path}"
 
-    @app.get(path, tags=[tag], summary="Read a conversation", responses=REPLIES[path])
+    @app.get(
+        "/v1/sessions/{session_id:path}",
+        tags=[tag],
+        summary="Read a conversation",
+        responses={200: described("Its newest decisions.", SessionReply)},
+    )
     async def session(
         session_id: SessionPath, request: Request, tenant: TenantParameter = None, limit: LimitParameter = 50
     ) -> Response:

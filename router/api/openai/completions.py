@@ -23,7 +23,8 @@ from ragbandit.router.api.openai.open_webui import background_task, is_open_webu
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
 from ragbandit.router.api.openai.streams import Chunks, EventStream, Pieces, sent_at_once, with_pauses
-from ragbandit.router.api.schemas.responses import JsonReply, error_json, headers, refusal
+from ragbandit.router.api.schemas.replies import headers
+from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusal
 from ragbandit.router.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router

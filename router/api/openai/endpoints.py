@@ -8,11 +8,11 @@ from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
 from ragbandit.router.api.openai.completions import chat_reply
-from ragbandit.router.api.openai.models import Model, ModelList, model_list, model_of
-from ragbandit.router.api.openai.replies import ChatCompletion, OpenAIErrorReply
+from ragbandit.router.api.openai.models import model_list, model_of
+from ragbandit.router.api.openai.replies import ChatCompletion, Model, ModelList, OpenAIErrorReply
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
-from ragbandit.router.api.schemas.responses import JsonReply
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.errors import NotFound
 
 __all__ = ["OPENAI", "add_openai"]
@@ -37,7 +37,7 @@ def add_openai(app: FastAPI) -> None:
         summary="Answer a chat message",
         responses={
             **_ERRORS,
-            200: {"description": "The answer; with `stream` in pieces.", "model": ChatCompletion, "content": _STREAM},
+            200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": _STREAM},
             504: {"model": OpenAIErrorReply},
         },
     )
@@ -63,7 +63,7 @@ def _add_models(app: FastAPI) -> None:
         "/v1/models",
         tags=[OPENAI],
         summary="List the models",
-        responses={**_ERRORS, 200: {"description": "All models.", "model": ModelList}},
+        responses={**_ERRORS, 200: described("All models.", ModelList)},
     )
     async def models(request: Request) -> Response:
         """List the models: `auto`, by which the policy chooses, and `arm/<name>` for each arm that our workers run."""
@@ -73,7 +73,7 @@ def _add_models(app: FastAPI) -> None:
         "/v1/models/{model:path}",
         tags=[OPENAI],
         summary="Read one model",
-        responses={**_ERRORS, 200: {"description": "The model.", "model": Model}},
+        responses={**_ERRORS, 200: described("The model.", Model)},
     )
     async def model(
         model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],

@@ -1,15 +1,14 @@
 """Models: the names under which the service can be asked, and what each of them is."""
 
 import time
-from typing import Final, Literal
-
-from typing_extensions import TypedDict
+from typing import Final
 
 from ragbandit.router.api.openai.errors import ModelNotFound
+from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import ArmName, Caller
 
-__all__ = ["AUTO", "Model", "ModelList", "forced_arm", "model_list", "model_of"]
+__all__ = ["AUTO", "forced_arm", "model_list", "model_of"]
 
 #: the model that lets the policy choose
 AUTO: Final = "auto"
@@ -17,22 +16,6 @@ _OWN: Final = "ragbandit"
 _FORCING: Final = ("arm/", f"{_OWN}/")
 #: models have no age of their own: the start of this process
 _STARTED: Final = int(time.time())
-
-
-class Model(TypedDict):
-    """A model that a request may name."""
-
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-
-
-class ModelList(TypedDict):
-    """All models of the service."""
-
-    object: Literal["list"]
-    data: list[Model]
 
 
 def model_list(router: Router, *, caller: Caller) -> ModelList:

@@ -1,11 +1,12 @@
 """Replies: a decision and its outcome as a chat completion, whole, and the types that /openapi.json describes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
+from ragbandit.client.replies.decisions import CostReply
+from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.types import Cost, Decision, Outcome
 
@@ -14,6 +15,8 @@ __all__ = [
     "Annotation",
     "ChatCompletion",
     "Facts",
+    "Model",
+    "ModelList",
     "OpenAIErrorReply",
     "Usage",
     "annotations_of",
@@ -37,18 +40,23 @@ FinishReason = Literal["stop", "length"]
 
 
 class OpenAIError(TypedDict):
-    """What went wrong; param: the parameter that caused it."""
+    """What went wrong."""
 
     message: str
+    """What is wrong, and what to do."""
     type: str
+    """Kind of error, as OpenAI has it."""
     param: str | None
+    """The parameter that is wrong; null if it is none."""
     code: str | None
+    """Stable name of the error."""
 
 
 class OpenAIErrorReply(TypedDict):
     """Every error on OpenAI's paths has this shape."""
 
     error: OpenAIError
+    """What is wrong, and what to do."""
 
 
 # As `ErrorReply`: read when somebody asks for the OpenAPI document.
@@ -59,99 +67,166 @@ class UrlCitation(TypedDict):
     """A source; the answer as a whole rests on it."""
 
     url: str
+    """Where it can be read; without a place of its own, in the decision's record."""
     title: str
+    """Its title."""
     start_index: int
+    """0: which words rest on it is not known."""
     end_index: int
+    """Length of the answer, characters."""
 
 
 class Annotation(TypedDict):
     """A citation, as OpenAI has it."""
 
     type: Literal["url_citation"]
+    """Kind of annotation."""
     url_citation: UrlCitation
+    """The passage."""
 
 
 class SearchResult(TypedDict):
     """A citation, as Perplexity has it."""
 
     title: str
+    """Its title."""
     url: str
+    """Where it can be read; without a place of its own, in the decision's record."""
     date: str | None
+    """Null."""
     snippet: str
+    """Its beginning."""
 
 
 class Passage(TypedDict):
-    """A passage that the answer saw; score: of the search that found it."""
+    """A passage that the answer saw."""
 
     id: str
+    """Its id in the corpus."""
     title: str
+    """Its title."""
     url: str
+    """Where it can be read; without a place of its own, in the decision's record."""
     score: float | None
+    """Score in the search that found it."""
 
 
 class Facts(TypedDict):
-    """What a completion does not tell: the decision behind it, and what it cost.
-
-    policy_version: the snapshot that decided. forced: the caller chose the arm. abstained: the arm gave no answer.
-    """
+    """The decision behind a completion, and what its answer cost."""
 
     decision_id: str
+    """Id of the decision."""
     arm: str
+    """The arm that was drawn."""
     propensity: float
+    """Probability with which it was drawn."""
     explored: bool
+    """Whether an arm other than the likeliest was drawn."""
     forced: bool
+    """Whether the request chose the arm; nothing is then learned from it."""
     policy: str
+    """Label of the ledger that the policy learns from (setting `policy.label`)."""
     policy_version: str
+    """Snapshot of the policy that decided."""
     status: str
+    """How the arm ended: `answered`, or `exhausted` (its budget was spent)."""
     stop_reason: str
+    """Why the arm stopped, for example `answered`, `budget_seconds`."""
     abstained: bool
+    """Whether the arm gave no answer."""
     steps: float
-    cost: Cost
+    """Rounds of search and generation."""
+    cost: CostReply
+    """What the answer used."""
     passages: list[Passage]
+    """The passages that the answer saw."""
 
 
 class ChatMessage(TypedDict):
     """The answer."""
 
     role: Literal["assistant"]
+    """Who speaks."""
     content: str
+    """The answer; after `length` a draft, or nothing."""
     refusal: str | None
+    """Null."""
     annotations: list[Annotation]
+    """The passages that the answer saw, as OpenAI's citations."""
 
 
 class Choice(TypedDict):
-    """There is one; finish_reason "length": the budget ended the arm."""
+    """The answer, and why it ends."""
 
     index: int
+    """0: there is one."""
     message: ChatMessage
+    """The answer."""
     finish_reason: FinishReason
+    """`length` where the budget ended the arm."""
     logprobs: None
+    """Null."""
 
 
 class Usage(TypedDict):
     """Tokens over all of the arm's calls."""
 
     prompt_tokens: int
+    """Tokens read by the model."""
     completion_tokens: int
+    """Tokens written by the model."""
     total_tokens: int
+    """Both together."""
 
 
 class _Completion(TypedDict):
     id: str
+    """`chatcmpl-` and the id of the decision."""
     object: Literal["chat.completion"]
+    """Kind of object."""
     created: int
+    """When it was made, seconds since 1970."""
     model: str
+    """The arm that answered: `ragbandit/<arm>`."""
     choices: list[Choice]
+    """The answer; there is one."""
     usage: Usage
+    """Tokens over all of the arm's calls."""
 
 
 class ChatCompletion(_Completion, total=False):
     """A chat completion. What is beside OpenAI's own fields is missing where Open WebUI's tasks are answered."""
 
     system_fingerprint: str
+    """What decided: label of the ledger and snapshot."""
     citations: list[str]
+    """URLs of the passages that the answer saw."""
     search_results: list[SearchResult]
+    """The same with titles and beginnings, as Perplexity has them."""
     ragbandit: Facts
+    """The decision behind the answer."""
+
+
+class Model(TypedDict):
+    """A model that a request may name."""
+
+    id: str
+    """Its name, as a request sends it."""
+    object: Literal["model"]
+    """Kind of object."""
+    created: int
+    """When this service started, seconds since 1970."""
+    owned_by: str
+    """This service."""
+
+
+class ModelList(TypedDict):
+    """All models of the service."""
+
+    object: Literal["list"]
+    """Kind of object."""
+    data: list[Model]
+    """The models."""
 
 
 def model_name(decision: Decision) -> str:
@@ -226,7 +301,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
         "stop_reason": outcome.stop_reason,
         "abstained": not (outcome.answer or "").strip(),
         "steps": outcome.steps,
-        "cost": asdict(outcome.cost),  # type: ignore[typeddict-item] # as JSON has it
+        "cost": outcome_json(outcome)["cost"],
         "passages": [
             {"id": source.id, "title": source.title, "url": url, "score": source.score}
             for source, url in zip(outcome.sources, urls, strict=True)

@@ -6,18 +6,19 @@ name is kept with the decision; what does is refused with the parameter's name.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.open_webui import links_of
+from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import checked_text
 from ragbandit.router.storage.decision_links import LINKS
-from ragbandit.router.types import ArmName, Caller, DecisionId, Json, Query
+from ragbandit.router.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
 
 __all__ = ["ChatBody", "query_of_chat"]
 
@@ -34,6 +35,28 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _READ: Final = frozenset(
     {"model", "messages", "stream", "stream_options", "metadata", "user", "safety_identifier", "response_format"}
 )
+#: a message as OpenAI's clients send it
+_MESSAGE: Final[dict[str, Any]] = {
+    "required": ["role"],
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
+        "content": {
+            "anyOf": [
+                {"type": "null"},
+                {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
+                {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "required": ["type", "text"],
+                        "properties": {"type": {"enum": ["text"]}, "text": {"type": "string", **STORABLE}},
+                    },
+                },
+            ]
+        },
+    },
+}
+_NO_CALL: Final[dict[str, Any]] = {"enum": ["none", "auto", None]}
 
 
 class ChatBody(BaseModel):
@@ -48,8 +71,10 @@ class ChatBody(BaseModel):
     )
 
     model: str = Field(description="`auto`: the policy chooses the arm. `arm/<name>`: this arm, and nothing is learned")
-    messages: list[dict[str, Any]] = Field(
-        description="the conversation: objects with `role` and `content`, which is text or a list of parts of text"
+    messages: list[Annotated[dict[str, Any], Field(json_schema_extra=_MESSAGE)]] = Field(
+        description="the conversation: objects with `role` and `content`, which is text or a list of parts of text",
+        # That the last message of user and assistant must be the user's is in no schema.
+        json_schema_extra={"minItems": 1},
     )
     stream: bool | None = Field(default=None, description="send the answer in pieces, as server-sent events")
     stream_options: dict[str, Any] | None = Field(
@@ -57,20 +82,37 @@ class ChatBody(BaseModel):
     )
     metadata: dict[str, str] | None = Field(
         default=None,
+        json_schema_extra={
+            "maxProperties": _MOST_PAIRS,
+            "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
+            "additionalProperties": {"type": "string", "maxLength": _LONGEST_VALUE, **STORABLE},
+        },
         description="up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept",
     )
-    user: str | None = Field(default=None, description="who asks, an id; kept with the decision")
-    safety_identifier: str | None = Field(default=None, description="newer name of `user`")
-    n: int | None = Field(default=None, description="1; there is one answer")
+    user: str | None = Field(
+        default=None, description="who asks, an id; kept with the decision", json_schema_extra=ANY_TEXT
+    )
+    safety_identifier: str | None = Field(default=None, description="newer name of `user`", json_schema_extra=ANY_TEXT)
+    n: int | None = Field(default=None, description="1; there is one answer", json_schema_extra={"enum": [1, None]})
     tools: list[Any] | None = Field(default=None, description="ignored, unless `tool_choice` asks for a call: refused")
-    tool_choice: str | dict[str, Any] | None = Field(default=None, description="`none` or `auto`")
+    tool_choice: str | dict[str, Any] | None = Field(
+        default=None, description="`none` or `auto`", json_schema_extra=_NO_CALL
+    )
     functions: list[Any] | None = Field(default=None, description="older name of `tools`")
-    function_call: str | dict[str, Any] | None = Field(default=None, description="older name of `tool_choice`")
-    response_format: dict[str, Any] | None = Field(default=None, description='{"type": "text"}')
-    logprobs: bool | None = Field(default=None, description="false")
-    top_logprobs: int | None = Field(default=None, description="0")
-    modalities: list[str] | None = Field(default=None, description='["text"]')
-    audio: dict[str, Any] | None = Field(default=None, description="null")
+    function_call: str | dict[str, Any] | None = Field(
+        default=None, description="older name of `tool_choice`", json_schema_extra=_NO_CALL
+    )
+    response_format: dict[str, Any] | None = Field(
+        default=None,
+        description='{"type": "text"}',
+        json_schema_extra={"required": ["type"], "properties": {"type": {"enum": ["text"]}}},
+    )
+    logprobs: bool | None = Field(default=None, description="false", json_schema_extra={"enum": [False, None]})
+    top_logprobs: int | None = Field(default=None, description="0", json_schema_extra={"enum": [0, None]})
+    modalities: list[str] | None = Field(
+        default=None, description='["text"]', json_schema_extra={"items": {"enum": ["text"]}}
+    )
+    audio: dict[str, Any] | None = Field(default=None, description="null", json_schema_extra={"enum": [None]})
 
     @property
     def include_usage(self) -> bool:

@@ -143,7 +143,7 @@ def _technical(told: Explanation) -> list[tuple[str, Any]]:
         ("algorithm", told.snapshot.algorithm),
         ("updates that it had learned", told.snapshot.learned),
         ("encoder", decision.encoder_hash),
-        ("seed of the draw", str(draw.seed)),
+        ("seed of the draw", draw.seed),
         ("number of the draw", None if draw.made_elsewhere else draw.u),
         ("what does not fit", draw.fault),
         ("exploration floor", draw.floor),

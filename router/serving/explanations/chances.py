@@ -18,7 +18,7 @@ def draw_of(decision: Decision) -> DrawShown:
     elsewhere = IMPORTED in decision.facts
     weight = decision.facts.get("weight")
     return DrawShown(
-        seed=decision.seed,
+        seed=str(decision.seed),
         u=(decision.seed >> 11) * 2.0**-53,
         floor=decision.floor,
         weight=float(weight) if isinstance(weight, int | float) else None,

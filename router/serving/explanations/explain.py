@@ -12,7 +12,14 @@ from ragbandit.router.serving.explanations.chances import chances_of, draw_of
 from ragbandit.router.serving.explanations.neighbours import nearest
 from ragbandit.router.serving.explanations.progress import progress_of
 from ragbandit.router.serving.explanations.reasons import OWN_FACTS, excluded_of, reasons_of
-from ragbandit.router.serving.explanations.values import CostTerm, Explanation, Kept, SnapshotShown, StepShown
+from ragbandit.router.serving.explanations.values import (
+    CostTerm,
+    Explanation,
+    PassageShown,
+    SnapshotShown,
+    StepShown,
+    TextState,
+)
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.storage.archive.reading import archived_rows
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore, made_record
@@ -64,20 +71,21 @@ def explain(
     snapshot, params = _snapshot(store.database, decision)
     held = _held(store, key)
     return Explanation(
-        record=record,
+        decision_id=decision.id,
         place="archive" if is_archived else "database",
-        texts=_kept(decision),
+        texts=_text_state(decision),
         reasons=reasons_of(decision, arms=arms, draw=draw),
+        progress=progress_of(record, rule=rule, held=held),
         arms=arms,
         excluded=excluded_of(decision),
         draw=draw,
         snapshot=snapshot,
-        facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
         neighbours=nearest(store.database, decision, snapshot=snapshot, params=params, tenant=tenant),
         steps=() if record.outcome is None else tuple(_step(event, record.outcome) for event in record.outcome.trace),
         bill=_bill(record.outcome, record.reward),
-        held=held,
-        progress=progress_of(record, rule=rule, held=held),
+        held=tuple(sorted(held)),
+        facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
+        record=record,
     )
 
 
@@ -103,7 +111,7 @@ def _record(store: DecisionStore, key: DecisionId, *, archive: bool) -> tuple[De
     return record, True
 
 
-def _kept(decision: Decision) -> Kept:
+def _text_state(decision: Decision) -> TextState:
     erased = decision.facts.get(ERASED)
     if erased is not None:
         return "erased with features" if erased == "texts and features" else "erased"
@@ -141,10 +149,11 @@ def _step(event: TraceEvent, outcome: Outcome) -> StepShown:
             return StepShown(kind="round", name=str(event.number), text="")
         case Retrieved():
             titles = {source.id: source.title for source in outcome.sources}
-            found = tuple(
-                (key, titles.get(key, ""), score) for key, score in zip(event.ids, event.scores, strict=False)
+            passages = tuple(
+                PassageShown(id=key, title=titles.get(key, ""), score=score)
+                for key, score in zip(event.ids, event.scores, strict=False)
             )
-            return StepShown(kind="retrieved", name="", text=event.query, seconds=event.seconds, passages=found)
+            return StepShown(kind="retrieved", name="", text=event.query, seconds=event.seconds, passages=passages)
         case Generated():
             return StepShown(
                 kind="generated",

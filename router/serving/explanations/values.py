@@ -1,69 +1,90 @@
-"""Explanation of a decision: frozen values that a page, an HTTP reply and a terminal show alike."""
+"""Explanation of a decision: one value that the page, the HTTP reply and the terminal show alike.
+
+The texts below the fields are their descriptions in /openapi.json.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.storage.decisions import DecisionRecord
-from ragbandit.router.types import ArmName, DecisionId, Json, JudgedBy, Reward
+from ragbandit.router.types import ArmName, DecisionId, Json, JudgedBy
 
 __all__ = [
     "ArmChance",
     "CostTerm",
     "DrawShown",
     "Explanation",
-    "Kept",
     "Neighbour",
     "Neighbours",
+    "PassageShown",
     "SnapshotShown",
     "StepShown",
+    "TextState",
 ]
 
 #: what is left of a decision's texts
-Kept = Literal["full", "sha256", "none", "erased", "erased with features"]
+TextState = Literal["full", "sha256", "none", "erased", "erased with features"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownAs:
+    """Marks a field that replies show as a value of another type."""
+
+    kind: Any
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
+        """The schema of the type that is shown."""
+        return handler.generate_schema(self.kind)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArmChance:
-    """One offered arm in the draw: where its probability came from, and what the policy expected of it."""
+    """An offered arm in the draw: where its probability came from, and what the policy expected of it."""
 
     arm: ArmName
-    #: in [0, 1], what was drawn from
+    """An arm that was offered."""
     probability: float
-    #: its parts: "policy", "floor", "cold_start", "incumbent", "candidate", "given"; they add up to `probability`
+    """The probability that it was drawn with, floors included."""
     parts: Mapping[str, float]
-    #: the policy's value, in units of reward; None: it has none
+    """Its parts: policy, floor, cold_start, incumbent, candidate, given; they add up to `probability`."""
     score: float | None
-    #: what the value is made of, score = quality - weight * cost; None where the policy keeps them together
+    """The policy's value of it, in units of reward; null if it has none."""
     quality: float | None
+    """The expected quality: score = quality - weight * cost; null where the policy keeps none apart."""
     cost: float | None
-    #: place in the draw: it is drawn for low <= u < high
+    """The expected cost; null where the policy keeps none apart."""
     low: float
+    """It is drawn for low <= u < high."""
     high: float
+    """Upper end of its part of the line."""
     drawn: bool
-    #: the likeliest of the offered arms
+    """Whether it is the one that was drawn."""
     likeliest: bool
-    #: the probability that champion and candidate each gave it; None where no candidate had a part in the draw
-    champion: float | None = None
-    candidate: float | None = None
+    """Whether none was likelier."""
+    champion: float | None
+    """The probability that the champion gave it; null where no candidate had a part in the draw."""
+    candidate: float | None
+    """The probability that the candidate gave it; null where none had a part in the draw."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawShown:
-    """The draw, so that anybody can make it again."""
+    """The draw, so that anybody can repeat it."""
 
-    #: unsigned 64 bit, from the decision's id
-    seed: int
-    #: in [0, 1), from the seed
+    seed: str
+    """Seed of the draw, made from the decision's id: an unsigned number of 64 bits."""
     u: float
-    #: least probability of every arm
+    """The number in [0, 1) that the seed gives; the arm whose part of the line it lies in is drawn."""
     floor: float
-    #: weight of cost in the scores; None where the policy keeps none
+    """Exploration floor in force, per arm."""
     weight: float | None
-    #: what is wrong with the row; None: seed, probabilities and arm fit together
+    """Weight of cost in the scores; null where the policy keeps none."""
     fault: str | None
-    #: the decision came with a log, and was drawn elsewhere
+    """What does not fit together in the stored row; null where all does."""
     made_elsewhere: bool
+    """Whether it came with an imported log, so that the draw cannot be repeated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,13 +92,15 @@ class SnapshotShown:
     """The state of the policy that decided."""
 
     version: str
-    #: its ledger
+    """Snapshot of the policy that decided."""
     label: str
-    #: updates of that ledger that it had learned; None: the version's name does not say it
+    """The ledger that it had learned."""
     learned: int | None
-    #: None: the store knows none by that name any more
+    """Updates of that ledger that it had learned; null where its name does not say."""
     algorithm: str | None
+    """Name of the policy; null where the store does not know it."""
     made_at: float | None
+    """When it was made, seconds since 1970; null where its row is gone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,82 +108,112 @@ class Neighbour:
     """A question that the policy had learned, and how it went."""
 
     decision_id: DecisionId
+    """Id of the decision."""
     seq: int
-    #: cosine of the two embeddings, in [-1, 1]
+    """Number of its update in the ledger."""
     similarity: float
-    #: "" where its text was erased or never kept
+    """The cosine of the two questions' features, in [-1, 1]."""
     question: str
+    """The question; "" where its text was erased or never stored."""
     arm: ArmName
+    """The arm that answered it."""
     reward: float
+    """The reward that was learned of it."""
     quality: float
+    """The quality that was learned of it."""
     judged_by: JudgedBy | None
+    """The most trusted feedback in its reward; null for a default reward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
-    """The nearest learned questions, the nearest first."""
+    """The nearest learned questions."""
 
     found: tuple[Neighbour, ...]
-    #: updates that were compared
+    """The nearest first, five at most."""
     compared: int
-    #: why there are none, or what to know about them; None: nothing
+    """Updates that were compared, the newest 2,000 at most."""
     note: str | None
+    """Why there are none, or what to know about them; null where there is nothing to say."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassageShown:
+    """A passage that was found."""
+
+    id: str
+    """Id of the passage."""
+    title: str
+    """Its title; "" where the outcome does not have it."""
+    score: float
+    """Score in the search that found it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepShown:
-    """One step of the answer."""
+    """A step of the answer."""
 
     kind: Literal["round", "retrieved", "generated", "branch", "call_failed"]
-    #: what was searched for, written, seen or wrong
-    text: str
-    #: which call, rule or round
+    """Kind of step."""
     name: str
+    """Which call, rule or round."""
+    text: str
+    """What was searched for, written, seen or wrong."""
     seconds: float | None = None
+    """How long it took; null where that is not measured."""
     prompt_tokens: int | None = None
+    """Tokens read by the model; null for other steps."""
     completion_tokens: int | None = None
-    #: (id, title, score) of what was found, the best first; the title is "" where the outcome does not keep it
-    passages: tuple[tuple[str, str, float], ...] = ()
+    """Tokens written by the model; null for other steps."""
+    passages: tuple[PassageShown, ...] = ()
+    """The passages that were found, the best first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostTerm:
-    """One line of the bill of a reward: cost = amount * price."""
+    """A line of the bill: cost = amount * price."""
 
     name: str
+    """The cost term, as in `reward.cost`."""
     amount: float
+    """What the answer used of it."""
     price: float
+    """Its price per unit."""
     cost: float
+    """Amount times price."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """One decision explained."""
 
-    record: DecisionRecord
-    #: where its rows are
+    decision_id: DecisionId
+    """Id of the decision."""
     place: Literal["database", "archive"]
-    texts: Kept
-    #: why this arm, in plain sentences, the main reason first
+    """Where its rows are."""
+    texts: TextState
+    """What is left of its texts."""
     reasons: tuple[str, ...]
-    #: in the order of the draw
-    arms: tuple[ArmChance, ...]
-    #: arms that were left out, since they were not healthy
-    excluded: tuple[ArmName, ...]
-    draw: DrawShown
-    snapshot: SnapshotShown
-    #: what else the policy wrote into the row; JSON values
-    facts: Mapping[str, Json]
-    neighbours: Neighbours
-    steps: tuple[StepShown, ...]
-    #: what the reward charged; empty where there is none, or nothing was charged
-    bill: tuple[CostTerm, ...]
-    #: feedback that is held back, by id
-    held: frozenset[str]
-    #: where the decision is on its way to the ledger, and why it waits, in a sentence
+    """Why this arm, in plain sentences, the main reason first."""
     progress: str
-
-    @property
-    def reward(self) -> Reward | None:
-        """What was learned of it."""
-        return self.record.reward
+    """Where it is on its way to the ledger, and why it waits."""
+    arms: tuple[ArmChance, ...]
+    """The offered arms, in the order of the draw."""
+    excluded: tuple[ArmName, ...]
+    """Arms that were left out because they were not healthy."""
+    draw: DrawShown
+    """The draw."""
+    snapshot: SnapshotShown
+    """The state of the policy that decided."""
+    neighbours: Neighbours
+    """The nearest questions that the policy had learned."""
+    steps: tuple[StepShown, ...]
+    """The steps of the answer, in order."""
+    bill: tuple[CostTerm, ...]
+    """What the reward charged, term by term."""
+    held: tuple[str, ...]
+    """Ids of its feedback that is held back."""
+    facts: Mapping[str, Json]
+    """What else the policy noted about it."""
+    record: Annotated[DecisionRecord, ShownAs(kind=RecordReply)]
+    """What `GET /v1/decisions/{decision_id}` gives."""

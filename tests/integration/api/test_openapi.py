@@ -7,7 +7,6 @@ from pydantic import TypeAdapter
 
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
-from ragbandit.router.api.schemas.responses import REPLIES
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
 
@@ -77,31 +76,34 @@ def test_examples_are_valid(body):
     body.model_validate(body.model_config["json_schema_extra"]["example"])
 
 
-def as_described(path: str, response) -> None:
+def as_described(service, path: str, response) -> None:
     """The reply has the fields and the types of its schema, no others, and none is missing."""
-    model = TypeAdapter(REPLIES[path][response.status_code]["model"])
+    (route,) = [route for route in service.app.routes if getattr(route, "path", None) == path]
+    model = TypeAdapter(route.responses[response.status_code]["model"])
     assert model.dump_python(model.validate_python(response.json()), mode="json") == response.json()
 
 
 def test_replies_are_as_described(http, service):
     """What each call really replies is what its schema says, field by field."""
     key = routed(http, decision_id="mine-1", context={"a": 1}, budget={"rounds": 2})["decision_id"]
-    as_described("/v1/route", http.post("/v1/route", json={"question": QUESTION}))
+    as_described(service, "/v1/route", http.post("/v1/route", json={"question": QUESTION}))
     asked = {"question": QUESTION, "decision_id": "mine-2"}
-    as_described("/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
-    as_described("/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
+    as_described(service, "/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
+    as_described(service, "/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
     worker_answers(service, "mine-2", "Bram Stoker")
-    as_described("/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
-    as_described("/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
-    as_described("/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{key}"))
+    as_described(service, "/v1/answer", http.post("/v1/answer?wait_s=0", json=asked))
+    as_described(service, "/v1/decisions/{decision_id}/cancel", http.post("/v1/decisions/mine-2/cancel"))
+    as_described(service, "/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{key}"))
     for _ in range(2):
-        as_described("/v1/outcomes", http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker"}))
+        as_described(
+            service, "/v1/outcomes", http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker"})
+        )
         judged = {"decision_id": key, "feedback_id": "f1", "label": ["Bram Stoker"]}
-        as_described("/v1/feedback", http.post("/v1/feedback", json=judged))
+        as_described(service, "/v1/feedback", http.post("/v1/feedback", json=judged))
     items = [{"decision_id": key, "rating": True}, {"decision_id": "nobody", "rating": True}]
-    as_described("/v1/feedback/batch", http.post("/v1/feedback/batch", json={"items": items}))
+    as_described(service, "/v1/feedback/batch", http.post("/v1/feedback/batch", json={"items": items}))
     assert service.router.learn() > 0
     for decision_id in (key, "mine-2"):
-        as_described("/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{decision_id}"))
+        as_described(service, "/v1/decisions/{decision_id}", http.get(f"/v1/decisions/{decision_id}"))
     for path in ("/health", "/ready", "/v1/status"):
-        as_described(path, http.get(path))
+        as_described(service, path, http.get(path))

@@ -9,8 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from ragbandit import AsyncClient, Client, Cost, Counters, Receipt
-from ragbandit.router.api.schemas import reply_types
-from ragbandit.router.client import ClientFeedbackReply, ClientOutcomeReply, ClientRouteReply
+from ragbandit.client.replies import decisions, feedback, status
 from ragbandit.router.serving.state import LagPercentiles
 from tests.support.servers.http_service import QUESTION, worker_answers
 
@@ -18,10 +17,10 @@ from tests.support.servers.http_service import QUESTION, worker_answers
 @pytest.mark.parametrize(
     ("value", "reply"),
     [
-        (Cost, reply_types.CostReply),
-        (Counters, reply_types.CountersReply),
-        (Receipt, reply_types.ReceiptReply),
-        (LagPercentiles, reply_types.LagReply),
+        (Cost, decisions.CostReply),
+        (Counters, status.CountersReply),
+        (Receipt, feedback.ReceiptReply),
+        (LagPercentiles, status.LagReply),
     ],
 )
 def test_types_of_values(value, reply):
@@ -37,22 +36,22 @@ def fits(kind, value):
 def test_replies_have_their_types(make_client, service):
     """Every reply of a whole loop is of the type that the method names, with no other field."""
     with make_client(service.url) as client:
-        routed = fits(ClientRouteReply, client.route(QUESTION, arms=["single_step"]))
+        routed = fits(decisions.ClientRouteReply, client.route(QUESTION, arms=["single_step"]))
         key = routed["decision_id"]
-        assert reply_types.RouteReply.__required_keys__ <= set(routed) <= set(get_type_hints(reply_types.RouteReply))
-        fits(ClientOutcomeReply, client.outcome(key, answer="Bram Stoker", steps=1))
-        fits(ClientFeedbackReply, client.feedback(key, label=["Bram Stoker"]))
-        fits(list[reply_types.ReceiptReply], client.feedback_batch([{"decision_id": key, "rating": True}]))
-        fits(list[reply_types.RouteReply], client.route_batch([{"question": QUESTION}]))
-        pending = fits(reply_types.PendingReply, client.answer(QUESTION, decision_id="w", wait_s=0))
+        assert decisions.RouteReply.__required_keys__ <= set(routed) <= set(get_type_hints(decisions.RouteReply))
+        fits(decisions.ClientOutcomeReply, client.outcome(key, answer="Bram Stoker", steps=1))
+        fits(feedback.ClientFeedbackReply, client.feedback(key, label=["Bram Stoker"]))
+        fits(list[feedback.ReceiptReply], client.feedback_batch([{"decision_id": key, "rating": True}]))
+        fits(list[decisions.RouteReply], client.route_batch([{"question": QUESTION}]))
+        pending = fits(decisions.PendingReply, client.answer(QUESTION, decision_id="w", wait_s=0))
         worker_answers(service, "w", "Bram Stoker")
-        answered = fits(reply_types.AnswerReply, client.answer(QUESTION, decision_id="w"))
+        answered = fits(decisions.AnswerReply, client.answer(QUESTION, decision_id="w"))
         assert (pending["decision_id"], answered["answer"]) == ("w", "Bram Stoker")
-        fits(reply_types.CancellationReply, client.cancel("w"))
-        status = fits(reply_types.StatusReply, client.status())
-        assert status["counters"]["decided"] == 3
+        fits(decisions.CancellationReply, client.cancel("w"))
+        state = fits(status.StatusReply, client.status())
+        assert state["counters"]["decided"] == 3
         record = client.decision(key)
-        assert reply_types.RecordReply.__required_keys__ <= set(record) <= set(get_type_hints(reply_types.RecordReply))
+        assert decisions.RecordReply.__required_keys__ <= set(record) <= set(get_type_hints(decisions.RecordReply))
 
 
 def test_many_threads(service):

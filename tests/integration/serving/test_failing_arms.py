@@ -13,7 +13,7 @@ from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.api.schemas.responses import status_json
+from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
@@ -159,7 +159,7 @@ def test_all_fail(world, caplog):
         made = [world.route() for _ in range(5)]
     assert {one.arms for one in made} == {ARMS}
     assert all(EXCLUDED_ARMS not in one.facts for one in made)
-    assert status_json(world.router.state())["forced"] == 5
+    assert status_json(world.router.state())["fail_opens"] == 5
     assert "ragbandit_decisions_fail_open_total 5.0" in Metrics(world.router).own_text().decode().splitlines()
     (said,) = [record for record in caplog.records if record.name == "ragbandit.service"]
     assert (said.action, said.arms) == ("fail_open", ", ".join(ARMS))

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from sqlalchemy import event, text
 
-from ragbandit.router.api.schemas.overviews import overview_json
+from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.cli.top import screen
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.overview import overview

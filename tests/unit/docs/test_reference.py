@@ -8,7 +8,6 @@ import pytest
 from docs.generate import DOCS, pages
 from docs.generate.configuration import comments, is_section, keys, sections
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.schemas.descriptions import REPLY_FIELDS
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, OutcomeBody, RouteBody
 from ragbandit.router.config.settings import Settings
 
@@ -74,10 +73,9 @@ def test_every_call_is_on_the_page():
 
 
 def test_every_field_is_described():
-    """Every field of every object in /openapi.json has a description, and no description is left over."""
+    """Every field of every object in /openapi.json has a description."""
     schemas = create_app(lambda: None).openapi()["components"]["schemas"]
     ours = {name: schema for name, schema in schemas.items() if name not in {"HTTPValidationError", "ValidationError"}}
     fields = {(name, field): shape for name, schema in ours.items() for field, shape in schema["properties"].items()}
 
     assert [key for key, shape in fields.items() if "description" not in shape] == []
-    assert set(REPLY_FIELDS) <= {field for _, field in fields} | {f"{name}.{field}" for name, field in fields}

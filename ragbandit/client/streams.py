@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.router.client.exchange import Received, refused
+from ragbandit.client.exchange import Received, refused
 from ragbandit.router.errors import NotReady, RagBanditError
 
 __all__ = ["EventReader", "StreamEvent"]

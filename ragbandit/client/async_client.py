@@ -10,23 +10,24 @@ from typing import Any, ParamSpec, TypeVar
 
 import httpx
 
-from ragbandit.router.api.schemas.overview_types import OverviewReply
-from ragbandit.router.api.schemas.reply_types import (
+from ragbandit.client.arms import AsyncArms, Judging, Report, checked_kind, judge, report
+from ragbandit.client.calls import Calls
+from ragbandit.client.connection import connection
+from ragbandit.client.exchange import Attempt, Pause, Received, Steps, Work
+from ragbandit.client.replies.decisions import (
     AnswerReply,
     CancellationReply,
-    ErrorReply,
+    ClientOutcomeReply,
+    ClientRouteReply,
     PendingReply,
-    ReceiptReply,
     RecordReply,
     RouteReply,
-    StatusReply,
 )
-from ragbandit.router.client.arms import AsyncArms, Judging, Report, checked_kind, judge, report
-from ragbandit.router.client.calls import Calls
-from ragbandit.router.client.connection import connection
-from ragbandit.router.client.exchange import Attempt, Pause, Received, Steps, Work
-from ragbandit.router.client.replies import ClientFeedbackReply, ClientOutcomeReply, ClientRouteReply
-from ragbandit.router.client.streams import EventReader, StreamEvent
+from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
+from ragbandit.client.replies.overview import OverviewReply
+from ragbandit.client.replies.status import StatusReply
+from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.router.errors import InvalidInput, NotReady
 
 __all__ = ["AsyncClient"]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
-from ragbandit.router.client.calls import Calls
-from ragbandit.router.client.exchange import Steps, Work
-from ragbandit.router.client.replies import ClientRouteReply
+from ragbandit.client.calls import Calls
+from ragbandit.client.exchange import Steps, Work
+from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.redaction import without_secrets
 

@@ -11,20 +11,21 @@ from dataclasses import replace
 from typing import Any, Final, cast
 from urllib.parse import quote
 
-from ragbandit.router.api.schemas.overview_types import OverviewReply
-from ragbandit.router.api.schemas.reply_types import (
+from ragbandit.client.connection import Connection
+from ragbandit.client.exchange import Call, Steps, encoded, exchange
+from ragbandit.client.replies.decisions import (
     AnswerReply,
     CancellationReply,
-    ErrorReply,
+    ClientOutcomeReply,
+    ClientRouteReply,
     PendingReply,
-    ReceiptReply,
     RecordReply,
     RouteReply,
-    StatusReply,
 )
-from ragbandit.router.client.connection import Connection
-from ragbandit.router.client.exchange import Call, Steps, encoded, exchange
-from ragbandit.router.client.replies import ClientFeedbackReply, ClientOutcomeReply, ClientRouteReply
+from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
+from ragbandit.client.replies.overview import OverviewReply
+from ragbandit.client.replies.status import StatusReply
 from ragbandit.router.errors import InvalidInput, RagBanditError
 
 __all__ = ["Calls", "is_degraded", "new_id"]

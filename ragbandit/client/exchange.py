@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import httpx
 
+from ragbandit.client.connection import Connection
 from ragbandit.router import errors
-from ragbandit.router.client.connection import Connection
 from ragbandit.router.errors import (
     Conflict,
     Forbidden,

@@ -1,0 +1,38 @@
+"""HTTP clients of a running service: `Client`, and `AsyncClient` for asyncio. They need httpx and nothing heavy.
+
+    with Client("http://127.0.0.1:8100") as client:
+        reply = client.route("Who wrote Dracula?")
+        client.outcome(reply["decision_id"], answer="Bram Stoker", steps=1)
+        client.feedback(reply["decision_id"], rating=True)
+
+The types of the replies are in `ragbandit.client.replies`, which the service uses too; so httpx is loaded with the
+first client that is named.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ragbandit.client.arms import ArmRun, Arms, AsyncArms
+    from ragbandit.client.async_client import AsyncClient
+    from ragbandit.client.calls import is_degraded
+    from ragbandit.client.client import Client
+    from ragbandit.client.streams import StreamEvent
+
+__all__ = ["ArmRun", "Arms", "AsyncArms", "AsyncClient", "Client", "StreamEvent", "is_degraded"]
+
+_MODULES = {
+    "ArmRun": "arms",
+    "Arms": "arms",
+    "AsyncArms": "arms",
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "StreamEvent": "streams",
+    "is_degraded": "calls",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

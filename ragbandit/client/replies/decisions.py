@@ -1,0 +1,283 @@
+"""Replies about decisions: what was decided, what came of it, and the record of both."""
+
+from typing import (
+    Any,
+    Literal,
+    NotRequired,  # pydantic reads no other before Python 3.12
+)
+
+from typing_extensions import TypedDict
+
+from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.feedback import KeptFeedback, KeptReward
+from ragbandit.router.types import DecisionState, OutcomeStatus, RunBy
+
+__all__ = [
+    "AnswerReply",
+    "CancellationReply",
+    "ClientOutcomeReply",
+    "ClientRouteReply",
+    "CostReply",
+    "DecisionFields",
+    "KeptOutcome",
+    "MessageReply",
+    "OutcomeFields",
+    "OutcomeReply",
+    "PendingReply",
+    "RecordReply",
+    "RouteBatchReply",
+    "RouteReply",
+    "SessionReply",
+    "SourceReply",
+    "TurnReply",
+]
+
+
+class DecisionFields(TypedDict):
+    """Fields of a decision."""
+
+    decision_id: str
+    """Id of the decision; yours if you sent one."""
+    arm: str
+    """The arm that was drawn."""
+    propensity: float
+    """Probability with which it was drawn."""
+    pmf: dict[str, float]
+    """Probability of every offered arm, floors included; they sum to 1."""
+    scores: dict[str, float] | None
+    """The policy's value of every offered arm; null if it has none."""
+    policy: str
+    """Label of the ledger that the policy learns from (setting `policy.label`)."""
+    version: str
+    """Snapshot of the policy that decided."""
+    explored: bool
+    """Whether an arm other than the likeliest was drawn."""
+    fault: str | None
+    """Why the fallback arm was played instead of the policy's choice; null if it was not."""
+
+
+class RouteReply(DecisionFields):
+    """A decision that was just made."""
+
+    route_ms: float
+    """Milliseconds from the request to the stored decision."""
+    question: NotRequired[str]
+    """The question that was decided on, where messages came with the one that was sent."""
+    trace_id: NotRequired[str]
+    """The trace that the decision is in, 32 hex digits; only where telemetry is on."""
+
+
+class ClientRouteReply(RouteReply, total=False):
+    """A decision, as a client gives it."""
+
+    degraded: bool
+    """The service was away: the arm is the client's `default_arm`, and nothing is stored."""
+
+
+class RouteBatchReply(TypedDict):
+    """One entry per item, in order."""
+
+    items: list[RouteReply | ErrorReply]
+    """A decision or an error for each item, in order."""
+
+
+class CostReply(TypedDict):
+    """Resources that one answer used: the fields of `ragbandit.Cost`."""
+
+    retriever_calls: int
+    """Searches."""
+    passages: int
+    """Distinct passages shown to the model."""
+    llm_calls: int
+    """Calls of the language model."""
+    prompt_tokens: int
+    """Tokens read by the model."""
+    completion_tokens: int
+    """Tokens written by the model."""
+    seconds_retrieve: float
+    """Seconds of searching."""
+    seconds_generate: float
+    """Seconds of the model's calls."""
+    seconds_total: float
+    """Seconds from the start of the arm to its end."""
+    dollars: float
+    """Price of the tokens, where the generator has prices."""
+
+
+class SourceReply(TypedDict):
+    """A passage that the model was shown: the fields of `ragbandit.router.types.Source`."""
+
+    id: str
+    """Id of the passage."""
+    title: str
+    """Its title."""
+    text: str
+    """The beginning of the passage (`log.source_chars`)."""
+    url: str | None
+    """Where it can be read; null where its corpus has no addresses."""
+    score: float | None
+    """Score in the search that found it; scores compare within one search only."""
+
+
+class OutcomeFields(TypedDict):
+    """Fields of an outcome."""
+
+    status: OutcomeStatus
+    """How the arm ended: `answered`, `exhausted` (its budget was spent) or `failed`."""
+    answer: str | None
+    """The answer; after `exhausted` a draft, if there is one."""
+    stop_reason: str
+    """Why the arm stopped, for example `answered`, `budget_seconds`, `cancelled`."""
+    error: str | None
+    """What failed, without secrets; null if nothing did."""
+    steps: float
+    """Rounds of search and generation."""
+    cost: CostReply
+    """What the answer used."""
+    sources: list[SourceReply]
+    """The passages that the model was shown, in the order first shown; only of answers by our workers."""
+
+
+class AnswerReply(RouteReply, OutcomeFields):
+    """A decision and its outcome."""
+
+
+class PendingReply(RouteReply):
+    """A decision without an outcome yet: ask /v1/decisions/{id}, or send the same request again."""
+
+    status: Literal["pending"]
+    """The outcome is not there yet."""
+    answer: None
+    """Not there yet."""
+
+
+class OutcomeReply(TypedDict):
+    """Confirmation that an outcome is stored."""
+
+    decision_id: str
+    """Id of the decision."""
+    duplicate: bool
+    """Whether this very outcome was stored before."""
+
+
+class ClientOutcomeReply(OutcomeReply, total=False):
+    """Confirmation of an outcome, as a client gives it."""
+
+    degraded: bool
+    """Its decision was made without the service: nothing was sent."""
+
+
+class CancellationReply(TypedDict):
+    """State of a decision whose answer is not wanted any more."""
+
+    decision_id: str
+    """Id of the decision."""
+    cancelled: bool | None
+    """Whether the decision ended by being cancelled; null while it has not ended."""
+    status: OutcomeStatus | Literal["pending"]
+    """How the arm ended; `pending` while it has not."""
+
+
+class KeptOutcome(OutcomeFields):
+    """The outcome of a decision, with its trace."""
+
+    trace: list[dict[str, Any]]
+    """Calls of the arm, in order."""
+    run_by: RunBy
+    """Who ran the arm: our workers, or your own stack."""
+    made_by: dict[str, Any]
+    """Arm, params, generator, retriever and budget that made the outcome."""
+    made_at: float
+    """When it was stored, seconds since 1970."""
+
+
+class MessageReply(TypedDict):
+    """One message of a conversation."""
+
+    role: Literal["system", "user", "assistant"]
+    """Who wrote it."""
+    content: str
+    """Its text."""
+
+
+class RecordReply(DecisionFields):
+    """All that is stored about a decision. A number that is not finite (in a damaged row) is null."""
+
+    question: str
+    """The question that was decided on: as it was sent, or rewritten to stand alone."""
+    asked: str | None
+    """What the user wrote, where the question was rewritten from a conversation; else null."""
+    session_id: str | None
+    """The conversation that it belongs to; null where none was named."""
+    messages: list[MessageReply]
+    """What is stored of the conversation before the question, the oldest first."""
+    context: dict[str, Any]
+    """Facts of yours, as sent."""
+    tenant: str
+    """Whose question it is."""
+    budget: dict[str, float]
+    """Caps that the question asked for."""
+    seed: str
+    """Seed of the draw, made from the decision's id."""
+    floor: float
+    """Exploration floor in force, per arm."""
+    encoder_hash: str
+    """Fingerprint of the encoder that made the features."""
+    run_by: RunBy
+    """Who runs the arm: our workers, or your own stack."""
+    forced: bool
+    """Whether the caller chose the arm; nothing is then learned from it."""
+    request: dict[str, Any]
+    """What else is known of the request: parameters that were ignored, ids of other systems."""
+    facts: dict[str, Any]
+    """What the policy noted about this decision."""
+    made_at: float
+    """When it was stored, seconds since 1970."""
+    state: DecisionState
+    """State of the decision on its way to the ledger: see docs/glossary.md."""
+    reason: str | None
+    """Why it is in this state; null if there is nothing to say."""
+    outcome: KeptOutcome | None
+    """What came of it; null while there is none."""
+    feedback: list[KeptFeedback]
+    """All feedback of the decision."""
+    reward: KeptReward | None
+    """The reward that was learned; null while none was."""
+    learned_seq: int | None
+    """Number of its update in the ledger; null while it is not learned."""
+
+
+class TurnReply(TypedDict):
+    """One decision of a conversation."""
+
+    decision_id: str
+    """Id of the decision."""
+    arm: str
+    """The arm that was drawn."""
+    propensity: float
+    """Probability with which it was drawn."""
+    question: str
+    """The question that was decided on: as it was sent, or rewritten to stand alone."""
+    asked: str | None
+    """What the user wrote, where the question was rewritten from the conversation; else null."""
+    forced: bool
+    """Whether the caller chose the arm."""
+    sticky: dict[str, Any] | None
+    """Where it kept the arm of an earlier turn: that decision, the number of this turn, and of how many; else null."""
+    status: OutcomeStatus | None
+    """How it ended; null while it has not."""
+    made_at: float
+    """When it was stored, seconds since 1970."""
+
+
+class SessionReply(TypedDict):
+    """The newest decisions of a conversation."""
+
+    session_id: str
+    """The id of the conversation."""
+    tenant: str
+    """Whose conversation it is."""
+    decisions: list[TurnReply]
+    """The newest decisions, the oldest of them first."""
+    more: bool
+    """Whether there are older ones."""

@@ -1,0 +1,114 @@
+"""The OpenAPI document of one service: descriptions of reply fields, and the limits that its settings make."""
+
+import ast
+import inspect
+from collections import ChainMap
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from itertools import pairwise
+from typing import Any, Final
+
+from ragbandit.router.api.schemas.requests import STORABLE, TEXT
+from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.serving.validation import MAX_WORDS
+from ragbandit.router.types import MAX_TEXT
+
+__all__ = ["add_limits", "describe", "field_texts"]
+
+#: modules whose classes replies are made of; the text below a field describes it
+_MODULES: Final = (
+    "ragbandit.router.types.versions",
+    "ragbandit.router.rollouts.overview",
+    "ragbandit.router.serving.explanations.values",
+    "ragbandit.client.replies.errors",
+    "ragbandit.client.replies.feedback",
+    "ragbandit.client.replies.decisions",
+    "ragbandit.client.replies.status",
+    "ragbandit.client.replies.overview",
+    "ragbandit.router.api.openai.replies",
+)
+
+
+@cache
+def _classes() -> Mapping[str, object]:
+    return {name: value for module in map(import_module, _MODULES) for name, value in vars(module).items()}
+
+
+@cache
+def field_texts() -> Mapping[str, Mapping[str, str]]:
+    """Class -> field -> the text below it, those of its base classes too."""
+    texts: dict[str, dict[str, str]] = {}
+    for module in map(import_module, _MODULES):
+        for node in ast.parse(inspect.getsource(module)).body:
+            if isinstance(node, ast.ClassDef):
+                bases = [texts.get(base.id, {}) for base in node.bases if isinstance(base, ast.Name)]
+                texts[node.name] = dict(ChainMap(_texts(node), *bases))
+    return texts
+
+
+def _texts(node: ast.ClassDef) -> dict[str, str]:
+    return {
+        field.target.id: text.value.value.replace("\n    ", " ")
+        for field, text in pairwise(node.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
+    }
+
+
+def describe(api: dict[str, Any]) -> dict[str, Any]:
+    """Add the texts below the fields of replies to an OpenAPI document; the same document.
+
+    Pydantic reads only those in a class's own body, and at every start.
+    """
+    for name, schema in api["components"]["schemas"].items():
+        for field, text in field_texts().get(name, {}).items():
+            shape = schema["properties"][field]
+            if "$ref" in shape:  # OpenAPI 3.0 ignores what stands beside a reference
+                shape["allOf"] = [{"$ref": shape.pop("$ref")}]
+            shape["description"] = text
+        if is_dataclass(_classes().get(name)):  # its defaults are for those who make it: a reply has every field
+            schema["required"] = list(schema["properties"])
+            for shape in schema["properties"].values():
+                shape.pop("default", None)
+    return api
+
+
+def add_limits(api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int) -> dict[str, Any]:
+    """Put the limits of one service into an OpenAPI document; the same document.
+
+    arms: on offer. most_items: of a batch of feedback.
+    """
+    schemas = api["components"]["schemas"]
+    route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
+    _array(route["arms"])["items"]["enum"] = list(arms)
+    route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
+    if settings.context:
+        route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}
+    feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
+    feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
+    schemas["FeedbackTokenBody"]["properties"]["expires_s"]["maximum"] = settings.server.browser_feedback_s
+    schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
+    schemas["FeedbackBatchBody"]["properties"]["items"]["maxItems"] = most_items
+    return api
+
+
+def _declared(one: ContextKey) -> dict[str, Any]:
+    """The JSON Schema of a declared key of the context."""
+    if one.is_own:
+        return {"not": {}, "description": f"read off the question (type: {one.type})"}
+    kinds: dict[str, dict[str, Any]] = {
+        "number": {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER},
+        "boolean": {"type": "boolean"},
+        "category": {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
+        "words": {"type": "array", "maxItems": min(one.most_words, MAX_WORDS), "items": {"type": "string", **TEXT}},
+    }
+    return {"anyOf": [kinds[one.type], {"type": "null"}]}
+
+
+def _array(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a schema of several types that is of arrays."""
+    part: dict[str, Any] = next(part for part in schema["anyOf"] if part.get("type") == "array")
+    return part

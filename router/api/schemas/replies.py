@@ -1,0 +1,272 @@
+"""Replies as values of the router fill them; `ragbandit.client.replies` has their types."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, TypeVar, cast
+
+from ragbandit.client.replies.decisions import (
+    AnswerReply,
+    CancellationReply,
+    CostReply,
+    DecisionFields,
+    KeptOutcome,
+    OutcomeFields,
+    PendingReply,
+    RecordReply,
+    RouteReply,
+    SessionReply,
+    SourceReply,
+    TurnReply,
+)
+from ragbandit.client.replies.feedback import KeptFeedback, KeptReward, ReceiptReply
+from ragbandit.client.replies.overview import (
+    ArmOverviewReply,
+    OverviewReply,
+    PointReply,
+    SavedReply,
+    TotalsReply,
+    WorkerReply,
+)
+from ragbandit.client.replies.status import ArmReply, CountersReply, JudgeReply, LagReply, LedgerReply, StatusReply
+from ragbandit.router.jobs.worker_registry import WorkerState
+from ragbandit.router.learning.status import Status
+from ragbandit.router.serving.cancellation import Cancellation
+from ragbandit.router.serving.explanations.values import Explanation
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.overview import Overview, Saved, mean
+from ragbandit.router.serving.state import RouterState
+from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.rows.outcome_rows import trace_json
+from ragbandit.router.storage.sessions import TurnRecord
+from ragbandit.router.telemetry.carriers import trace_id_of
+from ragbandit.router.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
+
+__all__ = [
+    "answer_json",
+    "cancellation_json",
+    "decision_json",
+    "explanation_json",
+    "headers",
+    "ledger_json",
+    "outcome_json",
+    "overview_json",
+    "pending_json",
+    "receipt_json",
+    "record_json",
+    "route_json",
+    "session_json",
+    "status_json",
+]
+
+_Reply = TypeVar("_Reply")
+
+
+def _filled(kind: type[_Reply], value: object, **own: object) -> _Reply:
+    """A reply of this type: each field from `own`, or from the value's attribute of that name."""
+    return cast(_Reply, {name: own[name] if name in own else getattr(value, name) for name in kind.__annotations__})
+
+
+def headers(decision: Decision) -> dict[str, str]:
+    """The decision's main facts as HTTP headers, for callers that do not read the body."""
+    trace = trace_id_of(decision.query.request)
+    return {
+        "x-ragbandit-decision-id": decision.id,
+        "x-ragbandit-strategy": decision.arm,
+        "x-ragbandit-policy-version": decision.version,
+        "x-ragbandit-propensity": repr(decision.propensity),
+        "x-ragbandit-explored": str(decision.explored).lower(),
+        **({} if trace is None else {"x-ragbandit-trace-id": trace}),
+    }
+
+
+def decision_json(decision: Decision) -> DecisionFields:
+    """A decision without what its query was."""
+    return {
+        "decision_id": decision.id,
+        "arm": decision.arm,
+        "propensity": decision.propensity,
+        "pmf": dict(zip(decision.arms, decision.pmf, strict=True)),
+        "scores": None if decision.scores is None else dict(zip(decision.arms, decision.scores, strict=True)),
+        "policy": decision.policy,
+        "version": decision.version,
+        "explored": decision.explored,
+        "fault": decision.fault,
+    }
+
+
+def route_json(decision: Decision, *, seconds: float) -> RouteReply:
+    """A decision that was just made. seconds: from request to committed decision."""
+    reply = cast(RouteReply, {"route_ms": round(seconds * 1000, 3), **decision_json(decision)})
+    if decision.query.asked is not None:
+        reply["question"] = decision.query.text
+    if (trace := trace_id_of(decision.query.request)) is not None:
+        reply["trace_id"] = trace
+    return reply
+
+
+def answer_json(decision: Decision, outcome: Outcome, *, seconds: float) -> AnswerReply:
+    """A decision that was just made, and its outcome."""
+    return {**route_json(decision, seconds=seconds), **outcome_json(outcome)}
+
+
+def pending_json(decision: Decision, *, seconds: float) -> PendingReply:
+    """A decision that was just made, and has no outcome yet."""
+    return {**route_json(decision, seconds=seconds), "status": "pending", "answer": None}
+
+
+def outcome_json(outcome: Outcome) -> OutcomeFields:
+    """An outcome without its trace."""
+    sources = [_filled(SourceReply, source) for source in outcome.sources]
+    return _filled(OutcomeFields, outcome, cost=_filled(CostReply, outcome.cost), sources=sources)
+
+
+def receipt_json(receipt: Receipt) -> ReceiptReply:
+    """Confirmation of a feedback."""
+    return _filled(ReceiptReply, receipt)
+
+
+def cancellation_json(cancellation: Cancellation) -> CancellationReply:
+    """State of a cancelled decision."""
+    return _filled(CancellationReply, cancellation, status=cancellation.status or "pending")
+
+
+def record_json(record: DecisionRecord) -> RecordReply:
+    """All that is stored about a decision."""
+    decision, outcome = record.decision, record.outcome
+    stored = {
+        "outcome": None if outcome is None else _kept_outcome(outcome),
+        "feedback": [
+            _filled(KeptFeedback, item, facts=dict(item.facts), late=item.id in record.late) for item in record.feedback
+        ],
+        "reward": None
+        if record.reward is None
+        else _filled(KeptReward, record.reward, terms=dict(record.reward.terms)),
+    }
+    of_decision = {name: getattr(decision, name) for name in ("floor", "encoder_hash", "run_by", "made_at")}
+    own = {**decision_json(decision), **_asked(decision.query), **of_decision, **stored}
+    return _filled(RecordReply, record, **own, seed=str(decision.seed), facts=dict(decision.facts))
+
+
+def _asked(query: Query) -> dict[str, Any]:
+    """What a record has of its query."""
+    return {
+        "question": query.text,
+        "asked": query.asked,
+        "session_id": query.session,
+        "messages": [{"role": message.role, "content": message.text} for message in query.messages],
+        "context": dict(query.context),
+        "tenant": query.tenant,
+        "budget": {cap: value for cap, value in asdict(query.budget).items() if value is not None},
+        "forced": query.forced,
+        "request": dict(query.request),
+    }
+
+
+def _kept_outcome(outcome: Outcome) -> KeptOutcome:
+    return _filled(
+        KeptOutcome,
+        outcome,
+        **outcome_json(outcome),
+        trace=trace_json(outcome.trace),
+        made_by=dict(outcome.made_by),
+    )
+
+
+def explanation_json(explanation: Explanation) -> dict[str, Any]:
+    """An explanation with its record as `GET /v1/decisions/{decision_id}` gives it."""
+    values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
+    return {**values, "record": record_json(explanation.record)}
+
+
+def session_json(turns: Sequence[TurnRecord], *, session: str, tenant: str, limit: int) -> SessionReply:
+    """The last `limit` of these turns."""
+    decisions = [_turn(turn) for turn in turns[-limit:]]
+    return {"session_id": session, "tenant": tenant, "decisions": decisions, "more": len(turns) > limit}
+
+
+def _turn(turn: TurnRecord) -> TurnReply:
+    decision, sticky = turn.decision, turn.decision.facts.get(STICKY)
+    return _filled(
+        TurnReply,
+        decision,
+        decision_id=decision.id,
+        question=decision.query.text,
+        asked=decision.query.asked,
+        forced=decision.query.forced,
+        sticky=dict(sticky) if isinstance(sticky, Mapping) else None,
+        status=turn.status,
+    )
+
+
+def status_json(state: RouterState) -> StatusReply:
+    """State of a router and of its ledger."""
+    ledger = ledger_json(state.ledger, label=state.label, arms=state.arms, rebuilding=state.rebuilding)
+    return _filled(StatusReply, state, **ledger, feedback_to_policy_ms=_filled(LagReply, state.feedback_to_policy_ms))
+
+
+def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuilding: bool) -> LedgerReply:
+    """State of a ledger. rebuilding: the policy is being learned again from it."""
+    return _filled(
+        LedgerReply,
+        status,
+        policy=label,
+        counters=_filled(CountersReply, status.counters),
+        balanced=status.counters.balanced,
+        judge=_filled(JudgeReply, status.judge, today=dict(status.judge.today)),
+        rebuilding=rebuilding,
+        arms={arm.arm: _filled(ArmReply, arm) for arm in arms},
+    )
+
+
+def overview_json(
+    overview: Overview,
+    *,
+    status: Status,
+    queues: Mapping[str, int] | None = None,
+    workers: Sequence[WorkerState] | None = None,
+) -> OverviewReply:
+    """What the policy earned in a time, and how the service is."""
+    return _filled(
+        OverviewReply,
+        overview,
+        totals=_totals(overview.totals),
+        arms=[
+            _filled(ArmOverviewReply, one, totals=_totals(one.totals), saved=_saved(one.saved)) for one in overview.arms
+        ],
+        points=[
+            _filled(
+                PointReply,
+                point,
+                totals=_totals(point.totals),
+                arms={str(arm): _totals(totals) for arm, totals in point.arms.items()},
+            )
+            for point in overview.points
+        ],
+        counted_to=overview.progress.decided_to,
+        behind_s=overview.progress.behind_s,
+        updates_behind=overview.progress.updates_behind,
+        lag_s=status.lag_s,
+        waiting=status.counters.waiting,
+        behind=status.behind,
+        queues=None if queues is None else dict(queues),
+        workers=None if workers is None else [_filled(WorkerReply, one) for one in workers],
+    )
+
+
+def _totals(totals: ArmTotals) -> TotalsReply:
+    return _filled(
+        TotalsReply,
+        totals,
+        failure_share=mean(totals.failed, totals.ended),
+        learned=totals.rewarded,
+        reward=mean(totals.reward, totals.rewarded),
+        quality=mean(totals.quality, totals.rewarded),
+        cost=mean(totals.cost, totals.rewarded),
+        p50_s=totals.latency_at(0.5),
+        p95_s=totals.latency_at(0.95),
+        p99_s=totals.latency_at(0.99),
+    )
+
+
+def _saved(saved: Saved) -> SavedReply:
+    return _filled(SavedReply, saved, effective_rows=saved.effective, needed_rows=FEWEST_EFFECTIVE)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.handbook.command import ARMS, Row
-from ragbandit.router.offline.estimation.estimators import Estimate, snips
+from ragbandit.router.offline.estimation.estimators import Estimate, estimate
 
 __all__ = ["show", "summarise"]
 
@@ -120,7 +120,7 @@ def _counterfactual(rows: list[Row]) -> Row:
     found: Row = {}
     for name, candidate in candidates.items():
         estimates: dict[str, Estimate] = {
-            measure: snips(values, action=action, logged=logged, candidate=candidate)
+            measure: estimate("snips", values, action=action, logged=logged, candidate=candidate)
             for measure, values in measures.items()
         }
         if estimates["reward"].effective_rows == 0.0:

@@ -29,7 +29,7 @@ _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
 FileArgument = Annotated[Path, typer.Argument(help="its name says the format, unless --format does")]
 #: the names of offline.logs.FORMATS, written out: the help of a verb loads nothing that reads logs
-FORMATS_HELP = "jsonl, parquet, dsjson, obp"
+FORMATS_HELP = "jsonl, parquet, dsjson"
 FormatOption = Annotated[str | None, typer.Option("--format", help=f"{FORMATS_HELP}; default: by the name")]
 
 

@@ -39,7 +39,7 @@ InSample = Annotated[
 Log = Annotated[
     str | None,
     typer.Option(
-        help="a file (jsonl, parquet, dsjson, npz), or a folder of Parquet files, or their URL; default the store",
+        help="a file (jsonl, parquet, dsjson), or a folder of Parquet files, or their URL; default the store",
         rich_help_panel=_LOG,
     ),
 ]

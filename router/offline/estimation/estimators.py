@@ -4,15 +4,15 @@ Notation, for n rows and K arms: r rewards (n,); a the arms that were drawn (n,)
 candidate's pmfs (n, K); M predicted rewards (n, K), of models that did not see the row; w = Q[a] / P[a].
 
 An estimate is made of three numbers per row (`Terms`) and of nothing else, so that a log can be read in pieces: `terms`
-of each piece, their `Moments` merged, `estimated` of the whole. The functions named as the estimators are do all this
-at once, with checks, for arrays that fit in memory.
+of each piece, their `Moments` merged, `estimated` of the whole. `estimate` does all this at once, with checks, for
+arrays that fit in memory. Formulas and papers stand in one table, `ESTIMATORS`.
 
 No estimator sees an arm that P never plays. Where Q plays one, IPS counts its reward as 0, SNIPS as that of the other
 arms, and those with a model take the model's word.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from types import MappingProxyType
@@ -29,20 +29,13 @@ __all__ = [
     "ESTIMATORS",
     "Estimate",
     "Estimator",
-    "EstimatorProperties",
+    "EstimatorDefinition",
     "Terms",
     "check_rows",
-    "clipped_ips",
     "combination",
-    "dm",
-    "dr",
-    "dros",
+    "estimate",
     "estimated",
-    "ips",
     "shrunk",
-    "sndr",
-    "snips",
-    "switch_dr",
     "terms",
 ]
 
@@ -51,28 +44,81 @@ _BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EstimatorProperties:
-    """Properties of an estimator."""
+class EstimatorDefinition:
+    """What an estimator is. Of a row: w its weight Q[a] / P[a], s the weight that it is given, M the reward model."""
 
-    #: it needs predicted rewards
+    formula: str
+    source: str
+    #: (w of every row, the parameter) -> s of every row, in [0, w]
+    shrink: Callable[[Vector, float], Vector] = lambda weight, _: weight
+    #: it needs predicted rewards: the score is sum_k Q_k M_k + s (r - M[a]); without them s r
     needs_model: bool = False
     #: its bias does not fade with more rows, and its standard error does not hold it
     biased: bool = False
+    #: the mean of the corrections is divided by that of the weights
     self_normalised: bool = False
     has_parameter: bool = False
 
 
+def _shrunk_optimistically(weight: Vector, limit: float) -> Vector:
+    if limit == 0.0 or math.isinf(limit):
+        return weight * (limit > 0.0)
+    return weight * (limit / (weight * weight + limit))
+
+
 #: every estimator by name
-ESTIMATORS: Mapping[str, EstimatorProperties] = MappingProxyType(
+ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
     {
-        "ips": EstimatorProperties(),
-        "clipped_ips": EstimatorProperties(biased=True, has_parameter=True),
-        "snips": EstimatorProperties(self_normalised=True),
-        "dm": EstimatorProperties(needs_model=True, biased=True),
-        "dr": EstimatorProperties(needs_model=True),
-        "sndr": EstimatorProperties(needs_model=True, self_normalised=True),
-        "switch_dr": EstimatorProperties(needs_model=True, biased=True, has_parameter=True),
-        "dros": EstimatorProperties(needs_model=True, biased=True, has_parameter=True),
+        "ips": EstimatorDefinition(
+            formula="mean of w r: unbiased where P plays all that Q plays; can leave the rewards' range",
+            source="Horvitz and Thompson 1952",
+        ),
+        "clipped_ips": EstimatorDefinition(
+            formula="mean of min(w, C) r: less variance for a bias, downward where rewards are positive",
+            source="Ionides 2008",
+            shrink=np.minimum,
+            biased=True,
+            has_parameter=True,
+        ),
+        "snips": EstimatorDefinition(
+            formula="sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards",
+            source="Swaminathan and Joachims 2015",
+            self_normalised=True,
+        ),
+        "dm": EstimatorDefinition(
+            formula="mean of the model's rewards under Q, the direct method: as right as the model",
+            source="Dudik, Langford and Li 2011",
+            shrink=lambda weight, _: np.zeros(len(weight)),
+            needs_model=True,
+            biased=True,
+        ),
+        "dr": EstimatorDefinition(
+            formula="the direct method plus the mean of w (r - M[a]): unbiased where IPS is, whatever the model",
+            source="Dudik, Langford and Li 2011",
+            needs_model=True,
+        ),
+        "sndr": EstimatorDefinition(
+            formula="the direct method plus the sum of w (r - M[a]) over the sum of w",
+            source="Dudik, Erhan, Langford and Li 2014",
+            needs_model=True,
+            self_normalised=True,
+        ),
+        "switch_dr": EstimatorDefinition(
+            formula="DR on the rows of w <= T, the model alone on the others",
+            source="Wang, Agarwal and Dudik 2017",
+            shrink=lambda weight, limit: np.where(weight <= limit, weight, 0.0),
+            needs_model=True,
+            biased=True,
+            has_parameter=True,
+        ),
+        "dros": EstimatorDefinition(
+            formula="DR with every w shrunk to L w / (w^2 + L): 0 is the direct method, infinity is DR",
+            source="Su, Dimakopoulou, Krishnamurthy and Dudik 2020",
+            shrink=_shrunk_optimistically,
+            needs_model=True,
+            biased=True,
+            has_parameter=True,
+        ),
     }
 )
 
@@ -118,7 +164,7 @@ class Estimator:
         return self.name if self.parameter is None else f"{self.name}:{self.parameter:g}"
 
     @property
-    def facts(self) -> EstimatorProperties:
+    def facts(self) -> EstimatorDefinition:
         """Its row of ESTIMATORS."""
         return ESTIMATORS[self.name]
 
@@ -190,24 +236,8 @@ def terms(
 
 
 def shrunk(estimator: Estimator, *, weight: Vector) -> Vector:
-    """The weight s(w) that the estimator gives to each row, shape (n,), in [0, w].
-
-    clipped_ips: min(w, c) (Ionides 2008). dm: 0. switch_dr: w up to the threshold, 0 above it, where it takes the
-    model's word (Wang, Agarwal and Dudik 2017). dros: l w / (w^2 + l), optimistic shrinkage (Su, Dimakopoulou,
-    Krishnamurthy and Dudik 2020). Others: w.
-    """
-    limit = math.inf if estimator.parameter is None else estimator.parameter
-    match estimator.name:
-        case "clipped_ips":
-            return np.minimum(weight, limit)
-        case "switch_dr":
-            return np.where(weight <= limit, weight, 0.0)
-        case "dros" if 0.0 < limit < math.inf:
-            return weight * (limit / (weight * weight + limit))
-        case "dros" | "dm" if limit == 0.0 or estimator.name == "dm":
-            return np.zeros(len(weight))
-        case _:
-            return weight
+    """The weight s(w) that the estimator gives to each row, shape (n,), in [0, w]."""
+    return estimator.facts.shrink(weight, math.inf if estimator.parameter is None else estimator.parameter)
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:
@@ -252,65 +282,20 @@ def combination(estimator: Estimator, *, moments: Moments) -> Vector:
     return np.array([-correction / weight / weight, 1.0 / weight, 1.0])
 
 
-def ips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix) -> Estimate:
-    """Mean of w r (Horvitz and Thompson 1952): unbiased where P plays all that Q plays; can leave their range."""
-    return _once(Estimator(name="ips"), reward=reward, action=action, logged=logged, candidate=candidate)
-
-
-def clipped_ips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, parameter: float) -> Estimate:
-    """Mean of min(w, parameter) r: less variance for a bias, downward where rewards are positive."""
-    estimator = Estimator(name="clipped_ips", parameter=parameter)
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate)
-
-
-def snips(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix) -> Estimate:
-    """Sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards seen."""
-    return _once(Estimator(name="snips"), reward=reward, action=action, logged=logged, candidate=candidate)
-
-
-def dm(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
-    """Mean of the model's rewards under Q, the direct method: as right as the model."""
-    estimator = Estimator(name="dm")
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-
-
-def dr(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
-    """The direct method plus the mean of w (r - M[a]), doubly robust: unbiased where IPS is, whatever the model."""
-    estimator = Estimator(name="dr")
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-
-
-def sndr(reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix) -> Estimate:
-    """The direct method plus the sum of w (r - M[a]) over the sum of w."""
-    estimator = Estimator(name="sndr")
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-
-
-def switch_dr(
-    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix, parameter: float
-) -> Estimate:
-    """DR on the rows of w <= parameter, the model alone on the others."""
-    estimator = Estimator(name="switch_dr", parameter=parameter)
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-
-
-def dros(
-    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix, parameter: float
-) -> Estimate:
-    """DR with every w shrunk to l w / (w^2 + l), l the parameter: 0 is the direct method, infinity is DR."""
-    estimator = Estimator(name="dros", parameter=parameter)
-    return _once(estimator, reward=reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-
-
-def _once(
-    estimator: Estimator,
-    *,
+def estimate(
+    estimator: Estimator | str,
     reward: Vector,
+    *,
     action: Choices,
     logged: Matrix,
     candidate: Matrix,
     predicted: Matrix | None = None,
 ) -> Estimate:
+    """The estimate of arrays that are in one place, checked. estimator: as `Estimator.parse` reads it, "dros:4" say.
+
+    Raises InvalidInput for an estimator that is not known or lacks its model, and for rows that cannot be true.
+    """
+    estimator = Estimator.parse(estimator) if isinstance(estimator, str) else estimator
     check_rows(reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
     moments = Moments.of(*np.empty((3, 0)))
     for start in range(0, len(reward), _BLOCK):

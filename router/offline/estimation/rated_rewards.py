@@ -318,7 +318,7 @@ def _faults(ratings: Ratings, *, scored: Flags) -> tuple[str, ...]:
     found = []
     for name, flags, chance in (
         ("judge_probability", scored, ratings.score_chance),
-        ("rating_probability", ratings.rated, ratings.rating_chance),
+        ("the chances of a rating", ratings.rated, ratings.rating_chance),
     ):
         told = ~np.isnan(chance)
         if not told.all():  # told of the drawn rows alone: how many were not drawn nobody knows

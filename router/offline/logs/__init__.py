@@ -3,7 +3,6 @@
     jsonl    one JSON object a line: lossless, and easy to write by hand
     parquet  the same columns, typed; `read_log` streams millions of rows as arrays
     dsjson   Vowpal Wabbit's, for its command line
-    obp      the bandit_feedback of the Open Bandit Pipeline, as .npz
 
 Everything that a row holds comes back from every format. docs/replay.md says what each carries.
 """
@@ -25,7 +24,6 @@ FORMATS = {
     "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
     "parquet": (".parquet",),
     "dsjson": (".dsjson", ".dsjson.gz"),
-    "obp": (".npz",),
 }
 
 

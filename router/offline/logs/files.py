@@ -9,7 +9,7 @@ from ragbandit.router.storage.files.json_lines import open_binary, parsed
 __all__ = ["check_format"]
 
 #: first bytes -> format
-_MAGIC = {b"PAR1": "parquet", b"PK\x03\x04": "obp"}
+_MAGIC = {b"PAR1": "parquet"}
 #: keys that the rows of one format have and those of the other do not
 _KEYS = {"jsonl": {"arm", "pmf"}, "dsjson": {"a", "c", "p"}}
 #: bytes of a first row that are read to tell its format

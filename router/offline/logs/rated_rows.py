@@ -14,10 +14,10 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.raters import class_of, most_trusted, standing
 from ragbandit.router.learning.reward import cost_of, explicit_reward
 from ragbandit.router.offline.logs.records import (
+    FAILED,
     JUDGE_PROBABILITY,
     JUDGE_SCORE,
     MISSING,
-    RATING_PROBABILITY,
     Logged,
 )
 from ragbandit.router.storage.rows.conversion import decision_value, feedback_value
@@ -100,8 +100,6 @@ def _row(
         reward = _reward(people, outcome=outcome, settings=settings)
     except InvalidInput:
         return None
-    if not people and outcome is not None and outcome.status == "failed":
-        extra[RATING_PROBABILITY] = 1.0
     return Logged(decision=decision, reward=reward, seq=seq, extra=extra)
 
 
@@ -123,6 +121,6 @@ def _reward(people: Sequence[Feedback], *, outcome: Outcome | None, settings: Se
         minimum=given.minimum,
         maximum=given.maximum,
         terms=dict(given.cost),
-        preset="rating" if outcome.status == "failed" else MISSING,
+        preset=FAILED if outcome.status == "failed" else MISSING,
         source="explicit",
     )

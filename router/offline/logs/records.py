@@ -13,11 +13,11 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.types import Budget, Decision, FeedbackId, Json, Reward
 
 __all__ = [
+    "FAILED",
     "JUDGE_PROBABILITY",
     "JUDGE_SCORE",
     "MISSING",
     "OURS",
-    "RATING_PROBABILITY",
     "BadRow",
     "Defaults",
     "Logged",
@@ -59,11 +59,11 @@ OURS = (
     "late",
     "features",
 )
-#: keys beside a row's own, for a replay that completes rewards: a judge's score in [0, 1], the chance with which the
-#: judge sampled the row, and that of a human rating, each in (0, 1]
-JUDGE_SCORE, JUDGE_PROBABILITY, RATING_PROBABILITY = "judge_score", "judge_probability", "rating_probability"
-#: preset of the reward of a row that nobody judged
-MISSING = "missing"
+#: keys beside a row's own, for a replay that completes rewards: a judge's score in [0, 1], and the chance with which
+#: the judge sampled the row, in (0, 1]
+JUDGE_SCORE, JUDGE_PROBABILITY = "judge_score", "judge_probability"
+#: preset of the reward of a row that nobody judged; and of one whose answer failed: it is known to be worth 0
+MISSING, FAILED = "missing", "failed"
 _CAPS = tuple(cap.name for cap in fields(Budget))
 #: parts of a reward with what they are where nobody told them: then they are left out, as in files of before
 _UNTOLD: Mapping[str, object] = {"judged_by": None, "raw_quality": None, "sample_weight": 1.0}

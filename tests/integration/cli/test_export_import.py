@@ -29,7 +29,7 @@ from ragbandit.router.types import IMPORTED, Query
 from tests.conftest import EPOCH
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
-FORMATS = ["jsonl", "jsonl.gz", "parquet", "dsjson", "npz"]
+FORMATS = ["jsonl", "jsonl.gz", "parquet", "dsjson"]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -123,8 +123,7 @@ def test_same_bytes(world, new_ledger, tmp_path, ends):
     taken = imported(there, path)
     assert (taken.added, taken.known, taken.made_elsewhere) == (15, 0, 0)
     assert exported(there, tmp_path / "after.jsonl") == lines
-    if ends != "npz":  # a zip says when it was made
-        assert exported(there, tmp_path / f"again.{ends}") == before
+    assert exported(there, tmp_path / f"again.{ends}") == before
 
 
 def test_rows_are_the_stores_own(world, new_ledger, tmp_path):
@@ -325,10 +324,10 @@ def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
         for n, version in enumerate([own, "theirs-7"] * 6)
     ]
     foreign = [
-        replace(row, decision=replace(row.decision, facts={IMPORTED: "obp"}))
+        replace(row, decision=replace(row.decision, facts={IMPORTED: "dsjson"}))
         for row in read_rows(write_json(tmp_path / "log.jsonl", rows))
     ]
-    take_in(world.ledger, foreign, origin="obp")
+    take_in(world.ledger, foreign, origin="dsjson")
     world.learn()
     verdict = world.router.verify(deep=True)
     assert verdict.ok, verdict.notes
@@ -492,7 +491,7 @@ def test_verbs(command, configured, tmp_path):
         "bytes": (tmp_path / "out.jsonl.gz").stat().st_size,
     }
     assert "known: 700" in command("import", "out.jsonl.gz", "-c", here)
-    assert "rows: 700" in command("export", "--format", "obp", "out", "--label", "imported", "-c", here)
+    assert "rows: 700" in command("export", "--format", "dsjson", "out", "--label", "imported", "-c", here)
 
 
 def test_since(command, configured, tmp_path):
@@ -594,7 +593,7 @@ def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
     for words in (
         ["import", "log.jsonl"],
         ["verify", "--label", "imported"],
-        ["export", "o.npz", "--label", "imported"],
+        ["export", "o.parquet", "--label", "imported"],
     ):
         assert CliRunner().invoke(app, [*words, "-c", here]).stderr == ""
 
@@ -620,9 +619,9 @@ def test_bounds_of_rewards(command, configured, tmp_path):
         (("export", "out.jsonl"), "there is no database"),
         (("export", "out.csv"), "name the format"),
         (("import", "missing.jsonl"), "cannot be read"),
-        (("import", "least.jsonl", "--format", "obp"), "it begins like jsonl (give --format jsonl)"),
+        (("import", "least.jsonl", "--format", "dsjson"), "it begins like jsonl (give --format jsonl)"),
         (("import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
-        (("import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson, obp"),
+        (("import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson"),
     ],
 )
 def test_wrong_words(command, configured, tmp_path, arguments, words):

@@ -27,7 +27,7 @@ from ragbandit.router.types import DecisionId, Query
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
-FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.npz"]
+FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson"]
 
 
 def made_app():

@@ -123,7 +123,7 @@ def test_missing_rewards_need_the_option(run, tmp_path):
         ("judge_score", 1.5, "out of range"),
         ("judge_score", "good", "no number"),
         ("judge_probability", 0.0, "out of range"),
-        ("rating_probability", True, "no number"),
+        ("judge_probability", True, "no number"),
     ],
 )
 def test_what_is_out_of_range_is_named(run, tmp_path, key, value, said):

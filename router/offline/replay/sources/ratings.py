@@ -1,8 +1,7 @@
 """Human ratings and judge's scores of a log: which row has which, and the log with its rewards completed.
 
-A row says it by its reward and by three keys beside it: `judge_score` in [0, 1], `judge_probability`, the chance with
-which the judge sampled the row, and `rating_probability`, that of a human rating where people were asked by chance. A
-reward that the judge made (`judged_by`) or that is missing is no human rating.
+A row says it by its reward and by two keys beside it: `judge_score` in [0, 1], and `judge_probability`, the chance with
+which the judge sampled the row. A reward that the judge made (`judged_by`) or that is missing is no human rating.
 """
 
 import math
@@ -20,7 +19,7 @@ from ragbandit.router.offline.estimation.rated_rewards import (
     Ratings,
     completed,
 )
-from ragbandit.router.offline.logs.records import JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, RATING_PROBABILITY, Logged
+from ragbandit.router.offline.logs.records import FAILED, JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, Logged
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.sources.pieces import MemoryLog, place
 from ragbandit.router.offline.types import Vector
@@ -89,7 +88,8 @@ def _ratings(log: MemoryLog) -> Ratings:
         quality=log.log.quality,
         score=_told(rows, JUDGE_SCORE, least=0.0),
         score_chance=_told(rows, JUDGE_PROBABILITY, least=None),
-        rating_chance=_told(rows, RATING_PROBABILITY, least=None),
+        # Of a failed answer it is known what it is worth: nobody has to rate it.
+        rating_chance=np.array([1.0 if row.reward.preset == FAILED else np.nan for row in rows]),
     )
 
 
@@ -169,7 +169,7 @@ def rating_notes(facts: RatingFacts) -> list[str]:
         found.append(
             f"being rated hangs on how good the answer was: rated answers have a judge's score {gap:+.3f} ± "
             f"{error:.3f} from the others of their arm. The estimates hold only if the score tells all that decides "
-            "who rates; have a chance sample rated, and log rating_probability"
+            "who rates; have a chance sample of the answers rated"
         )
     if facts.rated < FEWEST_RATINGS:
         found.append(f"only {facts.rated} human ratings: intervals from fewer than {FEWEST_RATINGS} are rough")

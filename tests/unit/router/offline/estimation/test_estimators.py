@@ -12,17 +12,10 @@ from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.estimators import (
     ESTIMATORS,
     Estimator,
-    clipped_ips,
     combination,
-    dm,
-    dr,
-    dros,
+    estimate,
     estimated,
-    ips,
     shrunk,
-    sndr,
-    snips,
-    switch_dr,
     terms,
 )
 from ragbandit.router.offline.estimation.moments import Moments
@@ -67,14 +60,14 @@ def test_by_hand():
     log = {"action": action, "logged": logged, "candidate": candidate}  # w = 2, 4
     model = log | {"predicted": np.array([[0.5, 0.0], [0.0, 0.25]])}  # r - M[a] = 0.5, -0.25
 
-    assert ips(reward, **log).value == 1.0  # (2*1 + 4*0) / 2
-    assert clipped_ips(reward, parameter=1.5, **log).value == 0.75
-    assert snips(reward, **log).value == pytest.approx(2 / 6)
-    assert dm(reward, **model).value == 0.375
-    assert dr(reward, **model).value == 0.375  # the corrections 1 and -1 cancel
-    assert sndr(reward, **model).value == 0.375
-    assert switch_dr(reward, parameter=2.0, **model).value == 0.375 + 0.5
-    assert dros(reward, parameter=4.0, **model).value == pytest.approx(0.375 + (1.0 * 0.5 - 0.8 * 0.25) / 2)
+    assert estimate("ips", reward, **log).value == 1.0  # (2*1 + 4*0) / 2
+    assert estimate("clipped_ips:1.5", reward, **log).value == 0.75
+    assert estimate("snips", reward, **log).value == pytest.approx(2 / 6)
+    assert estimate("dm", reward, **model).value == 0.375
+    assert estimate("dr", reward, **model).value == 0.375  # the corrections 1 and -1 cancel
+    assert estimate("sndr", reward, **model).value == 0.375
+    assert estimate("switch_dr:2", reward, **model).value == 0.375 + 0.5
+    assert estimate("dros:4", reward, **model).value == pytest.approx(0.375 + (1.0 * 0.5 - 0.8 * 0.25) / 2)
 
 
 def test_standard_errors_by_hand():
@@ -86,9 +79,9 @@ def test_standard_errors_by_hand():
     }  # w = 2, 2
     reward = np.array([1.0, 0.0])
 
-    assert ips(reward, **log).standard_error == pytest.approx(math.sqrt(2.0) / math.sqrt(2))  # of 2 and 0
-    assert snips(reward, **log).standard_error == pytest.approx(math.sqrt(2 * 0.5**2) / math.sqrt(2))
-    assert snips(reward, **log).effective_rows == pytest.approx(2.0)
+    assert estimate("ips", reward, **log).standard_error == pytest.approx(math.sqrt(2.0) / math.sqrt(2))  # of 2 and 0
+    assert estimate("snips", reward, **log).standard_error == pytest.approx(math.sqrt(2 * 0.5**2) / math.sqrt(2))
+    assert estimate("snips", reward, **log).effective_rows == pytest.approx(2.0)
 
 
 @given(seed=seeds)
@@ -97,8 +90,8 @@ def test_on_policy_is_the_mean(seed):
     log = log_of(seed)
     log["candidate"] = log["logged"]
 
-    for estimator in (ips, snips):
-        found = estimator(log["reward"], **plain(log))
+    for name in ("ips", "snips"):
+        found = estimate(name, log["reward"], **plain(log))
         assert found.value == pytest.approx(log["reward"].mean(), abs=1e-12)
         assert found.effective_rows == pytest.approx(60.0)
     assert terms(Estimator(name="ips"), **log).weight == pytest.approx(1.0, abs=1e-12)
@@ -110,12 +103,12 @@ def test_parameters_end_at_other_estimators(seed):
     log = log_of(seed)
     reward, model = log["reward"], modelled(log)
 
-    for estimator in (dros, switch_dr):
-        none, whole = (estimator(reward, parameter=end, **model) for end in (0.0, math.inf))
-        assert none.value == dm(reward, **model).value
-        assert whole.value == dr(reward, **model).value
-        assert whole.standard_error == dr(reward, **model).standard_error
-    assert clipped_ips(reward, parameter=math.inf, **plain(log)).value == ips(reward, **plain(log)).value
+    for name in ("dros", "switch_dr"):
+        none, whole = (estimate(f"{name}:{end}", reward, **model) for end in ("0", "inf"))
+        assert none.value == estimate("dm", reward, **model).value
+        assert whole.value == estimate("dr", reward, **model).value
+        assert whole.standard_error == estimate("dr", reward, **model).standard_error
+    assert estimate("clipped_ips:inf", reward, **plain(log)).value == estimate("ips", reward, **plain(log)).value
 
 
 @given(seed=seeds, constant=st.floats(-5, 5))
@@ -166,12 +159,12 @@ def test_pieces_make_the_whole(seed, estimator, cuts):
 
 
 def test_many_rows_are_as_few():
-    """The one-call functions take long logs block by block, and give what one block would."""
+    """The one-call function takes long logs block by block, and gives what one block would."""
     log = log_of(3, rows=40_000)
 
-    for estimator, found in ((Estimator(name="dr"), dr), (Estimator(name="sndr"), sndr)):
-        whole = estimate_of(estimator, log)
-        at_once = found(log["reward"], **modelled(log))
+    for name in ("dr", "sndr"):
+        whole = estimate_of(Estimator(name=name), log)
+        at_once = estimate(name, log["reward"], **modelled(log))
         assert at_once.value == pytest.approx(whole.value, rel=1e-12)
         assert at_once.standard_error == pytest.approx(whole.standard_error, rel=1e-12)
         assert at_once.rows == 40_000
@@ -182,7 +175,7 @@ def test_snips_stays_in_range(seed, rows):
     """SNIPS never leaves the range of the rewards it saw."""
     log = log_of(seed, rows=rows)
 
-    value = snips(log["reward"], **plain(log)).value
+    value = estimate("snips", log["reward"], **plain(log)).value
 
     assert log["reward"].min() - 1e-12 <= value <= log["reward"].max() + 1e-12
 
@@ -253,7 +246,10 @@ def test_a_model_makes_dr_surer():
     log["reward"] += 1.0
     log["predicted"] += 1.0
 
-    assert dr(log["reward"], **modelled(log)).standard_error < 0.6 * ips(log["reward"], **plain(log)).standard_error
+    assert (
+        estimate("dr", log["reward"], **modelled(log)).standard_error
+        < 0.6 * estimate("ips", log["reward"], **plain(log)).standard_error
+    )
 
 
 def test_holes_are_as_documented():
@@ -265,9 +261,11 @@ def test_holes_are_as_documented():
     }
     reward = np.ones(4)
 
-    assert ips(reward, **log).value == 0.5
-    assert snips(reward, **log).value == 1.0
-    assert dr(reward, predicted=np.tile([0.0, 0.6], (4, 1)), **log).value == pytest.approx(0.5 * 1.0 + 0.5 * 0.6)
+    assert estimate("ips", reward, **log).value == 0.5
+    assert estimate("snips", reward, **log).value == 1.0
+    assert estimate("dr", reward, predicted=np.tile([0.0, 0.6], (4, 1)), **log).value == pytest.approx(
+        0.5 * 1.0 + 0.5 * 0.6
+    )
 
 
 def test_no_weight_is_no_number():
@@ -275,7 +273,7 @@ def test_no_weight_is_no_number():
     log = log_of(9, arms=2)
     log["candidate"] = np.eye(2)[1 - log["action"]]
 
-    for found in (snips(log["reward"], **plain(log)), sndr(log["reward"], **modelled(log))):
+    for found in (estimate("snips", log["reward"], **plain(log)), estimate("sndr", log["reward"], **modelled(log))):
         assert math.isnan(found.value)
         assert found.standard_error == math.inf
         assert found.effective_rows == 0.0
@@ -297,7 +295,7 @@ def test_one_row_has_no_error_to_tell(estimator):
 def test_intervals():
     """The interval of confidence .95 reaches 1.96 errors to both sides; a confidence of 1 is refused."""
     log = log_of(11)
-    found = ips(log["reward"], **plain(log))
+    found = estimate("ips", log["reward"], **plain(log))
 
     low, high = found.interval()
     assert high - found.value == pytest.approx(1.959963984540054 * found.standard_error)
@@ -364,7 +362,7 @@ def test_bad_rows_are_refused(name, place, value, row):
     log |= _changed(log, name, place, value)
 
     with pytest.raises(InvalidInput) as caught:
-        dr(log["reward"], **modelled(log))
+        estimate("dr", log["reward"], **modelled(log))
 
     assert caught.value.field == name
     assert f"in row {row}" in caught.value.message
@@ -377,7 +375,7 @@ def test_a_drawn_arm_without_probability_is_refused():
     log["logged"][9] = np.eye(3)[(log["action"][9] + 1) % 3]
 
     with pytest.raises(InvalidInput, match="probability 0 in row 9"):
-        ips(log["reward"], **plain(log))
+        estimate("ips", log["reward"], **plain(log))
 
 
 @pytest.mark.parametrize(
@@ -397,6 +395,6 @@ def test_wrong_shapes_are_refused(name, values):
     log = log_of(15) | {name: values}
 
     with pytest.raises(InvalidInput) as caught:
-        dr(log["reward"], **modelled(log))
+        estimate("dr", log["reward"], **modelled(log))
 
     assert caught.value.field == name

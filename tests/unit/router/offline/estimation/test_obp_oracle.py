@@ -7,8 +7,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.estimation import estimators, tuning
-from ragbandit.router.offline.estimation.estimators import Estimator
+from ragbandit.router.offline.estimation import tuning
+from ragbandit.router.offline.estimation.estimators import Estimator, estimate
 from ragbandit.router.offline.estimation.reward_models import mrdr_weights
 from tests.support.logs.obp_values import CASES, GRID, PLAIN, RECORDED, TUNED, Case, log_of, obp_inputs, values_of
 
@@ -38,13 +38,13 @@ def ours(log):
     found = {}
     for name in PLAIN:
         arguments = modelled if Estimator(name=name).facts.needs_model else plain
-        found[name] = getattr(estimators, name)(log["reward"], **arguments).value
+        found[name] = estimate(name, log["reward"], **arguments).value
     for name in TUNED:
         arguments = plain if name == "clipped_ips" else modelled
         values = {}
         for parameter in GRID:
-            estimate = getattr(estimators, name)(log["reward"], parameter=parameter, **arguments)
-            found[f"{name}:{parameter:g}"] = values[parameter] = estimate.value
+            value = estimate(Estimator(name=name, parameter=parameter), log["reward"], **arguments).value
+            found[f"{name}:{parameter:g}"] = values[parameter] = value
         trials = tuning.trials(name, reward=log["reward"], grid=GRID, **arguments)
         for kind, delta in (("bound", 0.1), ("direct", None)):
             found[f"mse {name} {kind}"] = trials.errors(delta=delta).tolist()
@@ -104,8 +104,8 @@ def test_snips_interval_differs(ope):
         **inputs, n_bootstrap_samples=500, random_state=1
     )
     plain = {name: log[name] for name in ("action", "logged", "candidate")}
-    low, high = estimators.snips(log["reward"], **plain).interval()
-    wide_low, wide_high = estimators.ips(log["reward"], **plain).interval()
+    low, high = estimate("snips", log["reward"], **plain).interval()
+    wide_low, wide_high = estimate("ips", log["reward"], **plain).interval()
 
     width = theirs["95.0% CI (upper)"] - theirs["95.0% CI (lower)"]
     assert width == pytest.approx(wide_high - wide_low, rel=0.2)
@@ -119,4 +119,4 @@ def test_replay_is_no_estimate_of_a_stochastic_candidate(ope):
 
     assert ope.ReplayMethod().estimate_policy_value(**obp_inputs(log)) == 0.0
     plain = {name: log[name] for name in ("action", "logged", "candidate")}
-    assert estimators.ips(log["reward"], **plain).value > 0.4
+    assert estimate("ips", log["reward"], **plain).value > 0.4

@@ -124,7 +124,7 @@ def test_told_chances_that_do_not_fit(which):
     ratings = world(7, told=True, share=0.4)[0]
     assert completed_of(ratings).facts.faults == ()
     (fault,) = completed_of(replace(ratings, **{which: getattr(ratings, which) / 2})).facts.faults
-    assert {"rating_chance": "rating_probability", "score_chance": "judge_probability"}[which] in fault
+    assert {"rating_chance": "the chances of a rating", "score_chance": "judge_probability"}[which] in fault
 
 
 def test_without_a_rating_nothing_is_known():

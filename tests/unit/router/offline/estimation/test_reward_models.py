@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.estimation import reward_models
-from ragbandit.router.offline.estimation.estimators import dr
+from ragbandit.router.offline.estimation.estimators import estimate
 from ragbandit.router.offline.estimation.reward_models import (
     Ridge,
     cross_fitted,
@@ -381,7 +381,7 @@ def test_mrdr_lessens_the_variance():
         ridge = Ridge(arms=2, folds=2, penalty=0.01)
         ridge.add(x[:, None], **rows_of, weights=weights)
         predicted = ridge.predict(x[:, None], folds=rows_of["folds"])[:, :, 0]
-        found = dr(reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
+        found = estimate("dr", reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
         errors.append(found.standard_error)
 
     assert errors[1] < 0.7 * errors[0]

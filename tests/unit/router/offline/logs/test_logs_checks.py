@@ -6,7 +6,6 @@ import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,7 +153,7 @@ def test_bad_row_of_parquet(tmp_path):
 KEYS = st.sampled_from([*OURS, "extra"])
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.dsjson", "log.npz"])
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.dsjson"])
 @given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
 @settings(max_examples=60, deadline=None)
 def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
@@ -184,7 +183,7 @@ def test_any_event_is_a_row_or_a_bad_row(change):
 def test_any_bytes(raw):
     """Bytes that are no log are bad rows or an unreadable file, in every format, and never a crash."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.npz"):
+        for name in ("log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson"):
             (Path(folder) / name).write_bytes(raw)
             with contextlib.suppress(InvalidInput):
                 assert not [row for row in read_rows(Path(folder) / name) if isinstance(row, Logged)]
@@ -322,117 +321,3 @@ def test_wrong_event(tmp_path, change, field, reason):
     assert (bad.line, bad.field) == (1, field)
     assert reason in bad.reason
     assert isinstance(good, Logged)
-
-
-# --------------------------------------------------------------------------------------------------------------- OBP
-
-
-def feedback(**changes):
-    """A bandit_feedback as OBP's datasets give it."""
-    pi_b = np.array([[0.5, 0.5], [0.25, 0.75], [0.9, 0.1]])[:, :, None]
-    action = np.array([0, 1, 1])
-    made = {
-        "n_rounds": 3,
-        "n_actions": 2,
-        "context": np.arange(6.0).reshape(3, 2),
-        "action_context": np.eye(2),
-        "action": action,
-        "position": None,
-        "reward": np.array([1.0, 0.0, 1.0]),
-        "pi_b": pi_b,
-        "pscore": pi_b[np.arange(3), action, 0],
-    }
-    return {key: value for key, value in (made | changes).items() if value is not None or key == "position"}
-
-
-def test_foreign_feedback(tmp_path):
-    """A bandit_feedback saved with np.savez becomes rows, position = None and all, the same ids every time."""
-    np.savez(tmp_path / "log.npz", **feedback())
-    rows = list(read_rows(tmp_path / "log.npz"))
-    assert [row.decision.pmf for row in rows] == [(0.5, 0.5), (0.25, 0.75), (0.9, 0.1)]
-    assert [row.decision.arm for row in rows] == ["action_0", "action_1", "action_1"]
-    assert [row.reward.value for row in rows] == [1.0, 0.0, 1.0]
-    assert rows[2].decision.features.tolist() == [4.0, 5.0]
-    ids = [row.decision.id for row in rows]
-    assert ids == [row.decision.id for row in read_rows(tmp_path / "log.npz")]
-    np.savez(tmp_path / "other.npz", **feedback(reward=np.array([1.0, 0.0, 0.0])))
-    assert not set(ids) & {row.decision.id for row in read_rows(tmp_path / "other.npz")}
-
-
-def test_bad_rounds(tmp_path):
-    """A pscore that pi_b does not give, and an action that is none, are bad rows by number."""
-    np.savez(tmp_path / "log.npz", **feedback(pscore=np.array([0.5, 0.5, 0.1]), action=np.array([0, 1, 2])))
-    good, pscore, action = read_rows(tmp_path / "log.npz")
-    assert isinstance(good, Logged)
-    assert [(bad.line, bad.field) for bad in (pscore, action)] == [(2, "propensity"), (3, "action")]
-
-
-@pytest.mark.parametrize(
-    ("changes", "field", "remedy"),
-    [
-        ({"pi_b": None}, "pi_b", "pscore alone"),
-        ({"pi_b": np.ones((3, 2, 2)) / 2}, "pi_b", "one position"),
-        ({"position": np.array([0, 1, 0])}, "pi_b", "one position"),
-        ({"reward": np.zeros(2)}, "reward", "a row for each"),
-        ({"reward": None}, "reward", "whole bandit_feedback"),
-        ({"action": np.array([0.0, 1.0, 1.0])}, "action", "whole numbers"),
-        ({"context": np.array([["a"], ["b"], ["c"]], dtype=object)}, "", "np.savez"),
-    ],
-)
-def test_wrong_feedback(tmp_path, changes, field, remedy):
-    """A dict that cannot be a log of one position with its pmf is refused by key, with what to save instead."""
-    np.savez(tmp_path / "log.npz", **feedback(**changes))
-    with pytest.raises(InvalidInput) as caught:
-        list(read_rows(tmp_path / "log.npz"))
-    assert caught.value.field.endswith(f"log.npz {field}".rstrip())
-    assert remedy in caught.value.remedy
-
-
-def test_nothing_pickled_is_read(tmp_path):
-    """Arrays of objects are refused: reading them would run what is in them."""
-    np.save(tmp_path / "one.npy", np.array([{}], dtype=object), allow_pickle=True)
-    (tmp_path / "one.npy").rename(tmp_path / "log.npz")
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        list(read_rows(tmp_path / "log.npz"))
-
-
-@pytest.mark.parametrize("raw", [b"PK\x03\x04", b"PK\x03\x04 cut short"])
-def test_cut_npz(tmp_path, raw):
-    """A zip that is cut short is refused and closed."""
-    (tmp_path / "log.npz").write_bytes(raw)
-    with pytest.raises(InvalidInput, match="cannot be read"):
-        list(read_rows(tmp_path / "log.npz"))
-
-
-def test_one_array(tmp_path):
-    """A single array is refused with what to save instead."""
-    np.save(tmp_path / "one.npy", np.zeros(3))
-    (tmp_path / "one.npy").rename(tmp_path / "log.npz")
-    with pytest.raises(InvalidInput, match="is one array"):
-        list(read_rows(tmp_path / "log.npz"))
-
-
-def test_export_cut_by_hand(tmp_path):
-    """One of our own .npz whose arrays do not belong together any more is refused by the array's name."""
-    write_rows(tmp_path / "log.npz", plain_rows(4))
-    arrays = dict(np.load(tmp_path / "log.npz"))
-    for change in (
-        {"ragbandit_rows": arrays["ragbandit_rows"][:0]},
-        {"ragbandit_arms": arrays["ragbandit_arms"][:1]},
-        {"ragbandit_id": arrays["ragbandit_id"][:1]},
-    ):
-        np.savez(tmp_path / "cut.npz", **arrays | change)
-        with pytest.raises(InvalidInput, match=next(iter(change))):
-            list(read_rows(tmp_path / "cut.npz"))
-    del arrays["ragbandit_id"]
-    np.savez(tmp_path / "cut.npz", **arrays)
-    with pytest.raises(InvalidInput, match="ragbandit_id: is missing"):
-        list(read_rows(tmp_path / "cut.npz"))
-
-
-def test_own_event_that_was_edited(tmp_path):
-    """A dsjson row of ours whose cost was changed no longer fits its parts, and says so."""
-    write_rows(tmp_path / "log.dsjson", plain_rows(1))
-    event = json.loads((tmp_path / "log.dsjson").read_text())
-    (bad,) = read_rows(write_json(tmp_path / "log.dsjson", [event | {"_label_cost": 0.125}]))
-    assert bad.field == "reward.value"

@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_row
 from ragbandit.router.offline.logs.records import OURS, record_of
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 
-NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz", "log.npz"]
+NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,8 +175,8 @@ def test_damaged_gzip(tmp_path):
         list(read_rows(tmp_path / "log.jsonl.gz"))
 
 
-@pytest.mark.parametrize("said", ["jsonl", "parquet", "dsjson", "obp"])
-@pytest.mark.parametrize("format_", ["jsonl", "parquet", "dsjson", "obp"])
+@pytest.mark.parametrize("said", ["jsonl", "parquet", "dsjson"])
+@pytest.mark.parametrize("format_", ["jsonl", "parquet", "dsjson"])
 def test_wrong_format(tmp_path, format_, said):
     """A file that is read as another format is refused once, with the format to name."""
     write_rows(tmp_path / "log", plain_rows(3), format=format_)
@@ -193,15 +193,6 @@ def test_wrong_format(tmp_path, format_, said):
 def test_doubtful_format(tmp_path, said, row):
     """A first row that may be of either format is judged by the named one's reader."""
     assert len(list(read_rows(write_json(tmp_path / "log", [row]), format=said))) == 1
-
-
-@pytest.mark.parametrize("raw", [b"q1,fast,0.8\n", b"\x80\x04K\x01.", b""])
-def test_no_npz(tmp_path, raw):
-    """A file that is no .npz is refused without advice to unpickle it."""
-    (tmp_path / "log.npz").write_bytes(raw)
-    with pytest.raises(InvalidInput, match="cannot be read") as caught:
-        list(read_rows(tmp_path / "log.npz"))
-    assert "pickle" not in caught.value.message
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "dsjson"])
@@ -246,7 +237,7 @@ def test_format_by_name(tmp_path):
     assert json.loads((tmp_path / "log.txt").read_text())["_label_Action"] in (1, 2, 3)
     with pytest.raises(InvalidInput, match="name the format"):
         read_rows(tmp_path / "log.txt")
-    with pytest.raises(InvalidInput, match="use jsonl, parquet, dsjson, obp"):
+    with pytest.raises(InvalidInput, match="use jsonl, parquet, dsjson"):
         read_rows(tmp_path / "log.txt", format="csv")
 
 

@@ -653,7 +653,7 @@ def test_a_folder_of_files(run, tmp_path):
     write_rows(tmp_path / "log.parquet", rows)
     words = ("--policy", "uniform", "--json", "--mixed-arms")
     said = parts_of(found(run("--log", "log.parquet", *words)))
-    assert parts_of(found(run("--log", "logs", *words))) == said
-    assert parts_of(found(run("--log", "logs/*.parquet", *words))) == said
+    for log in ("logs", "logs/*.parquet"):
+        close(parts_of(found(run("--log", log, *words))), said)
     refused(run("--log", "log.parquet", "--workers", "2", *words), "give --log FOLDER")
     refused(run("--log", "logs", "--workers", "2", "--cluster", "tcp://a:1", *words), "--workers or --cluster")

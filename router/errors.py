@@ -26,7 +26,6 @@ from types import ModuleType
 from typing import ClassVar, Final
 
 __all__ = [
-    "BEFORE_1_0",
     "ArmFailed",
     "ConfigError",
     "Conflict",

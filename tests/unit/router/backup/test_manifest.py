@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
+from ragbandit.router.backup.manifest import DATABASE_FILE, FORMAT, MANIFEST_FILE, read_manifest
 from ragbandit.router.backup.places import Place
 from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.storage.rows.conversion import canonical
@@ -19,7 +19,7 @@ def forge(tmp_path):
 
     def write(*names, **changes):
         described = {
-            "format": 1,
+            "format": FORMAT,
             "taken_at": 0.0,
             "version": "0.0.0",
             "revision": "0001",

@@ -30,8 +30,8 @@ from rich.table import Table as Printed
 from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.frontier_plot import check_plot
 from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
@@ -407,7 +407,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     parser.add_argument("--plot", help="where to write a PNG")
     asked = parser.parse_args(list(arguments))
     if asked.plot:
-        check_plot(asked.plot)
+        check_png(asked.plot)
     policies = parse_policies(asked.policy or NAMES, params=asked.param, settings=Settings())
     for name, params in policies.items():
         make_policy(name, params=params)  # wrong params are refused here, before the work

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.errors import ConfigError
-from ragbandit.router.offline.simulation.frontier_plot import check_plot
+from ragbandit.router.offline.charts import check_png
 from ragbandit.router.storage.files.atomic import whole_file
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ _FIRST: Final = 20
 
 
 def draw(curves: "Sequence[Curve]", *, path: Path) -> None:
-    """Write the picture of curves over one table as a PNG. Raises what check_plot raises."""
-    check_plot(path)
+    """Write the picture of curves over one table as a PNG. Raises what check_png raises."""
+    check_png(path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

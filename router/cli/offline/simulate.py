@@ -58,10 +58,10 @@ def _add_simulate(app: typer.Typer) -> None:
         from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
         from ragbandit.router.cli.progress import bars
         from ragbandit.router.config import loading as configuration
-        from ragbandit.router.offline.simulation import simulate
-        from ragbandit.router.offline.simulation.frontier_plot import check_plot
+        from ragbandit.router.offline.charts import check_png
+        from ragbandit.router.offline.simulation import plots, simulate
         from ragbandit.router.offline.simulation.process_pool import cores
-        from ragbandit.router.offline.simulation.report import draw_learning_plot, draw_plot, print_training
+        from ragbandit.router.offline.simulation.report import print_training
         from ragbandit.router.offline.simulation.table import read_table
         from ragbandit.router.policies.checks import check_fallback
         from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -71,7 +71,7 @@ def _add_simulate(app: typer.Typer) -> None:
             check_fallback(settings)
             for figure in (plot, plot_learning):
                 if figure is not None:
-                    check_plot(figure)
+                    check_png(figure)
             if test is not None and folds is not None:
                 raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
             policies = parse_policies(policy, params=param or [], settings=settings)
@@ -97,6 +97,6 @@ def _add_simulate(app: typer.Typer) -> None:
             else:
                 print_training(rows, console=console, by_dataset=by_dataset)
             if plot is not None:  # last: a figure that cannot be written must not cost the table
-                draw_plot(rows, path=plot)
+                plots.plot_frontier(rows, path=plot)
             if plot_learning is not None:
-                draw_learning_plot(rows, path=plot_learning)
+                plots.plot_learning(rows, path=plot_learning)

@@ -3,26 +3,15 @@
 import importlib.resources
 import importlib.util
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.formats import number, one_line, percent
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
-from ragbandit.router.offline.reports.charts import drawn
-from ragbandit.router.offline.reports.phrases import (
-    about_the_log,
-    alarm,
-    cell,
-    compared,
-    estimate,
-    footnotes,
-    headline,
-    judged,
-    values_of,
-)
+from ragbandit.router.formats import one_line
+from ragbandit.router.offline.replay.results import ReplayResult
+from ragbandit.router.offline.reports.figures import drawn
+from ragbandit.router.offline.reports.phrases import about_the_log, alarm, compared, footnotes, headline
+from ragbandit.router.offline.reports.tables import comparisons, estimates
 from ragbandit.router.storage.files.atomic import whole_file
 
 if TYPE_CHECKING:
@@ -72,8 +61,8 @@ def page(replayed: ReplayResult) -> str:
         verdicts=list(zip(classes, headline(replayed), strict=True)),
         charts=drawn(replayed) if charted else [],
         charted=charted,
-        tables=[table for table in _tables(replayed) if table.rows],
-        comparisons=[table for table in _comparisons(replayed) if table.rows],
+        tables=estimates(replayed),
+        comparisons=comparisons(replayed),
         footnotes=footnotes(replayed),
         about=about_the_log(replayed),
     )
@@ -84,94 +73,3 @@ def _text(text: str) -> "Markup":
     from markupsafe import Markup, escape
 
     return Markup(escape(one_line(text)).replace(" %", Markup("&nbsp;%")))  # noqa: S704 - escaped in this line
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Table:
-    """A table of the page; the first cell of a row is its heading."""
-
-    title: str
-    names: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def _tables(replayed: ReplayResult) -> Iterator[_Table]:
-    """Candidates, weights, arms and other estimators."""
-    names: Sequence[str] = ("candidate", "reward", "difference", "quality", "cost", "estimator", "verdict")
-    yield _Table(title="The candidates", names=names, rows=[_candidate(each) for each in replayed.candidates])
-    names = (
-        "candidate",
-        "effective rows",
-        "largest weight",
-        "largest possible",
-        "mean weight (right: 1)",
-        "very large",
-    )
-    weights = [_weights(each, rows=replayed.rows) for each in compared(replayed)]
-    yield _Table(title="How far each candidate is from the log", names=names, rows=weights)
-    yield _arms(replayed)
-    yield _others(replayed)
-
-
-def _comparisons(replayed: ReplayResult) -> Iterator[_Table]:
-    """Candidates against each other, and by segment."""
-    pairs = [(f"{each.first} - {each.second}", cell(each.difference, sign="+")) for each in replayed.pairs]
-    yield _Table(title="The candidates against each other", names=("first - second", "difference"), rows=pairs)
-    names = ("group", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
-    for field in dict.fromkeys(field for candidate in judged(replayed) for field in candidate.segments):
-        rows = [_segment(part, of=each) for each in judged(replayed) for part in each.segments.get(field, ())]
-        yield _Table(title=f"By {field}", names=names, rows=rows)
-
-
-def _candidate(candidate: Candidate) -> Sequence[str]:
-    described = "" if candidate.described == candidate.name else f" ({candidate.described})"
-    return (candidate.name + described, *values_of(candidate), candidate.estimator, candidate.verdict)
-
-
-def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
-    weights = candidate.weights
-    return (
-        candidate.name,
-        f"{number(weights.effective_rows)} of {number(rows)}",
-        number(weights.largest),
-        number(weights.possible),
-        cell(weights.mean),
-        f"{percent(weights.clipped)} of the questions above {number(weights.clip)}",
-    )
-
-
-def _arms(replayed: ReplayResult) -> _Table:
-    names = ("arm", "drawn", "expected", "reward", "quality", "cost")
-    faulty = not all(arm.plausible for arm in replayed.arms)
-    rows = []
-    for arm in replayed.arms:
-        means = (
-            "" if mean is None else estimate(EstimateWithInterval(value=mean))
-            for mean in (arm.reward, arm.quality, arm.cost)
-        )
-        fault = ("" if arm.plausible else "not drawn as logged",) if faulty else ()
-        rows.append((arm.name, percent(arm.drawn), percent(arm.expected), *means, *fault))
-    return _Table(title="The arms in the log", names=(*names, "fault") if faulty else names, rows=rows)
-
-
-def _others(replayed: ReplayResult) -> _Table:
-    kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
-    names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
-    rows = [
-        (each.name, *("" if (said := each.others.get(name)) is None else cell(said) for name in names))
-        for each in kept
-        if names
-    ]
-    return _Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
-
-
-def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
-    return (
-        segment.name,
-        of.name,
-        number(segment.rows),
-        number(segment.effective_rows),
-        estimate(EstimateWithInterval(value=segment.baseline)),
-        cell(segment.value),
-        cell(segment.difference, sign="+"),
-    )

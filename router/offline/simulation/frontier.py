@@ -7,6 +7,7 @@ on the same n questions is `shares` (n, arms), each row a distribution: one-hot 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -55,6 +56,15 @@ class Point:
     steps: float
 
 
+class HasPoint(Protocol):
+    """What stands somewhere: a point, a row of results, a step of a frontier."""
+
+    @property
+    def em(self) -> float: ...
+    @property
+    def steps(self) -> float: ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
     """The line between two fixed arms: every point on it is reached by drawing between them."""
@@ -73,7 +83,7 @@ class Line:
             return max(self.cheap.em, self.dear.em)
         return self.cheap.em + (steps - self.cheap.steps) / width * (self.dear.em - self.cheap.em)
 
-    def above(self, point: Point) -> float:
+    def above(self, point: HasPoint) -> float:
         """EM of the point minus the line's at the same steps."""
         return point.em - self.at(point.steps)
 

@@ -1,22 +1,18 @@
-"""Simulation results as tables for the terminal and curves for the figure."""
+"""Simulation results as tables for the terminal."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.formats import decimal
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, FirstPass, Stretch
-from ragbandit.router.offline.simulation.frontier import STEPS_READ, Line, Point
-from ragbandit.router.offline.simulation.frontier_plot import Curve, plot_frontier
-from ragbandit.router.offline.simulation.learning_plot import plot_learning
-from ragbandit.router.offline.simulation.results import Simulated
+from ragbandit.router.offline.simulation.frontier import STEPS_READ
+from ragbandit.router.offline.simulation.results import Simulated, passes_of
 
-__all__ = ["draw_learning_plot", "draw_plot", "print_training"]
+__all__ = ["print_training"]
 
 #: places at which the curves are printed
 _STRETCHES = 5
@@ -36,13 +32,9 @@ def print_training(rows: Sequence[Simulated], *, console: Console, by_dataset: b
 
 def main_table(rows: Sequence[Simulated]) -> Printed:
     """A line per row."""
-    table = Printed(
+    table = _table(
         "policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", "reward", "regret", "ms/dec.", "ms/upd."
     )
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
-    table.columns[0].no_wrap = True
     for row in rows:
         table.add_row(
             escape(row.policy) + ("*" if row.full_information else ""),
@@ -65,10 +57,7 @@ def frontier_table(rows: Sequence[Simulated]) -> Printed | None:
     kept = [row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())]
     if not kept:
         return None
-    table = Printed("EM above the line at", *(f"{steps:g} steps" for steps in STEPS_READ))
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
+    table = _table("EM above the line at", *(f"{steps:g} steps" for steps in STEPS_READ))
     for row in {(row.policy, row.frontier): row for row in kept}.values():  # rows of one frontier are one
         alone = len({other.frontier for other in kept if other.policy == row.policy}) == 1
         name = row.policy if alone else f"{row.policy}, lambda {row.weight:g}"
@@ -85,10 +74,7 @@ def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
     passes = passes_of(rows)
     if not passes:
         return None
-    table = Printed("while learning", "lambda", "reward", "break-even", "passes", "worst prefix", "after", "harmed")
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
+    table = _table("while learning", "lambda", "reward", "break-even", "passes", "worst prefix", "after", "harmed")
     for row, one in passes:
         even, worst = one.break_even, one.worst_prefix
         table.add_row(
@@ -138,26 +124,16 @@ def _stretches(
         return None
     first = passes[0][1]
     places = sorted({round(len(first.curve) * part / _STRETCHES) - 1 for part in range(1, _STRETCHES + 1)} - {-1})
-    table = Printed(escape(title(first)), "lambda", *(str(first.curve[place].questions) for place in places))
-    for column in table.columns[1:]:
-        column.justify = "right"
-        column.no_wrap = True
+    table = _table(escape(title(first)), "lambda", *(str(first.curve[place].questions) for place in places))
     for row, one in passes:
         table.add_row(escape(row.policy), f"{row.weight:g}", *(shown(one.curve[place]) for place in places))
     return table
 
 
-def passes_of(rows: Sequence[Simulated]) -> list[tuple[Simulated, FirstPass]]:
-    """The rows that learned question by question, with their first passes."""
-    return [(row, row.first_pass) for row in rows if row.first_pass is not None]
-
-
 def dataset_table(rows: Sequence[Simulated]) -> Printed:
     """EM and steps on the questions of each dataset."""
     names = sorted({name for row in rows for name in row.by_dataset})
-    table = Printed("policy", "lambda", *(f"{escape(name)} ({rows[0].by_dataset[name].n})" for name in names))
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table("policy", "lambda", *(f"{escape(name)} ({rows[0].by_dataset[name].n})" for name in names))
     for row in rows:
         cells = (f"{row.by_dataset[name].em:.1f} at {row.by_dataset[name].steps:.2f}" for name in names)
         table.add_row(escape(row.policy), "" if row.weight is None else f"{row.weight:g}", *cells)
@@ -198,55 +174,6 @@ def learning_notes(rows: Sequence[Simulated]) -> list[str]:
     return [even, worst]
 
 
-def line_between(rows: Sequence[Simulated]) -> Line:
-    """The mixture line that the rows were measured by."""
-    (row,) = [row for row in rows if row.policy == "line"]
-    cheap, dear = (Point(em=end.em, steps=end.steps) for end in row.frontier)
-    assert row.between is not None
-    return Line(cheap=cheap, dear=dear, arms=row.between)
-
-
-def draw_plot(rows: Sequence[Simulated], *, path: str | Path) -> None:
-    """Write the figure."""
-    learned = [row for row in rows if row.seeds]
-    oracles = [row for row in rows if row.policy == "oracle-by-reward"]
-    plot_frontier(
-        [_curve([row for row in learned if row.policy == name]) for name in dict.fromkeys(r.policy for r in learned)],
-        plain=[(r.policy, _point(r)) for r in rows if not r.seeds and r.policy not in ("line", "oracle-by-reward")],
-        # Below 0 it would pay for steps that bring nothing.
-        oracle=[Point(em=step.em, steps=step.steps) for step in oracles[0].frontier if (step.weight or 0.0) >= 0.0],
-        line=line_between(rows),
-        path=path,
-    )
-
-
-def draw_learning_plot(rows: Sequence[Simulated], *, path: str | Path) -> None:
-    """Write the figure of the passes; of several weights the first. Raises InvalidInput where nothing learned."""
-    passes = passes_of(rows)
-    if not passes:
-        raise InvalidInput("no policy learned question by question", field="plot-learning", remedy="name one that does")
-    weight = passes[0][0].weight
-    plot_learning([(row.policy, one) for row, one in passes if row.weight == weight], path=path)
-
-
-def _curve(rows: Sequence[Simulated]) -> Curve:
-    return Curve(
-        name=rows[0].policy,
-        stands=[_point(row) for row in rows],
-        errors=[row.em_se for row in rows],
-        above_errors=[row.above_line_se for row in rows],
-        frontiers=[
-            [Point(em=step.em, steps=step.steps) for step in frontier]
-            for frontier in dict.fromkeys(row.frontier for row in rows)
-        ],
-        full_information=rows[0].full_information,
-    )
-
-
-def _point(row: Simulated) -> Point:
-    return Point(em=row.em, steps=row.steps)
-
-
 def _milliseconds(row: Simulated, kind: str) -> float | None:
     seconds: float | None = None if row.seconds is None else getattr(row.seconds, kind)
     return None if seconds is None else 1000.0 * seconds
@@ -255,3 +182,11 @@ def _milliseconds(row: Simulated, kind: str) -> float | None:
 def _pair(value: float, *, error: float | None, sign: str = "") -> str:
     value = round(value, 2) + 0.0  # no "-0.00"
     return f"{value:{sign}.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def _table(first: str, *others: str) -> Printed:
+    """Names to the left, numbers to the right, nothing folded."""
+    table = Printed(first, *others)
+    for place, column in enumerate(table.columns):
+        column.no_wrap, column.justify = True, "right" if place else "left"
+    return table

@@ -31,7 +31,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.types import ArmName, Json
 
-__all__ = ["Group", "Measure", "Simulated", "Step", "by_seed"]
+__all__ = ["Group", "Measure", "Simulated", "Step", "by_seed", "passes_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +114,11 @@ class Simulated:
             del found["between"]
         found["frontier"] = [{"lambda": step.pop("weight"), **step} for step in found["frontier"]]
         return {"policy": found.pop("policy"), "lambda": found.pop("weight"), **found}
+
+
+def passes_of(rows: Sequence[Simulated]) -> list[tuple[Simulated, FirstPass]]:
+    """The rows that learned question by question, with their first passes."""
+    return [(row, row.first_pass) for row in rows if row.first_pass is not None]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.offline import simulate as cli_offline
@@ -23,9 +24,9 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.errors import ConfigError, RagBanditError
+from ragbandit.router.offline.simulation import plots, simulate
 from ragbandit.router.offline.simulation import process_pool as runs
-from ragbandit.router.offline.simulation import report, simulate
-from ragbandit.router.offline.simulation.frontier import SWEEP, Point, line_of
+from ragbandit.router.offline.simulation.frontier import SWEEP, line_of
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, with_new_ledger
@@ -272,7 +273,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
     assert found["regret"] == "0.200"  # best is 1, 0.9, 0.7 and 0
     assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
     plain = cells_of(done.stdout, "always-multi_step")
-    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "", "")
+    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "–", "–")
 
 
 class Fitted(Uniform):
@@ -311,36 +312,37 @@ def test_progress_goes_to_stderr_alone(run, monkeypatch):
     assert "\x1b" not in done.stdout
 
 
-def test_figure_gets_all_that_was_found(run, tmp_path, monkeypatch):
-    """Every policy with its stands and frontiers, the baselines, the oracle's frontier from 0 on, and the line."""
+def test_figure_shows_all_that_was_found(run, monkeypatch):
+    """Every policy with its points and frontiers, the baselines, the oracle's frontier from 0 on, and the line."""
     given = []
-    monkeypatch.setattr(report, "plot_frontier", lambda curves, **more: given.append((curves, more)))
+    monkeypatch.setattr(plots, "plot_frontier", lambda rows, *, path: given.append((rows, path)))
     words = ("--policy", "mba,uniform,fixed", "--param", "fixed.arm=single_step", "--lambda", "0.0,0.1")
     done = run(*words, "--folds", "3", "--seeds", "2", "--json", "--plot", "frontier.png")
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
+    ((simulated, path),) = given
+    assert path == Path("frontier.png")
+    figure = Figure()
+    plots._draw_frontier(figure, simulated)
+    drawn = [(list(one.get_xdata()), list(one.get_ydata())) for one in figure.axes[0].get_lines()]
 
     def points(steps):
-        return [Point(em=step["em"], steps=step["steps"]) for step in steps]
+        return [step["steps"] for step in steps], [step["em"] for step in steps]
 
-    ((curves, more),) = given
-    assert [curve.name for curve in curves] == ["mba", "uniform", "fixed"]
-    for curve in curves:
-        mine = [row for row in rows if row["policy"] == curve.name]
+    for policy in ("mba", "uniform", "fixed"):
+        mine = [row for row in rows if row["policy"] == policy]
         assert [row["lambda"] for row in mine] == [0.0, 0.1]
-        assert list(curve.stands) == points(mine)
-        assert list(curve.errors) == [row["em_se"] for row in mine]
-        assert list(curve.above_errors) == [row["above_line_se"] for row in mine]
-        kept = mine if curve.name == "mba" else mine[:1]  # the others have one frontier, of both learners
-        assert [list(one) for one in curve.frontiers] == [points(row["frontier"]) for row in kept]
-    assert [len(one) for curve in curves for one in curve.frontiers] == [len(SWEEP), len(SWEEP), 2, 2]
-    plain = [row for row in rows if row["policy"].startswith("always-") or row["policy"] == "oracle"]
-    assert list(more["plain"]) == [(row["policy"], *points([row])) for row in plain]
+        assert points(mine) in drawn
+        assert [len(row["frontier"]) for row in mine] == [len(SWEEP) if policy == "mba" else 2] * 2
+        assert all(points(row["frontier"]) in drawn for row in mine)
+    for row in rows:
+        if row["policy"].startswith("always-") or row["policy"] == "oracle":
+            assert ([row["steps"]], [row["em"]]) in drawn
     oracle = next(row["frontier"] for row in rows if row["policy"] == "oracle-by-reward")
-    assert list(more["oracle"]) == points(step for step in oracle if step["lambda"] >= 0)
-    assert len(more["oracle"]) == sum(weight >= 0 for weight in SWEEP)
-    assert more["line"] == line_of(read_table("table.jsonl"), total=45)
-    assert more["path"] == Path("frontier.png")
+    swept = [step for step in oracle if step["lambda"] >= 0]
+    assert len(swept) == sum(weight >= 0 for weight in SWEEP) < len(oracle)
+    assert points(swept) in drawn
+    assert plots.line_between(simulated) == line_of(read_table("table.jsonl"), total=45)
 
 
 def test_test_table(run, tmp_path):

@@ -246,27 +246,30 @@ def test_a_wrong_log_is_red():
     assert file.getvalue().startswith("\x1b[1;31mThis log is wrong: drawn too often")
 
 
-def test_the_table_of_candidates_holds_their_numbers():
-    """Reward and difference with intervals, quality, cost, effective rows of n, largest weight and verdict."""
-    (line,) = [
-        line for line in printed(replayed(candidate())).splitlines() if line.startswith("│ linucb") and "of" in line
-    ]
-    assert [each.strip() for each in line.strip("│").split("│")] == [
-        "linucb",
+def cells(found, name):
+    """The cells of every row of this name, a list per row."""
+    lines = [line for line in printed(found).splitlines() if line.startswith(f"│ {name}")]
+    return [[each.strip() for each in line.strip("│").split("│")] for line in lines]
+
+
+def test_the_tables_of_candidates_hold_their_numbers():
+    """Reward and difference with intervals, quality, cost, estimator, verdict; then what the log says of them."""
+    first, second, *_ = cells(replayed(candidate()), "linucb")
+    assert first == [
+        "linucb (linucb, learned from the other folds)",
         "0.554 (0.523 to 0.585)",
         "+0.042 (+0.011 to +0.073)",
         "0.630",
         "2.310",
-        "2,310 of 12,000",
-        "28",
+        "dr",
         "better",
     ]
+    assert second[:3] == ["linucb", "2,310 of 12,000", "28"]
 
 
 def test_with_holes_only_what_is_possible_is_shown():
     """No estimate of a candidate that cannot be judged reaches a table."""
-    (line,) = [line for line in printed(replayed(OPEN)).splitlines() if line.startswith("│ mba")]
-    assert [each.strip() for each in line.strip("│").split("│")][1:5] == [
+    assert cells(replayed(OPEN), "mba")[0][1:5] == [
         "0.310 to 0.660",
         "-0.210 to +0.190",
         "not known",
@@ -296,8 +299,8 @@ def test_the_log_is_described():
         "Note: short log",
         "Note on linucb: 3 decisions by the fallback",
         "Estimated by dr; reward model ridge, 5 folds",
-        "│ single_step    │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
-        "│ multi_step     │ 16.6 % │   16.7 % │        │         │       │",
+        "│ single_step │ 50.3 % │     50 % │  0.550 │   0.600 │ 1.000 │",
+        "│ multi_step  │ 16.6 % │   16.7 % │        │         │       │",
     ):
         assert part in said
 
@@ -308,8 +311,8 @@ def test_an_arm_that_was_not_drawn_as_logged_is_marked():
     found = replayed(candidate(), arms=(*arms[:2], replace(arms[2], plausible=False)))
     (line,) = [line for line in printed(found).splitlines() if "not drawn as logged" in line]
     assert line.startswith("│ multi_step")
-    assert "┃ fault" in printed(found)
-    assert "┃ fault" not in printed(replayed(candidate()))
+    assert " fault ┃" in printed(found)
+    assert " fault ┃" not in printed(replayed(candidate()))
 
 
 def test_biased_estimators_are_marked():
@@ -353,14 +356,14 @@ def test_pairs_and_segments_are_shown_where_they_are():
         pairs=(Pair(first="linucb", second="mba", difference=measured(0.09, 0.04)),),
     )
     said = printed(found)
-    assert "│ linucb - mba                  │ +0.090 (+0.050 to +0.130) │" in said
-    rows = [line.strip("│").split("│") for line in said.splitlines() if line.startswith(("│ acme", "│ globex"))]
-    assert [[each.strip() for each in row] for row in rows] == [
+    assert "│ linucb - mba   │ +0.090 (+0.050 to +0.130) │" in said
+    assert [*cells(found, "acme"), *cells(found, "globex")] == [
         ["acme", "linucb", "9,000", "1,800", "0.510", "0.560 (0.510 to 0.610)", "+0.050 (+0.000 to +0.100)"],
         ["globex", "linucb", "40", "8", "0.510", "0.490", "-0.020"],
     ]
     bare = printed(replayed(candidate(others={})))
-    assert not any(title in bare for title in ("by tenant", "against another", "other estimators", "Left out", "Note"))
+    titles = ("By tenant", "against each other", "other estimators", "Left out", "Note")
+    assert not any(title in bare for title in titles)
 
 
 def test_tables_are_whole_in_a_pipe():
@@ -368,7 +371,7 @@ def test_tables_are_whole_in_a_pipe():
     name = "snapshot:" + "a-long-name-" * 9
     found = replayed(candidate(name), UNKNOWN, OPEN, candidate("mba-2", segments={"tenant": (segment("x", 0.1),)}))
     assert printed(found, width=20) == printed(found, width=100)
-    assert printed(found).count(name) == 3  # sentence, candidates, other estimators
+    assert printed(found).count(name) == 5  # sentence, candidates with what they learned, weights, other estimators
     assert "…" not in printed(found)
 
 
@@ -387,7 +390,7 @@ def test_names_cannot_steer_the_terminal():
         notes=(name,),
     )
     said = printed(found)
-    assert said.count(shown) == 18
+    assert said.count(shown) == 20
     assert "\x1b" not in said
 
 

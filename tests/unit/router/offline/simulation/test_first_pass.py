@@ -5,9 +5,9 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.offline.simulation import report, simulate
+from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass, incumbent_of
-from ragbandit.router.offline.simulation.learning_plot import plot_learning
+from ragbandit.router.offline.simulation.plots import plot_learning
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
@@ -207,9 +207,9 @@ def test_warm_rows_leave_a_row_to_ask(warm):
 def test_figure_is_a_png(tmp_path):
     """Two policies of one simulation are drawn, break-even marked; a simulation without a pass is refused."""
     rows = simulate(table_of(40), policies={"uniform": {}, "fixed": {"arm": "high"}}, seeds=2, settings=PLAIN)
-    report.draw_learning_plot(rows, path=tmp_path / "a.png")
+    plot_learning(rows, path=tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidInput, match="no policy learned"):
-        report.draw_learning_plot(rows[2:], path=tmp_path / "b.png")
+        plot_learning(rows[2:], path=tmp_path / "b.png")
     with pytest.raises(InvalidInput, match="cannot be written"):
-        plot_learning([("uniform", rows[0].first_pass)], path=tmp_path / "none" / "a.png")
+        plot_learning(rows, path=tmp_path / "none" / "a.png")

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.reward import explicit_reward
-from ragbandit.router.offline.simulation import frontier_plot as plots
+from ragbandit.router.offline import charts
+from ragbandit.router.offline.charts import check_png
+from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import (
     SWEEP,
     Point,
@@ -24,7 +27,7 @@ from ragbandit.router.offline.simulation.frontier import (
     point_of,
     rewards_of,
 )
-from ragbandit.router.offline.simulation.frontier_plot import Curve, check_plot, plot_frontier
+from ragbandit.router.offline.simulation.plots import plot_frontier
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.types import TableRow
@@ -196,26 +199,14 @@ def test_weights_that_are_swept():
     assert {0.0, 0.03, 0.05, 0.1} <= set(SWEEP)
 
 
-CURVE = Curve(
-    name="mba",
-    stands=[Point(em=36.0, steps=2.0)],
-    errors=[0.1],
-    above_errors=[None],
-    frontiers=[[Point(em=30.0, steps=1.0), Point(em=37.0, steps=4.0)], [Point(em=36.0, steps=2.0)]],
-)
-
-
-@pytest.mark.parametrize("count", [0, 1, 30])
+@pytest.mark.parametrize("count", [1, 30])
 def test_figure_is_a_png(tmp_path, count):
-    """With no policy, one, or more than there are colours, the figure is written as PNG."""
+    """With one policy, or more than there are colours, the figure is written as PNG."""
     path = tmp_path / "frontier.png"
-    plot_frontier(
-        [CURVE] * count,
-        plain=[("oracle", Point(em=43.0, steps=1.2))],
-        oracle=[Point(em=43.0, steps=1.2), Point(em=36.0, steps=0.5)],
-        line=line_of(TABLE, total=4),
-        path=path,
-    )
+    policies = {"uniform": {}, "fixed": {"arm": TABLE.arms[0]}}
+    rows = simulate(TABLE, policies=policies, folds=2, seeds=2)
+    (one, *_), plain = rows, [row for row in rows if not row.seeds]
+    plot_frontier([*(replace(one, policy=f"p{place}") for place in range(count)), *plain], path=path)
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
 
 
@@ -224,13 +215,13 @@ def test_figure_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "folder.png").mkdir()
     for name in ("missing/a.png", "folder.png", "a.pdf"):
         with pytest.raises(InvalidInput, match="cannot be written") as caught:
-            check_plot(tmp_path / name)
+            check_png(tmp_path / name)
         assert (caught.value.field, bool(caught.value.remedy)) == ("plot", True)
 
 
 def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
     """Without matplotlib the error names the extra that brings it."""
-    monkeypatch.setattr(plots.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(charts.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="matplotlib") as caught:
-        check_plot(tmp_path / "a.png")
+        check_png(tmp_path / "a.png")
     assert "ragbandit[plots]" in caught.value.remedy

@@ -1,16 +1,13 @@
-"""Charts of a replay as inline SVG: text stays text, colours follow the page."""
+"""Figures of a replay: differences, rewards over time, arms, weights and segments."""
 
-import io
 import math
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import missing_package
 from ragbandit.router.formats import number, one_line, percent
+from ragbandit.router.offline.charts import BLUE, GREEN, GREY, INK, PAPER, RED, finish, svg
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, Histogram, ReplayResult, moment
 from ragbandit.router.offline.reports.phrases import (
     cell,
@@ -27,12 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Chart", "drawn"]
 
-#: of Okabe and Ito's palette, told apart by nearly everybody
-_BLUE, _GREEN, _RED, _GREY = "#0072B2", "#009E73", "#D55E00", "#808080"
-#: stand for the colours of the page: its text, its fine lines, its ground, light or dark
-_INK, _FINE, _PAPER = "#123456", "#654321", "#fedcba"
-_PAGE = {_INK: "currentColor", _FINE: "var(--fine)", _PAPER: "var(--paper)"}
-_VERDICTS = {"better": _GREEN, "worse": _RED}
+_VERDICTS = {"better": GREEN, "worse": RED}
 #: inches: as wide as a telephone, so that the letters stay readable there
 _WIDTH = 5.0
 #: inches for a row with its name above it, for a row with its name beside it, for the axis below
@@ -41,7 +33,6 @@ _TALL, _LOW, _AXIS = 0.5, 0.19, 0.55
 _LONG, _SHORT = 48, 16
 #: rows of segments and of arms in one picture
 _MOST = 12
-_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +50,7 @@ class Chart:
 class _Row:
     name: str
     value: EstimateWithInterval
-    colour: str = _BLUE
+    colour: str = BLUE
     #: the interval is all that is possible, the value nothing: a dashed bar without a dot
     open: bool = False
 
@@ -82,7 +73,7 @@ def _differences(replayed: ReplayResult) -> Chart | None:
             _Row(
                 name=f"{_cut(candidate.name, letters=_LONG - len(verdict) - 2)}: {verdict}",
                 value=candidate.difference,
-                colour=_VERDICTS.get(verdict, _GREY),
+                colour=_VERDICTS.get(verdict, GREY),
                 open=verdict == "cannot be judged",
             )
         )
@@ -109,10 +100,10 @@ def _over_time(replayed: ReplayResult) -> Chart | None:
     said = [f"{one_line(c.name)}: {', '.join(estimate(part.value) for part in c.over_time)}" for c in kept]
     return Chart(
         title="Reward over time",
-        svg=_svg(
+        svg=svg(
             "over-time",
             label="; ".join(said),
-            height=1.35 * len(kept) + _AXIS + 0.25,
+            size=(_WIDTH, 1.35 * len(kept) + _AXIS + 0.25),
             draw=lambda figure: _draw_over_time(figure, kept, baseline=baseline),
         ),
         caption=(
@@ -135,10 +126,10 @@ def _shares(replayed: ReplayResult) -> Chart | None:
     ]
     return Chart(
         title="Which arms are chosen",
-        svg=_svg(
+        svg=svg(
             "shares",
             label="; ".join(said),
-            height=sum(_LOW * len(bars) + 0.36 for _, bars in groups) + _AXIS,
+            size=(_WIDTH, sum(_LOW * len(bars) + 0.36 for _, bars in groups) + _AXIS),
             draw=lambda figure: _draw_shares(figure.subplots(), groups),
         ),
         caption=(
@@ -159,10 +150,10 @@ def _weights(replayed: ReplayResult) -> Chart | None:
     ]
     return Chart(
         title="Importance weights",
-        svg=_svg(
+        svg=svg(
             "weights",
             label="; ".join(said),
-            height=1.15 * len(kept) + _AXIS,
+            size=(_WIDTH, 1.15 * len(kept) + _AXIS),
             draw=lambda figure: _draw_weights(figure, kept, rows=replayed.rows),
         ),
         caption=(
@@ -203,12 +194,12 @@ def _interval_svg(name: str, rows: Sequence[_Row]) -> str:
         for row in rows
     ]
     height, label = _TALL * len(rows) + _AXIS, "; ".join(said)
-    return _svg(name, label=label, height=height, draw=lambda figure: _draw_intervals(figure.subplots(), rows))
+    return svg(name, label=label, size=(_WIDTH, height), draw=lambda figure: _draw_intervals(figure.subplots(), rows))
 
 
 def _draw_intervals(axes: "Axes", rows: Sequence[_Row]) -> None:
     """Dots with bars, each under its name, around the line at 0."""
-    axes.axvline(0.0, color=_INK, linewidth=1.0)
+    axes.axvline(0.0, color=INK, linewidth=1.0)
     seen: tuple[float, float] | None = None
     for place, row in sorted(enumerate(rows), key=lambda one: one[1].open):
         if row.open and seen is None:
@@ -230,8 +221,8 @@ def _draw_intervals(axes: "Axes", rows: Sequence[_Row]) -> None:
 
 def _write(axes: "Axes", name: str, *, height: float) -> None:
     """A name at the left edge, on a ground that keeps lines from running through it."""
-    ground = {"facecolor": _PAPER, "edgecolor": "none", "pad": 1.0}
-    axes.text(0.0, height, name, transform=axes.get_yaxis_transform(), va="center", color=_INK, bbox=ground, zorder=5)
+    ground = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
+    axes.text(0.0, height, name, transform=axes.get_yaxis_transform(), va="center", color=INK, bbox=ground, zorder=5)
 
 
 def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseline: str) -> None:
@@ -243,10 +234,10 @@ def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseli
         places = [seconds / 86_400.0 for seconds in middles] if dated else [1.0 + place for place in range(len(parts))]
         bands = [(part.value.low, part.value.high) if interval(part.value) else (math.nan, math.nan) for part in parts]
         lows, highs = zip(*bands, strict=True)
-        axes.fill_between(places, lows, highs, color=_BLUE, alpha=0.25, linewidth=0)
-        axes.plot(places, [part.value.value for part in parts], "o-", color=_BLUE, markersize=3.5, label="candidate")
+        axes.fill_between(places, lows, highs, color=BLUE, alpha=0.25, linewidth=0)
+        axes.plot(places, [part.value.value for part in parts], "o-", color=BLUE, markersize=3.5, label="candidate")
         was = [part.baseline for part in parts]
-        axes.plot(places, was, "s--", color=_GREY, markersize=2.5, label=_cut(baseline, letters=24))
+        axes.plot(places, was, "s--", color=GREY, markersize=2.5, label=_cut(baseline, letters=24))
         axes.set_title(_cut(candidate.name, letters=_LONG))
         _finish(axes)
     last = grid[-1, 0]
@@ -268,8 +259,8 @@ def _draw_shares(axes: "Axes", groups: Sequence[tuple[Candidate, Sequence[tuple[
         _write(axes, _cut(candidate.name, letters=_LONG - 12), height=place)
         for arm, share, was in bars:
             place += 1.0
-            axes.barh(place, 100.0 * share, height=0.72, color=_BLUE)
-            axes.plot([100.0 * was] * 2, [place - 0.42, place + 0.42], color=_INK, linewidth=2.2)
+            axes.barh(place, 100.0 * share, height=0.72, color=BLUE)
+            axes.plot([100.0 * was] * 2, [place - 0.42, place + 0.42], color=INK, linewidth=2.2)
             ticks.append(place)
             names.append(_cut(arm, letters=_SHORT))
         place += 1.9
@@ -287,8 +278,8 @@ def _draw_weights(figure: "Figure", candidates: Sequence[Candidate], *, rows: in
     low, high = min(0.0, *(left for left, _, _ in bins)) - 0.1, max(0.0, *(right for _, right, _ in bins)) + 0.1
     for axes, candidate in zip(grid[:, 0], candidates, strict=True):
         for left, right, counted in _bins(candidate.weights.histogram):
-            axes.bar(left, 100.0 * counted / rows, width=right - left, align="edge", color=_BLUE)
-        axes.axvline(0.0, color=_INK, linewidth=1.0)
+            axes.bar(left, 100.0 * counted / rows, width=right - left, align="edge", color=BLUE)
+        axes.axvline(0.0, color=INK, linewidth=1.0)
         largest = number(candidate.weights.largest)
         axes.set_title(f"{_cut(candidate.name, letters=_LONG - 24)}: largest weight {largest}")
         axes.set_xlim(low, high)
@@ -302,9 +293,8 @@ def _draw_weights(figure: "Figure", candidates: Sequence[Candidate], *, rows: in
 
 
 def _finish(axes: "Axes") -> None:
-    axes.grid(axis="x", color=_FINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    finish(axes, grid="x")
+    axes.spines["left"].set_visible(False)
 
 
 def _bins(histogram: Histogram) -> list[tuple[float, float, int]]:
@@ -337,57 +327,3 @@ def _cut(name: str, *, letters: int) -> str:
     name = one_line(name)
     half = (letters - 1) // 2
     return name if len(name) <= letters else f"{name[: letters - 1 - half]}…{name[-half:]}"
-
-
-def _svg(name: str, *, label: str, height: float, draw: Callable[["Figure"], None]) -> str:
-    """The figure as an <svg> element: the same text for the same numbers, its ids its own.
-
-    height in inches. label: what it shows, for those who cannot see it.
-    """
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise missing_package("matplotlib", extra="plots", field="report") from error
-    looks: dict[Any, Any] = {
-        "svg.fonttype": "none",  # letters stay letters, in the font of the page
-        "svg.hashsalt": name,
-        "text.parse_math": False,  # a dollar in a name is a dollar
-        "font.size": 11.0,
-        **dict.fromkeys(("axes.titlesize", "figure.labelsize"), 11.0),
-        "axes.titlelocation": "left",
-        **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), 10.0),
-        **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
-    }
-    file = io.StringIO()
-    with matplotlib.rc_context(looks), warnings.catch_warnings():
-        # The browser draws the letters, with fonts that matplotlib does not know.
-        warnings.filterwarnings("ignore", message="Glyph|Matplotlib currently does not support", category=UserWarning)
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        FigureCanvasSVG(figure)
-        draw(figure)
-        figure.savefig(file, format="svg", transparent=True)
-    return _inside(file.getvalue(), label=label)
-
-
-def _inside(svg: str, *, label: str) -> str:
-    """The file of matplotlib as an element of a page: no prologue, no ids that clash, colours of the page."""
-    root = ElementTree.fromstring(svg)  # noqa: S314 - written by matplotlib just now
-    used = " ".join(value for element in root.iter() for key, value in element.items() if key != "id")
-    for parent in list(root.iter()):
-        for child in list(parent):
-            if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                parent.remove(child)
-        if f"#{parent.get('id')}" not in used:
-            parent.attrib.pop("id", None)  # figure_1, axes_1: in every figure
-        for key, value in parent.items():
-            for stand_in, colour in _PAGE.items():
-                value = value.replace(stand_in, colour)
-            parent.set(key, value)
-    del root.attrib["width"], root.attrib["height"]
-    for key, value in (("role", "img"), ("aria-label", label), ("stroke-linejoin", "round")):
-        root.set(key, value)
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _LINK)
-    return ElementTree.tostring(root, encoding="unicode")

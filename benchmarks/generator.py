@@ -1,4 +1,4 @@
-"""The local generator: questions a second with many callers at once, against one at a time and nothing remembered.
+"""The local generator: questions a second with many callers at once, against one at a time.
 
 The prompts are those that single_step and multi_step send for questions of the handbook; every run answers the same
 ones. `python -m benchmarks.generator [--device cuda] [--callers 16 64] [--questions 256]`.
@@ -41,30 +41,24 @@ def main(arguments: Sequence[str] = ()) -> None:
 
     tokens = 0
 
-    def run(at_once: int, *, max_batch: int, prefix_mb: float) -> float:
-        made = LocalGenerator(
-            folder, device=asked.device, threads=asked.threads, max_batch=max_batch, prefix_mb=prefix_mb
-        )
+    def run(at_once: int) -> float:
         nonlocal tokens
-        rate, tokens = asyncio.run(_rate(made, calls, callers=at_once))
+        generator = LocalGenerator(folder, device=asked.device, threads=asked.threads, max_batch=at_once)
+        rate, tokens = asyncio.run(_rate(generator, calls, callers=at_once))
         return rate
 
-    base = run(1, max_batch=1, prefix_mb=0)
-    against = "one at a time, nothing kept"
+    base = run(1)
     figures = [
         Figure(
-            name="1 caller, prefixes kept",
+            name=f"{each} callers",
             unit="questions/s",
-            ours=run(1, max_batch=1, prefix_mb=256),
+            ours=run(each),
             baseline=base,
-            against=against,
+            against="one at a time",
             rising=True,
         )
+        for each in callers
     ]
-    for count, kept in [*((each, 0) for each in callers), (max(callers), 256)]:
-        ours = run(count, max_batch=count, prefix_mb=kept)
-        name = f"{count} callers, {'prefixes' if kept else 'nothing'} kept"
-        figures.append(Figure(name=name, unit="questions/s", ours=ours, baseline=base, against=against, rising=True))
     count = sum(map(len, calls))
     written = f"{tokens / count:.1f} tokens written a call"
     print_figures(f"the local generator on {asked.device}: {questions} questions, {count} calls, {written}", figures)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 #: the tests of whatever computes features, texts, propensities, states and estimates
 FILES = (
     "tests/integration/encoders",
-    "tests/integration/generators/test_continuous_batching.py",
+    "tests/integration/generators/test_static_batches.py",
     "tests/integration/generators/test_local_generator.py",
     "tests/integration/generators/test_local_details.py",
     "tests/integration/generators/test_self_rag_trained_real.py",

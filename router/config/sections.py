@@ -110,8 +110,6 @@ class GeneratorSettings(Section):
     context_tokens: Annotated[int, Field(ge=256)] = 2048
     #: of "local": texts written at once; None: as many as pay, 8 on a processor and 64 on CUDA
     max_batch: Count | None = None
-    #: of "local": memory for what was read before, so that prompts which begin alike are read once; 0: none is kept
-    prefix_mb: Annotated[float, Field(ge=0)] = 256.0
     #: of "local": the tokens that `self_rag_trained` reads, by name, of a model that was trained with them
     trained_tokens: list[str] = Field(default_factory=list)
     #: of "scripted": a piece of the prompt -> the answer; "" matches every prompt. For tests and dry runs

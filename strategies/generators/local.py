@@ -8,16 +8,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-
 from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.huggingface import without_bar
-from ragbandit.strategies.generators.sampling import SampledTokens, pieces, read_details
+from ragbandit.strategies.generators.sampling import pieces
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.generators.turns import chat_turns, plain_parts
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from ragbandit.strategies.generators.continuous_batching import Engine, Growth, SequenceResult, SequenceState
-    from ragbandit.strategies.generators.kv_cache import KeyShape
+    from ragbandit.strategies.generators.static_batches import SequenceResult, SequenceState
 
 __all__ = ["LocalGenerator"]
 
@@ -51,14 +49,13 @@ class LocalGenerator(Generator):
     thread count while writing; on a busy machine fewer are faster, because OpenMP threads spin while they wait.
     trained_tokens: special tokens that the model was trained to write (Self-RAG's), told of and left in the text where
     a request wants them.
-    max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. prefix_mb:
-    memory for what was read before, so that prompts which begin alike are read once; 0: none is kept. In float32 a
-    text is the same whatever else is being written or was read before; in bfloat16 both change roundings, and where
-    two tokens are nearly as likely, the text.
-    context_tokens is lowered, with a line in the log, to the window of a model that looks back over one only, and to
-    the length up to which a model with two sets of positions (LongRoPE) takes the first.
-    Raises ConfigError if the folder, a package or the device is missing, or if the model keeps more of a text than
-    keys and values, or a window that its cache does not show (GPT-Neo).
+    max_batch: texts written at once, one step of the model for all; None: as many as pay on the device. Keys and values
+    of max_batch texts of context_tokens must fit in memory. In float32 a text is the same whatever else is being
+    written; in bfloat16 that changes roundings, and where two tokens are nearly as likely, the text.
+    context_tokens is lowered, with a line in the log, to the length up to which a model with two sets of positions
+    (LongRoPE) takes the first.
+    Raises ConfigError if the folder, a package or the device is missing, or if the model does not read padded texts as
+    it reads them alone, or keeps more of a text than keys and values (Mamba).
     """
 
     #: texts that are written at once
@@ -79,17 +76,17 @@ class LocalGenerator(Generator):
         context_tokens: int = 2048,
         trained_tokens: Sequence[str] = (),
         max_batch: int | None = None,
-        prefix_mb: float = 256.0,
     ) -> None:
         self.name = name
         self._torch, self._device, dtype = _place(precision=precision, device=device)
-        for field, value, least in (("threads", threads, 1), ("max_batch", max_batch, 1), ("prefix_mb", prefix_mb, 0)):
-            if value is not None and value < least:
-                raise ConfigError(f"must be at least {least}", field=f"generator.{field}")
+        for field, value in (("threads", threads), ("max_batch", max_batch)):
+            if value is not None and value < 1:
+                raise ConfigError("must be at least 1", field=f"generator.{field}")
         self._set_threads(threads)
         self._tokenizer, self._model = _load(Path(folder).expanduser(), dtype=dtype, device=self._device)
         self.max_batch = _ROWS[self._device] if max_batch is None else max_batch
         self._ends = _end_tokens(self._model, self._tokenizer)
+        self._model.generation_config = type(self._model.generation_config)()  # texts are greedy, or as a request says
         self._trained = _trained(self._tokenizer, trained_tokens)
         if self._trained:
             self.capabilities = self.capabilities | {"trained_tokens"}
@@ -99,37 +96,16 @@ class LocalGenerator(Generator):
         self._remembered = lru_cache(maxsize=_REMEMBERED)(self._tokenized)
         #: a token's own text; there are as many as words in the vocabulary
         self._name = cache(lambda token: self._text([token], plain=False))
-        self._engine, shape = self._make_engine(threads=threads, prefix_bytes=int(prefix_mb * 2**20))
-        self.context_tokens = _context(self._model, asked=context_tokens, window=shape.window, name=name)
+        from ragbandit.strategies.generators.static_batches import Batches, check_padding
 
-    def _make_engine(self, *, threads: int | None, prefix_bytes: int) -> tuple["Engine", "KeyShape"]:
-        from ragbandit.strategies.generators.continuous_batching import Engine
-        from ragbandit.strategies.generators.kv_cache import Prefixes, RowCache, check_rows, key_shape
-        from ragbandit.strategies.generators.scheduler_config import scheduler_config
-
-        shape = key_shape(self._model)
-        check_rows(self._model, shape=shape)
-        size = shape.bytes_per_token(self._model.dtype)
-        config = scheduler_config(
-            self._device, max_sequences=self.max_batch, bytes_per_token=size, reserved=prefix_bytes
-        )
-        self._cache = RowCache(
-            shape,
-            device=self._device,
-            dtype=self._model.dtype,
-            most_rows=self.max_batch,
-            token_budget=config.token_budget,
-        )
-        engine = Engine(
+        check_padding(self._model)
+        self._batches = Batches(
             self._model,
-            cache=self._cache,
-            prefixes=Prefixes(limit=prefix_bytes, bytes_per_token=size),
-            config=config,
+            max_batch=self.max_batch,
             is_finished=self._is_finished,
-            read_details=self._read_details,
             start=lambda: self._set_threads(threads),
         )
-        return engine, shape
+        self.context_tokens = _context(self._model, asked=context_tokens, name=name)
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exact: tokens of the prompt as the model will see it, chat template included."""
@@ -138,65 +114,70 @@ class LocalGenerator(Generator):
     async def complete(self, request: Request) -> Completion:
         """Greedy continuation; see Generator.
 
-        prompt_tokens counts what was read before the deadline, with what was known from another prompt: what a
-        provider would bill. completion_tokens includes the model's end token. Cancelling the task frees its row at
-        the next token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or
-        the generator was closed.
+        prompt_tokens is 0 if the deadline passed before the prompt was begun; completion_tokens includes the model's
+        end token. Raises ArmFailed if prompt and max_tokens do not fit in context_tokens, the model fails, or the
+        generator was closed.
         """
-        from ragbandit.strategies.generators.continuous_batching import Growth, SequenceState
-
         if request.max_tokens < 1:
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="length")
-        ids = self._ids(request.prompt)
-        if not ids or len(ids) + request.max_tokens > self.context_tokens:
-            raise ArmFailed(
-                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}"
-                if ids
-                else "the prompt is empty",
-                remedy="shorten the prompt or raise the generator's context_tokens" if ids else None,
-            )
-        sampled = SampledTokens(want=request.want, sampling=request.sampling, special=self._trained)
-        sequence = SequenceState(request, ids=np.array(ids, dtype=np.int64), sampled=sampled)
-        feed, grown = TextFeed(request), Growth(sequence)
-        self._engine.submit(sequence)
+        sequence, feed = self._sequence(request), TextFeed(request)
+        self._batches.submit(sequence)
         outcome = asyncio.wrap_future(sequence.future)
         outcome.add_done_callback(_consume_error)
         try:
-            if feed.wanted:
-                await self._give_out(sequence, outcome, feed=feed, grown=grown)
-            done, _ = await asyncio.wait({outcome}, timeout=sequence.seconds_left())
-            if not done and sequence.future.cancel():  # the deadline passed while others were being served
-                return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
-            completion = self._completion(sequence, await outcome)  # one under way sees its deadline at the next token
-            await feed.end(completion.text)
-            return completion
+            async with asyncio.timeout(sequence.seconds_left()) as limit:
+                if feed.wanted:
+                    await self._give_out(sequence, outcome, feed=feed)
+                completion = self._completion(sequence, result=await outcome)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            completion = self._late(sequence, given=feed.given)
         finally:
             sequence.cancelled.set()
+        await feed.end(completion.text)
+        return completion
+
+    def _sequence(self, request: Request) -> "SequenceState":
+        from ragbandit.strategies.generators.static_batches import SequenceState
+
+        ids = self._ids(request.prompt)
+        if not ids:
+            raise ArmFailed("the prompt is empty")
+        if len(ids) + request.max_tokens > self.context_tokens:
+            raise ArmFailed(
+                f"a prompt of {len(ids)} tokens with {request.max_tokens} to write exceeds {self.context_tokens}",
+                remedy="shorten the prompt or raise the generator's context_tokens",
+            )
+        return SequenceState(request, ids=ids, special=self._trained, ends=self._ends)
 
     async def _give_out(
-        self,
-        sequence: "SequenceState",
-        outcome: "asyncio.Future[SequenceResult]",
-        *,
-        feed: TextFeed,
-        grown: "Growth",
+        self, sequence: "SequenceState", outcome: "asyncio.Future[SequenceResult]", *, feed: TextFeed
     ) -> None:
-        """Give the text to whoever reads along, until the sequence has ended or its deadline has passed.
+        """Give the text to whoever reads along, until the sequence has ended.
 
         The model does not wait for a slow reader, who would hold up the texts beside this one. The text is decoded
         whole, since tokens do not decode one by one; so rarely that decoding takes a small part of the time.
         """
-        outcome.add_done_callback(lambda _: grown.note())
-        while not outcome.done() and await grown.wait(sequence.seconds_left()) and not outcome.done():
+        loop, grown = asyncio.get_running_loop(), asyncio.Event()
+
+        def note() -> None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(grown.set)
+
+        sequence.on_token = note
+        outcome.add_done_callback(lambda _: grown.set())
+        while await grown.wait() and not outcome.done():
+            grown.clear()
             began = time.perf_counter()
-            text = self._text(self._without_end(list(sequence.sampled.tokens)), plain=sequence.plain)
+            text = self._text(sequence.written(), plain=sequence.plain)
             decoding = time.perf_counter() - began
             await feed.grow(text)
             await asyncio.sleep(_DECODE_PAUSE * decoding)
 
     async def close(self) -> None:
         """End the writing thread; calls under way finish first, later ones are ArmFailed."""
-        self._engine.close()
+        self._batches.close()
 
     def _ids(self, prompt: Prompt) -> list[int]:
         """Token ids of the prompt, up to where the model goes on."""
@@ -228,54 +209,54 @@ class LocalGenerator(Generator):
 
     def _is_finished(self, sequence: "SequenceState") -> bool:
         """True if the last token ends the text: it is the model's end token, or completes a stop string."""
-        tokens = sequence.sampled.tokens
-        if tokens[-1] in self._ends or not sequence.stop:
-            return tokens[-1] in self._ends
+        if sequence.ended or not sequence.stop:
+            return sequence.ended
         # A token has a byte at least: the tail is long enough for every stop string that ends in it, and most often
         # says without the whole text that there is none.
+        tokens = sequence.sampled.tokens
         tail = max(len(each.encode()) for each in sequence.stop) + _TAIL
         text = partial(self._text, plain=sequence.plain)
         if len(tokens) > tail and _first_stop(text(tokens[-tail:]), sequence.stop) is None:
             return False
         return _first_stop(text(tokens), sequence.stop) is not None
 
-    def _read_details(self, sequence: "SequenceState", row: int, read: int) -> Mapping[str, Any]:
-        """Attention and hidden states, if they are wanted, from the row that holds the text."""
-        written, want = self._without_end(sequence.sampled.tokens), sequence.request.want
-        if not want & {"attention", "hidden_states"} or not written:
-            return {}
-        self._cache.lengths[row] = read
-        run = partial(self._cache.run, self._model, [written], first=row)
-        return read_details(self._torch, self._model, run=run, tokens=read + len(written), want=want)
-
-    def _completion(self, sequence: "SequenceState", result: "SequenceResult") -> Completion:
-        """The completion, decoded in the caller's task: the engine goes on with other sequences meanwhile."""
-        tokens = self._without_end(sequence.sampled.tokens)
-        text = self._text(tokens, plain=sequence.plain)
-        cut = _first_stop(text, sequence.stop)
+    def _completion(self, sequence: "SequenceState", *, result: "SequenceResult") -> Completion:
+        """The completion, decoded in the caller's task: other texts are written meanwhile."""
         return Completion(
-            text=text if cut is None else text[:cut],
-            prompt_tokens=result.read,
+            text=self._cut_text(sequence, sequence.written()),
+            prompt_tokens=len(sequence.ids),
             completion_tokens=len(sequence.sampled.tokens),
             finish=result.finish,
-            details={} if result.finish == "deadline" else self._details(sequence, details=result.details),
+            details=self._details(sequence, details=result.details),
         )
 
-    def _without_end(self, ids: list[int]) -> list[int]:
-        return ids[:-1] if ids and ids[-1] in self._ends else ids
+    def _late(self, sequence: "SequenceState", *, given: str) -> Completion:
+        """As far as it was written when its deadline passed. given: what whoever reads along has of it."""
+        begun, written = not sequence.future.cancel(), sequence.written()
+        text = self._cut_text(sequence, written)
+        return Completion(
+            text=given if given.startswith(text) else text,  # a text written again is not as far as it was
+            prompt_tokens=len(sequence.ids) if begun else 0,
+            completion_tokens=len(written),
+            finish="deadline",
+        )
+
+    def _cut_text(self, sequence: "SequenceState", tokens: Sequence[int]) -> str:
+        text = self._text(tokens, plain=sequence.plain)
+        return text[: _first_stop(text, sequence.stop)]
 
     def _details(self, sequence: "SequenceState", *, details: Mapping[str, Any]) -> Mapping[str, object]:
         """Details of the generated tokens that the request wants, the end token left out."""
-        written = self._without_end(sequence.sampled.tokens)
+        written = sequence.written()
         if not sequence.request.want - {"completion", "stop"} or not written:
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        found = {**sequence.sampled.details(texts=texts, name=self._name), **details}
+        told = {**sequence.sampled.details(texts=texts, name=self._name), **details}
         if "attention" in details:
-            names = [*map(self._name, sequence.ids.tolist()), *texts]
-            found["attention"] = Attention(weights=details["attention"], keys=tuple(names))
-        return found
+            names = [*map(self._name, sequence.ids), *texts]
+            told["attention"] = Attention(weights=details["attention"], keys=tuple(names))
+        return told
 
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
@@ -315,21 +296,22 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
     return torch, device_type, getattr(torch, precision)
 
 
-def _context(model: "PreTrainedModel", *, asked: int, window: int | None, name: str) -> int:
+def _context(model: "PreTrainedModel", *, asked: int, name: str) -> int:
     """Tokens that fit in one call, so that no text is read otherwise than alone.
 
-    Within a window, looking back over it is looking back over all. LongRoPE (Ding et al. 2024) turns positions by one
-    set of factors up to a length and by another beyond; transformers chooses by the longest text of a step.
+    LongRoPE (Ding et al. 2024) turns positions by one set of factors up to a length and by another beyond; transformers
+    chooses by the longest text of a batch.
     """
     allowed = int(min(asked, getattr(model.config, "max_position_embeddings", None) or asked))
     turns = getattr(model.config, "rope_parameters", None) or {}
     long = [each for each in (turns, *turns.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
-    first = min((each["original_max_position_embeddings"] for each in long), default=None)
-    for limit, why in ((window, "looks back over"), (first, "keeps one set of positions for")):
-        if limit is not None and limit < allowed:
-            log.warning("%s %s %d tokens only: generator.context_tokens is lowered to that", name, why, limit)
-            allowed = limit
-    return allowed
+    limit = min((int(each["original_max_position_embeddings"]) for each in long), default=allowed)
+    if limit >= allowed:
+        return allowed
+    log.warning(
+        "%s keeps one set of positions for %d tokens only: generator.context_tokens is lowered to that", name, limit
+    )
+    return limit
 
 
 def _load(folder: Path, *, dtype: "torch.dtype", device: str) -> tuple["PreTrainedTokenizerBase", "PreTrainedModel"]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from torch import Tensor
-    from transformers import PreTrainedModel
+    from transformers import Cache, PreTrainedModel
 
 __all__ = ["SampledTokens", "pieces", "read_details", "sample_next"]
 
@@ -153,22 +153,26 @@ def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> li
 
 
 def read_details(
-    torch: Any,
-    model: "PreTrainedModel",
-    *,
-    run: Callable[..., Any],
-    tokens: int,
-    want: frozenset[Need],
+    model: "PreTrainedModel", *, past: "Cache", tokens: Sequence[int], want: frozenset[Need]
 ) -> dict[str, "npt.NDArray[np.float32]"]:
-    """By need: attention of the last layer, shape (heads, written, tokens), and hidden states of the last token.
+    """By need: attention of the last layer, shape (heads, written, read + written), and states of the last token.
 
-    run(**options) is the model's output over the tokens written; tokens: those read before and those written.
+    past: keys and values of the tokens read; tokens: those written.
     """
+    import torch
+
+    ids = torch.tensor([tokens], device=model.device)
     with _eager(model):
-        output = run(output_attentions="attention" in want, output_hidden_states="hidden_states" in want)
+        output = model(
+            input_ids=ids,
+            past_key_values=past,
+            output_attentions="attention" in want,
+            output_hidden_states="hidden_states" in want,
+            logits_to_keep=1,
+        )
     details = {}
     if "attention" in want:
-        details["attention"] = output.attentions[-1][0, :, :, :tokens].float().cpu().numpy()
+        details["attention"] = output.attentions[-1][0].float().cpu().numpy()
     if "hidden_states" in want:
         details["hidden_states"] = torch.stack([state[0, -1] for state in output.hidden_states]).float().cpu().numpy()
     return details

@@ -124,7 +124,6 @@ def _make_local(settings: GeneratorSettings) -> Generator:
         context_tokens=settings.context_tokens,
         trained_tokens=settings.trained_tokens,
         max_batch=settings.max_batch,
-        prefix_mb=settings.prefix_mb,
     )
 
 
@@ -136,7 +135,7 @@ def _make_openai(settings: GeneratorSettings) -> Generator:
 
 
 #: settings that change how fast an answer comes, and not what it says
-_SPEED = ("cache", "threads", "max_batch", "prefix_mb", "script_word_s")
+_SPEED = ("cache", "threads", "max_batch", "script_word_s")
 
 #: generator.name -> its maker
 _GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingProxyType(

@@ -1,13 +1,11 @@
 """The local generator on a graphics card."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
-from tests.support.tiny_models import tiny_writer
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -52,7 +50,7 @@ def test_texts_are_the_same_written_together(folder, sampling):
     """In float32 a hundred calls at once give the texts that each gives alone on the processor."""
     asked = requests(100, sampling=sampling)
     card = LocalGenerator(folder, device="cuda", precision="float32")
-    alone = LocalGenerator(folder, device="cpu", precision="float32", max_batch=1, prefix_mb=0)
+    alone = LocalGenerator(folder, device="cpu", precision="float32", max_batch=1)
     assert card.max_batch == 64
     assert together(card, asked) == [together(alone, [request])[0] for request in asked]
 
@@ -74,12 +72,3 @@ def test_bfloat16_knows_the_capital(folder):
     assert generator._model.dtype == torch.bfloat16
     answers = together(generator, requests(64))
     assert sum("Paris" in answer.text for answer in answers[:: len(NAMES)]) > 5
-
-
-def test_little_memory_is_kept_to():
-    """Where few texts fit in memory, the others wait and all are answered."""
-    generator = LocalGenerator(tiny_writer("llama"), device="cuda", precision="float32")
-    generator._cache._token_budget = 200
-    generator._engine.config = replace(generator._engine.config, token_budget=200)
-    asked = [Request(prompt=Prompt(instructions="", body=f"w{number}"), max_tokens=20) for number in range(40)]
-    assert len({answer.text for answer in together(generator, asked)}) > 20

@@ -9,7 +9,6 @@ import pytest
 from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.types import Message
 from ragbandit.strategies.base import Generator, Prompt, Request
-from ragbandit.strategies.generators.kv_cache import Prefixes
 from ragbandit.strategies.generators.local import LocalGenerator
 
 pytestmark = pytest.mark.models
@@ -104,8 +103,8 @@ def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypat
     Which of two near ties is taken is the processor's affair. Two logits may each be off by `bfloat16_error` of the
     spread, their difference by sqrt(2) of it: four times that leaves out one place in 16,000.
     """
-    texts, submit = [], half._engine.submit
-    monkeypatch.setattr(half._engine, "submit", lambda writing: (texts.append(writing), submit(writing)))
+    texts, submit = [], half._batches.submit
+    monkeypatch.setattr(half._batches, "submit", lambda writing: (texts.append(writing), submit(writing)))
     bodies = [CAPITAL.body.replace("France", name) for name in ("France", "Japan", "the Kingdom of Norway")]
 
     async def many():
@@ -117,7 +116,7 @@ def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypat
     assert len(texts) == 4
     for writing in texts:
         taken = writing.sampled.tokens
-        logits = logits_of(reference, [*writing.ids.tolist(), *taken[:-1]], count=len(taken))
+        logits = logits_of(reference, [*writing.ids, *taken[:-1]], count=len(taken))
         behind = logits.amax(-1) - logits[range(len(taken)), taken]
         allowed = 4 * math.sqrt(2) * bfloat16_error(reference.config.num_hidden_layers) * logits.std(-1)
         assert (behind <= allowed).all(), (behind, allowed)
@@ -305,10 +304,8 @@ def test_a_prompt_too_long_fails(generator):
 
 def test_the_answer_does_not_depend_on_reading_in_chunks(generator, monkeypatch):
     """A long prompt read in pieces is continued like one read at once."""
-    monkeypatch.setattr(generator._engine, "_prefixes", Prefixes(limit=0, bytes_per_token=1))
-    monkeypatch.setattr(generator._engine, "config", replace(generator._engine.config, prefill_chunk=2048))
     whole = complete(generator, MEDIUM, max_tokens=6)
-    monkeypatch.setattr(generator._engine, "config", replace(generator._engine.config, prefill_chunk=100))
+    monkeypatch.setattr("ragbandit.strategies.generators.static_batches._CHUNK", 100)
     assert complete(generator, MEDIUM, max_tokens=6).text == whole.text
 
 

@@ -4,10 +4,7 @@ import asyncio
 import functools
 import gc
 import time
-from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,34 +13,31 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
-from ragbandit.strategies.generators import kv_cache as row_cache
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.sampling import SampledTokens, pieces, sample_next
-from ragbandit.strategies.generators.scheduler_config import scheduler_config
 from tests.support.tiny_models import tiny_writer
 
-#: as on a processor, and as on a graphics card with little memory, in small
-ONE_BY_ONE = {"min_free_rows": 1, "prefill_chunk": 7, "prefill_tokens": 1, "token_budget": None}
-TOGETHER = {"min_free_rows": 2, "prefill_chunk": 16, "prefill_tokens": 64, "token_budget": 400}
-#: beginnings of prompts, so that some are alike
+#: beginnings of prompts
 SHARED = [f"w{(7 * place) % 61}" for place in range(50)]
 LONGEST = 12
 
 
-@functools.cache
-def writer(architecture, *, rows=4, prefix_mb=1.0, pace="one"):
-    made = LocalGenerator(
-        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, prefix_mb=prefix_mb
+def fresh(architecture="gpt2", *, rows=4, **options):
+    """A generator of a test's own, to be broken."""
+    return LocalGenerator(
+        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, **options
     )
-    made._engine.config = replace(made._engine.config, **(ONE_BY_ONE if pace == "one" else TOGETHER))
-    return made
+
+
+@functools.cache
+def writer(architecture, *, rows=4):
+    return fresh(architecture, rows=rows)
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    """Growth and reuse happen within a few tokens."""
-    monkeypatch.setattr(row_cache, "_BLOCK", 16)
-    monkeypatch.setattr(row_cache, "_LEAST_SHARED", 4)
+def small_pieces(monkeypatch):
+    """Prompts are read in pieces, and stop strings looked for, within a few tokens."""
+    monkeypatch.setattr("ragbandit.strategies.generators.static_batches._CHUNK", 16)
     monkeypatch.setattr("ragbandit.strategies.generators.local._TAIL", 0)
 
 
@@ -130,16 +124,15 @@ calls = st.builds(
 moments = st.sampled_from([0, 0, 0.002, 0.01])
 
 
-@pytest.mark.parametrize("architecture", ["llama", "gpt2", "stablelm", "mistral"])
-@pytest.mark.parametrize("pace", ["one", "together"])
-@settings(max_examples=8, deadline=None, derandomize=True)
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "stablelm", "mistral", "gpt_neo", "bloom"])
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data(), requests=st.lists(calls, min_size=1, max_size=9))
-def test_a_text_is_the_same_alone_and_among_others(architecture, pace, data, requests):
+def test_a_text_is_the_same_alone_and_among_others(architecture, data, requests):
     """Whatever comes, goes and is cancelled beside it, a greedy text is what transformers writes for it alone."""
     count = len(requests)
     waits = data.draw(st.lists(moments, min_size=count, max_size=count))
     cancelled = data.draw(st.lists(st.sampled_from([None, None, None, 0, 0.005]), min_size=count, max_size=count))
-    found = together(writer(architecture, pace=pace), requests, waits=waits, cancelled=cancelled)
+    found = together(writer(architecture), requests, waits=waits, cancelled=cancelled)
     for request, done, cut in zip(requests, found, cancelled, strict=True):
         if done is None:
             assert cut is not None
@@ -148,13 +141,12 @@ def test_a_text_is_the_same_alone_and_among_others(architecture, pace, data, req
         assert done.prompt_tokens == len(request.prompt.body.split())
 
 
-@pytest.mark.parametrize("pace", ["one", "together"])
-def test_what_is_told_is_the_same_among_others(pace):
+def test_what_is_told_is_the_same_among_others():
     """Log-probabilities, entropies, attention and states of a text do not depend on the texts beside it."""
     want = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
     requests = [asked(SHARED[start : 2 * start + 3], want=want if start % 2 else frozenset()) for start in range(8)]
-    alone = [together(writer("llama", prefix_mb=0), [request])[0] for request in requests]
-    for one, among in zip(alone, together(writer("llama", pace=pace), requests), strict=True):
+    alone = [together(writer("llama"), [request])[0] for request in requests]
+    for one, among in zip(alone, together(writer("llama"), requests), strict=True):
         assert set(one.details) == set(among.details)
         assert one.text == among.text
         for name in one.details:
@@ -233,73 +225,24 @@ def test_the_draws_follow_the_distribution():
 
 
 def test_texts_share_their_steps(steps):
-    """Four texts of ten tokens take about ten steps together, and no step carries more rows than there are."""
-    generator = writer("llama", prefix_mb=0)
+    """Four texts are written together, a step for all of them, and answered as if each were alone."""
+    generator = fresh("llama")
     seen = steps(generator)
-    requests = [asked([f"w{number}"], max_tokens=10, stop=()) for number in range(6)]
+    requests = [asked([f"w{number}"], max_tokens=10) for number in range(4)]
     lengths = [done.completion_tokens for done in together(generator, requests)]
-    assert max(texts for texts, _ in seen) == 4
-    assert len(seen) < sum(lengths) * 0.6
+    assert seen == [(4, 1)] * max(lengths)
 
 
-def test_what_is_known_is_not_read_again(steps):
-    """A prompt that begins like an earlier one has only its own tokens read, and is counted whole."""
-    generator = writer("llama", pace="together", prefix_mb=2.0)
-    together(generator, [asked(SHARED[:40], max_tokens=1)])
+def test_prompts_of_unlike_lengths_do_not_pad_each_other(steps):
+    """A long prompt among short ones is written in a batch of its own; the order of the calls is kept."""
+    generator = fresh("llama", rows=8)
     seen = steps(generator)
-    done = together(generator, [asked([*SHARED[:36], "w70", "w71"], max_tokens=1)])[0]
-    assert (seen, done.prompt_tokens) == ([(1, 2)], 38)
-    assert (
-        done.text == together(writer("llama", prefix_mb=0), [asked([*SHARED[:36], "w70", "w71"], max_tokens=1)])[0].text
-    )
+    together(generator, [*[asked([f"w{n}", "w1"], max_tokens=1) for n in range(4)], asked(SHARED[:16], max_tokens=1)])
+    assert seen == [(4, 2), (1, 16)]
 
 
-def test_a_text_under_way_is_known_too(steps):
-    """A prompt takes its beginning from a text that is still being written."""
-    generator = writer("llama", prefix_mb=3.0)
-    seen = steps(generator)
-    together(generator, [asked(SHARED[:30]), asked([*SHARED[:30], "w70"])])
-    assert sum(tokens for texts, tokens in seen if texts == 1 and tokens > 1) == 30
-
-
-def test_without_memory_nothing_is_kept(steps):
-    """With prefix_mb=0 the same prompt is read twice."""
-    generator = writer("llama", prefix_mb=0)
-    seen = steps(generator)
-    for _ in range(2):
-        together(generator, [asked(SHARED[:14], max_tokens=1)])
-    assert seen == [(1, 7)] * 4
-
-
-def test_the_kept_texts_stay_within_their_memory():
-    """What was not used for longest is forgotten, and the bytes kept never exceed the limit."""
-    shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
-    cache = row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=1, token_budget=None)
-    cache.append()
-    texts = [np.full(10, number, dtype=np.int64) for number in range(3)]
-    kept = row_cache.Prefixes(limit=2 * 10 * 16, bytes_per_token=16)
-
-    def known(text):
-        return kept.best(np.append(text, 99)) is not None
-
-    for text in texts[:2]:
-        cache._grow(rows=1, tokens=10)
-        cache.lengths[0] = 10
-        kept.keep(text, cache=cache, row=0)
-    assert known(texts[0])
-    kept.keep(texts[2], cache=cache, row=0)
-    assert [known(text) for text in texts] == [True, False, True]
-    assert kept._size <= 2 * 10 * 16
-
-
-def _float32():
-    import torch
-
-    return torch.float32
-
-
-def test_a_failure_is_of_its_step_only(monkeypatch):
-    """A prompt that cannot be read fails alone: the text being written beside it is not disturbed."""
+def test_a_failure_is_of_its_text_only(monkeypatch, caplog):
+    """A prompt that cannot be read fails alone: the texts of its batch are written again without it."""
     generator = writer("llama", rows=3)
     forward = generator._model.forward
 
@@ -314,87 +257,13 @@ def test_a_failure_is_of_its_step_only(monkeypatch):
     assert isinstance(failed, ArmFailed)
     assert (done.text, done.completion_tokens, done.finish) == expected("llama", fine)
     assert after.text == expected("llama", asked(SHARED[3:9]))[0]
-
-
-def test_a_fault_between_steps_leaves_nobody_waiting(monkeypatch):
-    """Whatever breaks, those under way and those who wait are told, and later calls are served."""
-    generator = writer("gpt2", rows=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(generator._engine, "_schedule", lambda: [][0])
-        failed = together(generator, [asked(["w1"]), asked(["w2"]), asked(["w3"])])
-    assert all(isinstance(each, ArmFailed) for each in failed)
-    assert together(generator, [asked(["w1"])])[0].text == expected("gpt2", asked(["w1"]))[0]
-
-
-def fresh(architecture="gpt2", *, rows=4, **options):
-    """A generator of a test's own, to be broken."""
-    return LocalGenerator(
-        tiny_writer(architecture), device="cpu", precision="float32", threads=1, max_batch=rows, **options
-    )
+    assert "a batch of 3 texts failed" in caplog.text
 
 
 async def soon(generator, requests):
     """What each call gives; TimeoutError for those that wait for ever."""
     calls = [asyncio.wait_for(generator.complete(request), 5) for request in requests]
     return await asyncio.gather(*calls, return_exceptions=True)
-
-
-def settle(generator):
-    """Wait until the engine has nothing to do: callers are told of a failure before it clears up."""
-    while generator._engine._running:
-        time.sleep(0.001)
-
-
-def fails(*_, **__):
-    raise RuntimeError("for good")
-
-
-def test_a_failure_for_good_closes_the_engine(monkeypatch, caplog):
-    """Where nothing can be cleared up, those who wait are told, later calls too, and the log says why."""
-    generator = fresh(rows=2)
-    monkeypatch.setattr(generator._engine, "_schedule", lambda: [][0])
-    monkeypatch.setattr(generator._cache, "clear", fails)
-    assert all(isinstance(each, ArmFailed) for each in asyncio.run(soon(generator, [asked(["w1"])] * 3)))
-    settle(generator)
-    later = asyncio.run(soon(generator, [asked(["w1"])]))[0]
-    assert isinstance(later, ArmFailed)
-    assert "it failed: for good" in str(later)
-    assert "could not be reset" in caplog.text
-
-
-def test_a_failure_amid_clearing_up_leaves_nobody_waiting(monkeypatch):
-    """Rows that cannot be freed after a failed step cost their texts, not their callers' time."""
-    generator = fresh(rows=4)
-    generator._ends = frozenset()
-    forward, swap, swaps = generator._model.forward, generator._cache.swap, []
-
-    def broken(**inputs):
-        if inputs["input_ids"].shape[0] == 4:
-            monkeypatch.setattr(generator._cache, "swap", swap_once)
-            raise RuntimeError("out of memory")
-        return forward(**inputs)
-
-    def swap_once(one, other):
-        swaps.append(one)
-        if len(swaps) == 2:
-            raise RuntimeError("cannot copy")
-        swap(one, other)
-
-    monkeypatch.setattr(generator._model, "forward", broken)
-    found = asyncio.run(soon(generator, [asked([f"w{number}"], max_tokens=60) for number in range(4)]))
-    assert all(isinstance(each, ArmFailed) for each in found)
-    settle(generator)
-    assert len(swaps) == 2
-    assert asyncio.run(soon(generator, [asked(["w3"])]))[0].text == expected("gpt2", asked(["w3"]))[0]
-
-
-def test_memory_too_short_to_keep_a_prefix_costs_no_text(monkeypatch, caplog):
-    """A text that was written is answered though what was read of it cannot be kept."""
-    generator = fresh()
-    monkeypatch.setattr(generator._engine._prefixes, "keep", fails)
-    done = together(generator, [asked(SHARED[:20])])[0]
-    assert done.text == expected("gpt2", asked(SHARED[:20]))[0]
-    assert "was emptied: for good" in caplog.text
 
 
 def test_a_failure_that_nobody_waits_for_is_no_news(monkeypatch):
@@ -421,132 +290,9 @@ def test_a_failure_that_nobody_waits_for_is_no_news(monkeypatch):
     assert complaints == []
 
 
-def test_an_ending_interpreter_is_not_kept(monkeypatch):
-    """Once the thread takes no more work, texts under way end at the next token, and later calls are ArmFailed."""
-    generator = fresh()
-    generator._ends = frozenset()
-    engine, forward, count = generator._engine, generator._model.forward, []
-
-    def counted(**inputs):
-        count.append(1)
-        if len(count) == 5:
-            monkeypatch.setattr(engine._thread, "submit", fails)
-        return forward(**inputs)
-
-    monkeypatch.setattr(generator._model, "forward", counted)
-    found = asyncio.run(soon(generator, [asked(["w1"], max_tokens=100)] * 2))
-    assert all(isinstance(each, ArmFailed) for each in found)
-    assert len(count) < 10
-    with pytest.raises(ArmFailed, match="thread has ended"):
-        asyncio.run(generator.complete(asked(["w1"])))
-
-
-def test_a_text_gone_wrong_poisons_no_other(monkeypatch):
-    """Keys and values that are no numbers leave their row with their text."""
-    generator = fresh(prefix_mb=0)
-    forward = generator._model.forward
-
-    def poisoned(**inputs):
-        output = forward(**inputs)
-        if 70 in inputs["input_ids"]:
-            generator._cache._values[:, 0] = np.nan
-        return output
-
-    monkeypatch.setattr(generator._model, "forward", poisoned)
-    together(generator, [asked(["w68", "w1"], max_tokens=2)])
-    assert together(generator, [asked(["w3"])])[0].text == expected("gpt2", asked(["w3"]))[0]
-
-
-def test_a_swap_leaves_nothing_beyond_a_text():
-    """Rows that are exchanged hold their texts and zeros, however long the other was."""
-    cache = small_cache(rows=2)
-    cache.lengths = [0, 0]
-    cache._grow(rows=2, tokens=16)
-    cache._values[:, 0, :, :10], cache._values[:, 1, :, :3] = 1.0, 2.0
-    cache.lengths = [10, 3]
-    cache.swap(0, 1)
-    assert cache._values[0, :, 0, :, 0].sum(-1).tolist() == [6.0, 10.0]
-    cache.empty(1)
-    cache.swap(0, 1)
-    assert (cache.lengths, cache._values.sum().item()) == ([0, 3], 12.0)
-
-
-def small_cache(*, rows, token_budget=None):
-    shape = row_cache.KeyShape(layers=1, heads=1, key_width=2, value_width=2, window=None)
-    return row_cache.RowCache(shape, device="cpu", dtype=_float32(), most_rows=rows, token_budget=token_budget)
-
-
-@pytest.mark.parametrize(("token_budget", "rows", "size"), [(100, 1, (1, 96)), (400, 1, (4, 96)), (200, 2, (2, 96))])
-def test_rows_keep_to_their_token_budget(token_budget, rows, size):
-    """Rows are made in fours where they fit, and one by one where they do not."""
-    cache = small_cache(rows=64, token_budget=token_budget)
-    cache._grow(rows=rows, tokens=90)
-    assert (cache._keys.shape[1], cache._keys.shape[3]) == size
-
-
-@pytest.mark.parametrize(("token_budget", "given_back"), [(2000, False), (200, True), (None, False)])
-def test_much_memory_is_given_back_at_rest(token_budget, given_back):
-    """When no text is under way, a cache that fills much of its token budget is emptied, and a small one is not."""
-    generator = fresh(prefix_mb=0)
-    generator._cache._token_budget = token_budget
-    for _ in range(2):
-        together(generator, [asked(["w3", "w4"])])
-    asyncio.run(generator.close())
-    generator._engine._thread.shutdown(wait=True)
-    assert (generator._cache._keys.numel() == 0) == given_back
-
-
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="Linux alone says how much memory is free")
-def test_the_token_budget_of_a_processor_follows_its_free_memory():
-    """The tokens under way are bounded by the memory that is free, less what prefixes may take."""
-    made = partial(scheduler_config, "cpu", max_sequences=4, bytes_per_token=1000)
-    configs = [made(reserved=reserved) for reserved in (0, 2**20, 2**50)]
-    assert configs[0].token_budget > configs[2].token_budget == 0
-
-
-def test_a_free_row_does_not_wait_for_more_for_long(steps):
-    """Beside long texts a newcomer gets the one free row after a few steps, though reading waits for several."""
-    generator = fresh(rows=4, prefix_mb=0)
-    generator._ends = frozenset()
-    generator._engine.config = replace(generator._engine.config, **TOGETHER | {"token_budget": None})
-    seen = steps(generator)
-
-    async def newcomer():
-        long = [asyncio.create_task(generator.complete(asked([f"w{n}"], max_tokens=300))) for n in range(3)]
-        while len(seen) < 3:
-            await asyncio.sleep(0.001)
-        before = len(seen)
-        await generator.complete(asked(["w5"], max_tokens=2))
-        waited = len(seen) - before
-        for task in long:
-            task.cancel()
-        await asyncio.gather(*long, return_exceptions=True)
-        return waited
-
-    assert asyncio.run(newcomer()) < 40
-
-
-def test_a_prompt_is_read_in_small_pieces_near_a_deadline(monkeypatch, steps):
-    """A prompt whose reading takes longer than there is time is not read in one piece."""
-    generator = fresh(prefix_mb=0)
-    forward = generator._model.forward
-
-    def slow(**inputs):
-        time.sleep(0.01 * inputs["input_ids"].numel())
-        return forward(**inputs)
-
-    monkeypatch.setattr(generator._model, "forward", slow)
-    seen = steps(generator)
-    done = together(generator, [asked([f"w{n % 70}" for n in range(200)], deadline=time.monotonic() + 0.3)])[0]
-    assert done.finish == "deadline"
-    assert max(tokens for _, tokens in seen) <= 30
-    assert together(generator, [asked(SHARED, max_tokens=1)])[0].prompt_tokens == 50
-    assert seen[-1] == (1, 50)
-
-
 def test_a_late_text_is_told_of_no_more(steps):
     """After the deadline no pass is spent on attention and states."""
-    generator = fresh(prefix_mb=0)
+    generator = fresh()
     generator._ends = frozenset()
     seen = steps(generator)
     want = frozenset({"attention", "hidden_states", "logprobs"})
@@ -623,13 +369,11 @@ def test_closing_lets_texts_end():
         asyncio.run(generator.complete(asked(["w3"])))
 
 
-def test_a_window_bounds_the_context(caplog):
-    """A model that looks back over 64 tokens gets no longer texts, and the log says so."""
-    made = LocalGenerator(tiny_writer("mistral"), device="cpu", precision="float32", threads=1)
-    assert made.context_tokens == 64
-    assert "looks back over 64 tokens" in caplog.text
-    with pytest.raises(ArmFailed, match="exceeds 64"):
-        asyncio.run(made.complete(asked(SHARED[:50], max_tokens=20)))
+def test_a_text_may_be_longer_than_a_window():
+    """A model that looks back over 64 tokens writes longer texts, beside a shorter one too, as transformers does."""
+    requests = [asked(SHARED), asked([*SHARED, *SHARED[:25]]), asked([*SHARED, *SHARED])]
+    found = together(writer("mistral"), requests)
+    assert [done.text for done in found] == [expected("mistral", request)[0] for request in requests]
 
 
 def test_two_sets_of_positions_bound_the_context(caplog):
@@ -641,9 +385,9 @@ def test_two_sets_of_positions_bound_the_context(caplog):
     assert [done.text for done in together(made, requests)] == [expected("phi3", each)[0] for each in requests]
 
 
-@pytest.mark.parametrize("architecture", ["mamba", "jamba", "bloom", "gpt_neo"])
-def test_a_model_unfit_for_rows_is_refused(architecture):
-    """A model that keeps more than keys and values, or passes over positions, is a ConfigError that says why."""
+@pytest.mark.parametrize("architecture", ["mamba", "jamba"])
+def test_a_model_unfit_for_batches_is_refused(architecture):
+    """A model that keeps more than keys and values is a ConfigError that says why."""
     with pytest.raises(ConfigError, match="cannot carry this model") as caught:
         LocalGenerator(tiny_writer(architecture), device="cpu", precision="float32", threads=1)
     assert caught.value.field == "generator.model"

@@ -1,0 +1,279 @@
+"""Static batches: the calls that wait are written together by transformers' own `generate`, padded at the left.
+
+A batch goes on until its last text has ended. A text that has ended is answered at once; its row is computed along
+until then. Calls that come meanwhile wait for the next batch.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig, LogitsProcessor, PreTrainedModel
+
+from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.strategies.base import Request
+from ragbandit.strategies.generators.sampling import SampledTokens, read_details, sample_next
+
+__all__ = ["Batches", "SequenceResult", "SequenceState", "check_padding"]
+
+log = logging.getLogger("ragbandit.local")
+
+#: before a batch is made: callers that were just answered ask again within it
+_GATHER_S: Final = 0.005
+#: padded prompts of a batch are at most so many times as long as the prompts together
+_MOST_PADDED: Final = 2.0
+#: tokens of the prompts that are read between two looks at whether anybody waits
+_CHUNK: Final = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SequenceResult:
+    """The end of a text; its tokens are in SequenceState.sampled."""
+
+    finish: Literal["stop", "length"]
+    #: attention and hidden states, by need
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class SequenceState:
+    """One request under way: its prompt, the tokens sampled so far, and whether its caller still waits."""
+
+    def __init__(
+        self, request: Request, *, ids: Sequence[int], special: Mapping[str, int], ends: frozenset[int]
+    ) -> None:
+        self.request, self.ids = request, ids
+        self.stop = tuple(filter(None, request.stop))
+        self.cancelled = threading.Event()
+        self.future: Future[SequenceResult] = Future()
+        #: called in the writing thread after every token; None: nobody reads along
+        self.on_token: Callable[[], None] | None = None
+        self._special, self._ends = special, ends
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was written."""
+        self.sampled = SampledTokens(want=self.request.want, sampling=self.request.sampling, special=self._special)
+
+    @property
+    def plain(self) -> bool:
+        """True if special tokens are left out of its text."""
+        return "trained_tokens" not in self.request.want
+
+    @property
+    def ended(self) -> bool:
+        """True if the last token is an end token of the model."""
+        return bool(self.sampled.tokens) and self.sampled.tokens[-1] in self._ends
+
+    def written(self) -> list[int]:
+        """The tokens sampled so far, without the model's end token."""
+        tokens = list(self.sampled.tokens)
+        return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
+
+    def seconds_left(self) -> float | None:
+        """Seconds until its deadline, at least 0.0; None without a deadline."""
+        deadline = self.request.deadline
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+    def expired(self) -> bool:
+        """True if nobody waits for it any more, or its deadline has passed."""
+        return self.cancelled.is_set() or self.seconds_left() == 0.0
+
+
+class Batches:
+    """The one thread in which the model computes, a batch after the other, first come first served.
+
+    max_batch: texts written at once. is_finished: True if the tokens sampled so far end the text by themselves.
+    start: called in the thread before all else.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        max_batch: int,
+        is_finished: Callable[[SequenceState], bool],
+        start: Callable[[], None],
+    ) -> None:
+        self._model, self._max_batch, self._is_finished = model, max_batch, is_finished
+        self._waiting: deque[SequenceState] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generate", initializer=start)
+
+    def submit(self, sequence: SequenceState) -> None:
+        """Queue a text; its future ends with a SequenceResult or ArmFailed. Raises ArmFailed after `close`."""
+        self._waiting.append(sequence)
+        try:
+            self._thread.submit(self._run)
+        except RuntimeError as error:  # an interpreter that is ending refuses work as well
+            raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
+
+    def close(self) -> None:
+        """End the thread once all accepted texts are done. A second call does nothing."""
+        self._thread.shutdown(wait=False)
+
+    def _run(self) -> None:
+        """Write a batch, if one waits: every call submits a run, and a batch serves several."""
+        if self._waiting:
+            time.sleep(_GATHER_S)
+        if batch := self._next_batch():
+            self._guarded(batch)
+
+    def _next_batch(self) -> list[SequenceState]:
+        """The first that wait, as long as their prompts are not too unlike in length."""
+        batch: list[SequenceState] = []
+        while self._waiting and len(batch) < self._max_batch:
+            lengths = [len(each.ids) for each in (*batch, self._waiting[0])]
+            if len(lengths) * max(lengths) > _MOST_PADDED * sum(lengths):
+                break
+            sequence = self._waiting.popleft()
+            if not sequence.expired() and sequence.future.set_running_or_notify_cancel():
+                batch.append(sequence)
+        return batch
+
+    def _guarded(self, batch: Sequence[SequenceState]) -> None:
+        """Write a batch; one that fails is written again in halves, so that what cannot be written fails alone."""
+        try:
+            with torch.inference_mode():
+                _Steps(self._model, batch=batch, is_finished=self._is_finished).run()
+        except _NobodyWaits:
+            return
+        except Exception as error:
+            left = [each for each in batch if not each.future.done()]
+            if len(batch) == 1:
+                failure = ArmFailed(f"the language model failed: {error}")
+                failure.__cause__ = error
+                for sequence in left:
+                    sequence.future.set_exception(failure)
+                return
+            log.warning("a batch of %d texts failed and is written again in halves: %s", len(batch), error)
+            for sequence in left:
+                sequence.restart()
+            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+                if half:
+                    self._guarded(half)
+
+
+class _NobodyWaits(Exception):
+    """All callers of a batch have left or are late."""
+
+
+class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not checked, see pyproject
+    """One batch: at every step takes the next token of every text that goes on, in place of `generate`."""
+
+    def __init__(
+        self, model: PreTrainedModel, *, batch: Sequence[SequenceState], is_finished: Callable[[SequenceState], bool]
+    ) -> None:
+        self._model, self._batch, self._is_finished = model, batch, is_finished
+        self._open = dict(enumerate(batch))
+        self._width = max(len(each.ids) for each in batch)
+        # Without the model's configuration it keeps all keys and values, of layers that look back over a window, too.
+        self._cache = DynamicCache()
+
+    def run(self) -> None:
+        """Write all texts to their ends. Raises _NobodyWaits, and whatever the model raises."""
+        ids, mask = _padded([each.ids for each in self._batch], device=self._model.device)
+        config = GenerationConfig(
+            max_new_tokens=max(each.request.max_tokens for each in self._batch),
+            do_sample=False,
+            pad_token_id=0,
+            prefill_chunk_size=_CHUNK,
+        )
+        hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
+        try:
+            self._model.generate(
+                ids,
+                attention_mask=mask,
+                past_key_values=self._cache,
+                generation_config=config,
+                logits_processor=[self],
+                stopping_criteria=[self._ended],
+            )
+        finally:
+            hook.remove()
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Called by `generate`: the scores, shape (texts, vocabulary), with one token left for each."""
+        del input_ids
+        self._drop_expired()
+        rows = list(self._open)
+        open_scores = scores if len(rows) == len(scores) else scores[rows]
+        sample_next(torch, open_scores, sequences=[each.sampled for each in self._open.values()])
+        last = [each.sampled.tokens[-1] if row in self._open else 0 for row, each in enumerate(self._batch)]
+        taken = torch.tensor(last, device=scores.device)[:, None]
+        return torch.full_like(scores, -torch.inf).scatter_(1, taken, 0.0)
+
+    def _ended(self, input_ids: Tensor, *_: Any, **__: Any) -> Tensor:
+        """Called by `generate` after every token: whether each text has ended; all, once none goes on."""
+        for row, sequence in list(self._open.items()):
+            if self._is_finished(sequence):
+                self._finish(row, finish="stop")
+            elif len(sequence.sampled.tokens) >= sequence.request.max_tokens:
+                self._finish(row, finish="length")
+            elif sequence.on_token is not None:
+                sequence.on_token()
+        return torch.full((len(self._batch),), not self._open, device=input_ids.device)
+
+    def _drop_expired(self) -> None:
+        self._open = {row: each for row, each in self._open.items() if not each.expired()}
+        if not self._open:
+            raise _NobodyWaits
+
+    def _finish(self, row: int, *, finish: Literal["stop", "length"]) -> None:
+        sequence = self._open[row]
+        details: Mapping[str, Any] = {}
+        if (written := sequence.written()) and sequence.request.want & {"attention", "hidden_states"}:
+            past = DynamicCache()  # of the prompt alone, without what pads it
+            for at, layer in enumerate(self._cache.layers):
+                part = slice(row, row + 1), slice(None), slice(self._width - len(sequence.ids), self._width)
+                past.update(layer.keys[part], layer.values[part], at)
+            details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
+        del self._open[row]
+        sequence.future.set_result(SequenceResult(finish=finish, details=details))
+
+
+def _padded(texts: Sequence[Sequence[int]], *, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(ids, attention mask), shape (texts, tokens) each: every text at the right end."""
+    width = max(map(len, texts))
+    ids = [[0] * (width - len(text)) + list(text) for text in texts]
+    mask = [[0] * (width - len(text)) + [1] * len(text) for text in texts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
+
+
+def check_padding(model: PreTrainedModel) -> None:
+    """Let the model read two texts of unequal length together and alone. Raises ConfigError if they differ.
+
+    Some architectures pass over masks or positions, or keep more than keys and values; nothing but trying tells.
+    """
+    words = model.get_input_embeddings().weight.shape[0]
+    texts = [[words * place // 13 for place in range(1, last)] for last in (13, 7)]
+    config = GenerationConfig(
+        max_new_tokens=1, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
+    )
+
+    def logits(some: Sequence[Sequence[int]]) -> Tensor:
+        ids, mask = _padded(some, device=model.device)
+        written = model.generate(ids, attention_mask=mask, past_key_values=DynamicCache(), generation_config=config)
+        return written.logits[0]  # (texts, vocabulary), float32
+
+    try:
+        together, alone = logits(texts), torch.cat([logits([text]) for text in texts])
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise _refused(f"it does not read several texts at once: {error}") from error
+    # Of the logits' own spread: half of the precision's bits are lost on the way, a wrong position costs .3.
+    allowed = (0.15 if model.dtype.itemsize < 4 else 0.001) * float(alone.std())
+    if not float((together - alone).square().mean().sqrt()) <= allowed:
+        raise _refused("it reads several texts at once differently from one")
+
+
+def _refused(reason: str) -> ConfigError:
+    return ConfigError(
+        f"the local generator cannot carry this model: {reason}",
+        field="generator.model",
+        remedy='use a decoder with plain attention, or serve the model and set generator.name to "openai"',
+    )

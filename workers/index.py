@@ -59,7 +59,7 @@ def build(
         rows = _reading(corpus, left_out=left_out)
         total = count_rows(corpus) or 0
         with _interruptible(settings), bars(errors) as progress:
-            facts = kind.build(settings, rows, lambda done: progress("passages indexed", done, total))
+            facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
             if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
                 progress("counting mentions", 0, 0)
                 facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
@@ -108,7 +108,7 @@ def info(
 
     with failing_well():
         settings = _settings(config, retriever=retriever, index_name=index_name)
-        _show(kind_of(settings).info(settings), as_json=as_json)
+        _show(kind_of(settings).info(), as_json=as_json)
 
 
 @index.command()

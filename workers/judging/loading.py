@@ -52,7 +52,7 @@ def make_judging(settings: Settings, *, store: DecisionStore, generator: Generat
 def _passages(settings: Settings) -> Retriever:
     """The retriever of the arms without its reranker, which looks nothing up; none where no arm searches."""
     arms = make_arms(arm_params(settings), capabilities=offered(settings.generator)) if settings.worker_arms else {}
-    return kind_of(settings).open(settings) if searches(arms.values()) else NoRetriever()
+    return kind_of(settings).open() if searches(arms.values()) else NoRetriever()
 
 
 def _threads(settings: Settings) -> int:

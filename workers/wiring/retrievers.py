@@ -6,10 +6,10 @@ import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
@@ -25,8 +25,6 @@ from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranke
 from ragbandit.strategies.run import Strategy
 
 if TYPE_CHECKING:
-    from elasticsearch import Elasticsearch
-
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 __all__ = [
@@ -53,13 +51,23 @@ Facts = dict[str, Json]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kind:
-    """The operations on one kind of retriever. All raise ConfigError where its settings are wrong."""
+    """The operations on the retriever of some settings. All raise ConfigError where the settings are wrong."""
 
-    open: Callable[[Settings], Retriever]
-    #: returns what `info` returns
-    build: Callable[[Settings, Rows, CountDone], Facts]
-    #: its place and its description
-    info: Callable[[Settings], Facts]
+    open: Callable[[], Retriever]
+    #: returns the facts of the index that was built
+    build: Callable[[Rows, CountDone], Facts]
+    #: the facts of the index that is there
+    read: Callable[[], Facts]
+    #: where the index lies
+    place: Facts = field(default_factory=dict)
+
+    def built(self, rows: Rows, progress: CountDone) -> Facts:
+        """Build the index; what `info` returns."""
+        return {**self.place, **self.build(rows, progress)}
+
+    def info(self) -> Facts:
+        """The place of the index and its description."""
+        return {**self.place, **self.read()}
 
 
 def make_retriever(settings: Settings) -> Retriever:
@@ -67,7 +75,7 @@ def make_retriever(settings: Settings) -> Retriever:
 
     Raises ConfigError if it is unknown or its index is missing, or if the reranker cannot be made.
     """
-    chosen, retriever = settings.retriever, kind_of(settings).open(settings)
+    chosen, retriever = settings.retriever, kind_of(settings).open()
     if chosen.rerank is None:
         return retriever
     rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
@@ -98,25 +106,34 @@ def check_reranker(settings: Settings) -> None:
         at_hand(rerank, setting=_RERANK)
 
 
-def _own_reranker(path: str) -> Reranker:
-    factory = import_class(path, where=_RERANK)
+def _of_others(path: str, *, where: str, methods: Iterable[str], remedy: str) -> Any:
+    """What a class or function of others makes, with a name and these async methods. Raises ConfigError."""
+    factory = import_class(path, where=where)
     try:
-        made = factory()
+        part = factory()
     except ConfigError:
         raise
     except Exception as error:  # whatever a class of others does when it is made
         fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(fault, field=_RERANK, remedy="it is called without arguments") from error
-    name, close = getattr(made, "name", None), getattr(made, "close", None)
-    faults = [] if isinstance(name, str) and name else ["has no name"]
-    if not inspect.iscoroutinefunction(getattr(type(made), "__call__", None)):  # noqa: B004 - not whether, but which
-        faults.append("has no `async def __call__`")
-    if close is not None and not inspect.iscoroutinefunction(close):
-        faults.append("has a close that is not async")
+        raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
+    faults = [] if isinstance(getattr(part, "name", None), str) and part.name else ["has no name"]
+    faults += [
+        f"has no `async def {method}`"
+        for method in methods
+        if not inspect.iscoroutinefunction(getattr(part, method, None))
+    ]
     if faults:
-        remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
-        raise ConfigError(f"{path!r} {', '.join(faults)}", field=_RERANK, remedy=remedy)
-    return cast(Reranker, made)
+        raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
+    return part
+
+
+def _own_reranker(path: str) -> Reranker:
+    remedy = "follow ragbandit.strategies.retrievers.reranking.Reranker"
+    reranker = _of_others(path, where=_RERANK, methods=["__call__"], remedy=remedy)
+    close = getattr(reranker, "close", None)
+    if close is not None and not inspect.iscoroutinefunction(close):
+        raise ConfigError(f"{path!r} has a close that is not async", field=_RERANK, remedy=remedy)
+    return cast(Reranker, reranker)
 
 
 def _cross_encoder(model: str) -> Reranker:
@@ -134,44 +151,28 @@ def _short(model: str) -> str:
 
 def kind_of(settings: Settings) -> Kind:
     """Raises ConfigError, listing the known ones, for an unknown retriever."""
-    if ":" in settings.retriever.name:
-        return _OWN
-    kind = RETRIEVERS.get(settings.retriever.name)
-    if kind is None:
+    name = settings.retriever.name
+    if ":" in name:
+        return _own(settings)
+    if name not in RETRIEVERS:
         known = ", ".join(sorted(RETRIEVERS))
-        raise ConfigError(f"{settings.retriever.name!r} is unknown", field="retriever.name", remedy=f"known: {known}")
-    return kind
+        raise ConfigError(f"{name!r} is unknown", field="retriever.name", remedy=f"known: {known}")
+    return RETRIEVERS[name](settings)
 
 
-def _open_own(settings: Settings) -> Retriever:
-    path, where = settings.retriever.name, "retriever.name"
-    factory = import_class(path, where=where)
-    try:
-        made = factory()
-    except ConfigError:
-        raise
-    except Exception as error:  # whatever a function of others does
-        fault = f"{path!r} cannot be made: {type(error).__name__}: {error}"
-        raise ConfigError(fault, field=where, remedy="it is called without arguments") from error
-    faults = [] if isinstance(getattr(made, "name", None), str) and made.name else ["has no name"]
-    faults += [
-        f"has no `async def {method}`"
-        for method in ("search", "close")
-        if not inspect.iscoroutinefunction(getattr(made, method, None))
-    ]
-    if faults:
+def _own(settings: Settings) -> Kind:
+    path = settings.retriever.name
+
+    def opened() -> Retriever:
         remedy = "follow ragbandit.strategies.base.Retriever, or wrap it by one of ragbandit.strategies.adapters"
-        raise ConfigError(f"{path!r} {', '.join(faults)}", field=where, remedy=remedy)
-    return cast(Retriever, made)
+        made = _of_others(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
+        return cast(Retriever, made)
 
+    def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
+        remedy = "fill it where it is made; `index build` makes bm25, dense and elasticsearch"
+        raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
 
-def _build_own(settings: Settings, rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
-    remedy = "fill it where it is made; `index build` makes bm25, dense and elasticsearch"
-    raise ConfigError(f"{settings.retriever.name!r} has an index of its own", field="retriever.name", remedy=remedy)
-
-
-def _info_own(settings: Settings) -> Facts:
-    return {"retriever": settings.retriever.name, "name": _open_own(settings).name}
+    return Kind(open=opened, build=build, read=lambda: {"retriever": path, "name": opened().name})
 
 
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
@@ -191,25 +192,16 @@ def _dense_folder(settings: Settings) -> Path:
     return folder if folder.name.endswith("-dense") else folder.with_name(f"{folder.name}-dense")
 
 
-def _open_bm25(settings: Settings) -> Retriever:
-    from ragbandit.strategies.retrievers.bm25 import (
-        Bm25Retriever,  # bm25s and its numbers are loaded by whoever searches
-    )
-
-    return Bm25Retriever(index_folder(settings))
-
-
-def _build_bm25(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
-    from ragbandit.strategies.retrievers.bm25 import build_index
+def _bm25(settings: Settings) -> Kind:
+    from ragbandit.strategies.retrievers import bm25  # bm25s and its numbers are loaded by whoever searches
 
     folder = index_folder(settings)
-    return {"folder": str(folder), **build_index(rows(), folder, progress=progress)}
-
-
-def _info_bm25(settings: Settings) -> Facts:
-    from ragbandit.strategies.retrievers.bm25 import read_meta
-
-    return {"folder": str(index_folder(settings)), **read_meta(index_folder(settings))}
+    return Kind(
+        open=lambda: bm25.Bm25Retriever(folder),
+        build=lambda rows, progress: bm25.build_index(rows(), folder, progress=progress),
+        read=lambda: bm25.read_meta(folder),
+        place={"folder": str(folder)},
+    )
 
 
 def _encoder(settings: Settings) -> "SentenceEncoder":
@@ -227,119 +219,78 @@ def _loaded_encoder(model: str) -> "SentenceEncoder":
     return SentenceEncoder(weights.folder, name=_short(model))
 
 
-def _open_dense(settings: Settings) -> Retriever:
-    encoder = _encoder(settings)
-    from ragbandit.strategies.retrievers.dense import DenseRetriever
-
-    return DenseRetriever(_dense_folder(settings), encoder=encoder, search_by=settings.retriever.search_by)
-
-
-def _build_dense(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
-    encoder = _encoder(settings)
-    from ragbandit.strategies.retrievers.dense import build_index
+def _dense(settings: Settings) -> Kind:
+    required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
+    from ragbandit.strategies.retrievers import dense
 
     folder, search_by = _dense_folder(settings), settings.retriever.search_by
-    facts = build_index(rows(), folder, encoder=encoder, search_by=search_by, progress=progress)
-    return {"folder": str(folder), **facts}
+    return Kind(
+        open=lambda: dense.DenseRetriever(folder, encoder=_encoder(settings), search_by=search_by),
+        build=lambda rows, progress: dense.build_index(
+            rows(), folder, encoder=_encoder(settings), search_by=search_by, progress=progress
+        ),
+        read=lambda: dense.read_meta(folder),
+        place={"folder": str(folder)},
+    )
 
 
-def _info_dense(settings: Settings) -> Facts:
-    _check_models()
-    from ragbandit.strategies.retrievers.dense import read_meta
-
-    return {"folder": str(_dense_folder(settings)), **read_meta(_dense_folder(settings))}
-
-
-def _check_models() -> None:
-    required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
-
-
-def _api_key(settings: Settings) -> str | None:
-    return os.environ.get(settings.retriever.api_key_env) or None
-
-
-def _elasticsearch(settings: Settings) -> "Elasticsearch":
-    """A client for building and describing."""
+def _elasticsearch(settings: Settings) -> Kind:
     try:
-        from ragbandit.strategies.retrievers.elasticsearch import connect
+        from ragbandit.strategies.retrievers import elasticsearch
     except ImportError as error:
         raise missing_package(error.name or "elasticsearch", extra="elasticsearch", field="retriever.name") from error
-    return connect(settings.retriever.url, api_key=_api_key(settings))
-
-
-def _open_elasticsearch(settings: Settings) -> Retriever:
-    _elasticsearch(settings).close()
-    from ragbandit.strategies.retrievers.elasticsearch import ElasticsearchRetriever, Search
-
     chosen = settings.retriever
+    api_key = os.environ.get(chosen.api_key_env) or None
 
-    def opened(search: Search) -> Retriever:
-        return ElasticsearchRetriever(
+    def half(search: elasticsearch.Search) -> Retriever:
+        return elasticsearch.ElasticsearchRetriever(
             chosen.url,
             index=chosen.index,
             search=search,
             encoder=_encoder(settings) if search == "meaning" else None,
-            api_key=_api_key(settings),
+            api_key=api_key,
             timeout_s=chosen.timeout_s,
         )
 
-    if chosen.search == "both":
-        return HybridRetriever(opened("words"), second=opened("meaning"))
-    return opened(chosen.search)
+    def opened() -> Retriever:
+        elasticsearch.connect(chosen.url, api_key=api_key).close()  # a wrong url is told before the encoder is loaded
+        return (
+            HybridRetriever(half("words"), second=half("meaning")) if chosen.search == "both" else half(chosen.search)
+        )
+
+    def build(rows: Rows, progress: CountDone) -> Facts:
+        with elasticsearch.connect(chosen.url, api_key=api_key) as client:
+            encoder = None if chosen.search == "words" else _encoder(settings)
+            return elasticsearch.build_index(
+                rows(), client=client, index=chosen.index, encoder=encoder, progress=progress
+            )
+
+    def read() -> Facts:
+        with elasticsearch.connect(chosen.url, api_key=api_key) as client:
+            return elasticsearch.read_meta(client, index=chosen.index)
+
+    place: Facts = {"url": shown_address(chosen.url), "index": chosen.index}
+    return Kind(open=opened, build=build, read=read, place=place)
 
 
-def _build_elasticsearch(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
-    with _elasticsearch(settings) as client:
-        from ragbandit.strategies.retrievers.elasticsearch import build_index
-
-        chosen = settings.retriever
-        encoder = None if chosen.search == "words" else _encoder(settings)
-        facts = build_index(rows(), client=client, index=chosen.index, encoder=encoder, progress=progress)
-    return {"url": shown_address(chosen.url), "index": chosen.index, **facts}
-
-
-def _info_elasticsearch(settings: Settings) -> Facts:
-    with _elasticsearch(settings) as client:
-        from ragbandit.strategies.retrievers.elasticsearch import read_meta
-
-        facts = read_meta(client, index=settings.retriever.index)
-    return {"url": shown_address(settings.retriever.url), "index": settings.retriever.index, **facts}
-
-
-def _halves(settings: Settings) -> tuple[Settings, Settings]:
+def _hybrid(settings: Settings) -> Kind:
     chosen = settings.retriever
     if chosen.first == chosen.second:
         raise ConfigError(
             f"both are {chosen.first!r}", field="retriever.second", remedy="choose two different retrievers"
         )
-    return with_choice(settings, retriever=chosen.first), with_choice(settings, retriever=chosen.second)
-
-
-def _open_hybrid(settings: Settings) -> Retriever:
-    first, second = _halves(settings)
-    return HybridRetriever(kind_of(first).open(first), second=kind_of(second).open(second))
-
-
-def _build_hybrid(settings: Settings, rows: Rows, progress: CountDone) -> Facts:
-    return {half.retriever.name: kind_of(half).build(half, rows, progress) for half in _halves(settings)}
-
-
-def _info_hybrid(settings: Settings) -> Facts:
-    return {half.retriever.name: kind_of(half).info(half) for half in _halves(settings)}
+    halves = {name: kind_of(with_choice(settings, retriever=name)) for name in (chosen.first, chosen.second)}
+    return Kind(
+        open=lambda: HybridRetriever(halves[chosen.first].open(), second=halves[chosen.second].open()),
+        build=lambda rows, progress: {name: kind.built(rows, progress) for name, kind in halves.items()},
+        read=lambda: {name: kind.info() for name, kind in halves.items()},
+    )
 
 
 #: retriever.name -> the operations on it
-RETRIEVERS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "bm25": Kind(open=_open_bm25, build=_build_bm25, info=_info_bm25),
-        "dense": Kind(open=_open_dense, build=_build_dense, info=_info_dense),
-        "elasticsearch": Kind(open=_open_elasticsearch, build=_build_elasticsearch, info=_info_elasticsearch),
-        "hybrid": Kind(open=_open_hybrid, build=_build_hybrid, info=_info_hybrid),
-    }
+RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
+    {"bm25": _bm25, "dense": _dense, "elasticsearch": _elasticsearch, "hybrid": _hybrid}
 )
-
-#: of a class or function of others
-_OWN = Kind(open=_open_own, build=_build_own, info=_info_own)
 
 
 def search_once(retriever: Retriever, *, query: str, k: int) -> tuple[Hit, ...]:

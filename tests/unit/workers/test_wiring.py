@@ -172,9 +172,9 @@ def test_a_retriever_of_your_own(own_retriever):
     """retriever.name names a function that makes one; it has no index of ours to build, and says what it is."""
     chosen = Settings(retriever={"name": "my_search:library"})
     assert make_retriever(chosen).name == "library"
-    assert kind_of(chosen).info(chosen) == {"retriever": "my_search:library", "name": "library"}
+    assert kind_of(chosen).info() == {"retriever": "my_search:library", "name": "library"}
     with pytest.raises(ConfigError, match="index of its own"):
-        kind_of(chosen).build(chosen, list, lambda done: None)
+        kind_of(chosen).built(list, lambda done: None)
 
 
 @pytest.mark.parametrize("name", ["my_search:nothing", "my_search:broken", "my_search:gone", "nowhere:library"])

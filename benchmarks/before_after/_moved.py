@@ -53,4 +53,5 @@ MOVED = {
     "ragbandit.router.storage.sql.leases": "ragbandit.router.storage.leases",
     "ragbandit.router.storage.sql.postgres": "ragbandit.router.storage.postgres",
     "ragbandit.router.storage.sql.tables": "ragbandit.router.storage.tables",
+    "ragbandit.testing.policy_examples": "ragbandit.router.policies.examples",
 }

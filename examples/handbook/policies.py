@@ -18,7 +18,7 @@ from rich.console import Console
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.types import Json
-from ragbandit.strategies.testing.openai_server import ScriptedServer
+from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring.retrievers import index_folder
 
 __all__ = ["PARAMS", "TRAINED", "Place", "method", "prepared", "stand_in", "table_row"]

@@ -202,5 +202,5 @@ def _check_has(policy: Any, wanted: Iterable[str], *, name: str) -> None:
         raise ConfigError(
             f"{name} has no {', '.join(missing)}",
             field="policy.name",
-            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.router.policies.testing checks all of it",
+            remedy="follow ragbandit.router.policies.base.Policy; ragbandit.testing.policies checks all of it",
         )

@@ -71,7 +71,7 @@ class Policy(Protocol):
 
     The learner owns one instance and feeds it updates in ledger order; routers hold other instances, made from
     snapshots, and never call `learn`. The state after n updates depends on the params and those n updates only:
-    not on batches, clocks, arm order or the machine. `ragbandit.router.policies.testing` checks this.
+    not on batches, clocks, arm order or the machine. `ragbandit.testing.policies` checks this.
     """
 
     @property

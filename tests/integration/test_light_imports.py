@@ -191,7 +191,7 @@ def test_importing_strategies_is_light():
 
 def test_the_contract_needs_no_test_framework():
     """Importing the contract imports neither pytest nor hypothesis: it ships with the package."""
-    code = "import sys, ragbandit.router.policies.testing; print({'pytest', 'hypothesis'} & set(sys.modules))"
+    code = "import sys, ragbandit.testing.policies; print({'pytest', 'hypothesis'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=True
     )

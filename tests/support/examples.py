@@ -3,8 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.types import ArmName
+from ragbandit.testing.policy_examples import ARMS
 
 __all__ = ["offered_arms", "steady"]
 

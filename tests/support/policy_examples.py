@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.testing import Make
+from ragbandit.testing.policies import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 __all__ = [

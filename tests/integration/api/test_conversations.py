@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 ASKED, ALONE = "And when was he born?", "When was Bram Stoker born?"
 SAID = [{"role": "user", "content": "Who wrote Dracula?"}, {"role": "assistant", "content": "Bram Stoker."}]

@@ -12,7 +12,7 @@ import pytest
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.router.types import Budget, CallFailed, Generated
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.integration.arms.test_http import run as run_remote
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
 from tests.unit.strategies.arms.test_arm_contract import make

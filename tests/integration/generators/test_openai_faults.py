@@ -21,7 +21,7 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, wait_until
 
 #: a minute's patience for a loaded machine is no part of what is measured

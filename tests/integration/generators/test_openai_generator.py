@@ -10,7 +10,7 @@ from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.support.servers.openai_calls import CAPITAL, ask, sent, wait_until
 
 PREFIXED = Prompt(instructions="", body="Where is it?", prefix="It lies in")

@@ -8,7 +8,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.wiring.generators import check_generator, make_generator
 from tests.support.servers.openai_settings import settings
 

@@ -9,8 +9,8 @@ from ragbandit.router.errors import ArmFailed
 from ragbandit.router.generator_options import OpenAiOptions
 from ragbandit.strategies.base import CallBroke, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
-from ragbandit.strategies.testing.generator_checks import STREAM_CHECKS, TEXT, streamed
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.generators import STREAM_CHECKS, TEXT, streamed
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 pytestmark = pytest.mark.timeout(120)
 

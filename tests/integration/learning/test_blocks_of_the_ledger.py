@@ -6,8 +6,8 @@ import pytest
 
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.testing import sha_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
+from ragbandit.testing.policies import sha_of
 
 
 def test_a_new_ledger_learns_in_blocks(make_world, database_url):

@@ -8,9 +8,9 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.learning.lessons import lessons
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.testing import sha_of
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.types import Query
+from ragbandit.testing.policies import sha_of
 
 TIER = {"tier": {"type": "category", "values": ["free", "pro"]}}
 READ_OFF = {"asked_by": {"type": "tenant"}, "length": {"type": "question_length"}, "spoken": {"type": "language"}}

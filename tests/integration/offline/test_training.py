@@ -15,10 +15,10 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.examples import ARMS, made_updates
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
-from ragbandit.router.policies.testing import sha_of, taught
 from ragbandit.router.types import Query
+from ragbandit.testing.policies import sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_updates
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
@@ -232,8 +232,8 @@ def test_threads_make_no_difference():
     `threads` set.
     """
     code = (
-        "from ragbandit.router.policies.examples import made_updates\n"
-        "from ragbandit.router.policies.testing import sha_of, taught\n"
+        "from ragbandit.testing.policy_examples import made_updates\n"
+        "from ragbandit.testing.policies import sha_of, taught\n"
         "from ragbandit.router.policies.finetuned.mba_paper import MbaPaper\n"
         f"print(sha_of(taught(lambda: MbaPaper(**{READING!r}), made_updates(12))))"
     )

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.policies import testing as checks
-from ragbandit.router.policies.examples import ARMS
-from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of
 from ragbandit.router.types import TableRow
+from ragbandit.testing import policies as checks
+from ragbandit.testing.policies import POLICY_CHECKS, sha_of
+from ragbandit.testing.policy_examples import ARMS
 from tests.support.finetuned import adaptive, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import COSTS, tiny_trained
 

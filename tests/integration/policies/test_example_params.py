@@ -9,8 +9,8 @@ import pytest
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.params import PolicyParams
-from ragbandit.router.policies.testing import ARMS
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.testing.policies import ARMS
 from tests.support.policy_examples import EXAMPLES, block_maker, context_maker, maker
 from tests.support.tiny_models import tiny_encoder
 

@@ -1,8 +1,8 @@
-"""The fine-tuned policies, on tiny models, pass `ragbandit.router.policies.testing`."""
+"""The fine-tuned policies, on tiny models, pass `ragbandit.testing.policies`."""
 
 import pytest
 
-from ragbandit.router.policies.testing import POLICY_CHECKS
+from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.policy_examples import FINE_TUNED, maker
 
 

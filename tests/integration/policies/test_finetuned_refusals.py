@@ -13,8 +13,8 @@ from ragbandit.router.encoders.forward import load_transformer
 from ragbandit.router.errors import ConfigError, PolicyFault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.examples import ARMS, made_updates
-from ragbandit.router.policies.testing import sha_of, taught
+from ragbandit.testing.policies import sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_updates
 from tests.support.finetuned import READING, mba, output_of
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

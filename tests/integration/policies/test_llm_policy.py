@@ -13,7 +13,6 @@ import pytest
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.examples import ARMS, made_updates
 from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
 from ragbandit.router.policies.llm_client import (
     MAX_QUESTION,
@@ -23,9 +22,10 @@ from ragbandit.router.policies.llm_client import (
     messages_of,
     parse_choice,
 )
-from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_updates
 
 NO, ONE, MANY = ARMS
 #: the arms as the model sees them: by name

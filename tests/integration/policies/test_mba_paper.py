@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ragbandit.router.errors import SnapshotError
-from ragbandit.router.policies import testing as checks
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.examples import ARMS, made_query, made_reward, made_updates
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
-from ragbandit.router.policies.testing import sha_of, taught
+from ragbandit.testing import policies as checks
+from ragbandit.testing.policies import sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_query, made_reward, made_updates
 from tests.support.finetuned import READING, mba, output_of
 from tests.support.tiny_models import WIDTH, tiny_encoder
 

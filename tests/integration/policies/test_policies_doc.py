@@ -18,11 +18,11 @@ from ragbandit.router.policies import GROUP, POLICIES, make_policy
 from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.context.schema import PARAM
-from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_updates
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.params import PolicyParams
-from ragbandit.router.policies.testing import POLICY_CHECKS, taught
 from ragbandit.router.serving.router import Router
+from ragbandit.testing.policies import POLICY_CHECKS, taught
+from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 

@@ -10,7 +10,7 @@ from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Qu
 from ragbandit.strategies.arms.multi_step import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.arm_checks import PASSAGES
+from ragbandit.testing.arms import PASSAGES
 from tests.support.servers.tcp_proxy import TcpProxy
 
 es = pytest.importorskip(

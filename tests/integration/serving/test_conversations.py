@@ -12,7 +12,7 @@ from ragbandit.router.errors import Conflict
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import DecisionId, Message, Query
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 SECRET = "Zygmunt-Przybylski"
 ASKED, ALONE = "And when was he born?", f"When was {SECRET} born?"

@@ -25,7 +25,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.retrievers.no_index import NoRetriever
-from ragbandit.strategies.testing.openai_server import Reply, ScriptedServer
+from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers import tasks
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judging import loading

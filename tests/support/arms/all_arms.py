@@ -3,7 +3,7 @@
 import asyncio
 
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.testing.arm_checks import PASSAGES, generator, outcome_of
+from ragbandit.testing.arms import PASSAGES, generator, outcome_of
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 
 __all__ = ["ARMS_HERE", "outcomes"]

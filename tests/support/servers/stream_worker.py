@@ -16,7 +16,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.testing.arm_checks import PASSAGES
+from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import Consumers
 from ragbandit.workers.event_loop import EventLoop

@@ -19,7 +19,7 @@ from ragbandit.strategies.prompting.prompts import load_template
 from ragbandit.strategies.registry import ARMS, GROUP, make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 PAGE = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")

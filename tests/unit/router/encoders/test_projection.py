@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
 from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
-from ragbandit.router.policies.examples import made_text
+from ragbandit.testing.policy_examples import made_text
 
 SIZE = 1200
 ALLOWED = {

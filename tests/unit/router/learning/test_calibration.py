@@ -18,8 +18,8 @@ from ragbandit.router.learning.calibration import (
     isotonic,
     next_fit,
 )
-from ragbandit.router.policies.examples import made_reward
 from ragbandit.router.types import CalibrationPair
+from ragbandit.testing.policy_examples import made_reward
 from tests.support.examples import steady
 
 sklearn_isotonic = pytest.importorskip("sklearn.isotonic")

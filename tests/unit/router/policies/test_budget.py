@@ -14,9 +14,9 @@ from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, BudgetPolicy
 from ragbandit.router.policies.draw import choose, gate, seed_of
-from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_reward, made_updates
-from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
+from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
 
 TABLE = Path(__file__).parents[5] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: the policies that are wrapped here; "told" is registered by the fixture below

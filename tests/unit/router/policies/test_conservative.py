@@ -16,8 +16,8 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.conservative.restraint import Restraint, held_back
 from ragbandit.router.policies.conservative.shortfall import KNOWN, Shortfall
 from ragbandit.router.policies.draw import draw, draw_group, made_decision, seed_of
-from ragbandit.router.policies.examples import ARMS, made_features, made_query, made_reward, made_updates
 from ragbandit.router.types import ArmName
+from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
 
 INCUMBENT = ArmName("single_step")
 FLOORS = {"floor": 0.02, "fallback": None}

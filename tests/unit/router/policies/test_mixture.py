@@ -10,9 +10,9 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.policies.mixture import Mixture
 from ragbandit.router.types import ArmName, Query
+from ragbandit.testing.policy_examples import ARMS
 from tests.support.examples import offered_arms, steady
 
 NOT, SINGLE, MULTI = ARMS

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored_counts, tally
 from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, raised_floors, seed_of, with_floor
-from ragbandit.router.policies.examples import made_updates
+from ragbandit.testing.policy_examples import made_updates
 from tests.support.examples import steady
 
 #: upper 0.1 % points of chi-square by degrees of freedom

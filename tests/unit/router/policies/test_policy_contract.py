@@ -1,11 +1,11 @@
-"""Every registered policy, with params that are not its defaults, passes `ragbandit.router.policies.testing`."""
+"""Every registered policy, with params that are not its defaults, passes `ragbandit.testing.policies`."""
 
 import pytest
 
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies import testing as checks
-from ragbandit.router.policies.testing import POLICY_CHECKS
+from ragbandit.testing import policies as checks
+from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.policy_examples import (
     EXAMPLES,
     FINE_TUNED,
@@ -39,7 +39,7 @@ def test_contract_with_context(name, check):
 
 
 def test_every_check_is_listed():
-    """Every function check_* of router/policies/testing.py is in POLICY_CHECKS."""
+    """Every function check_* of ragbandit/testing/policies.py is in POLICY_CHECKS."""
     written = {name for name in vars(checks) if name.startswith("check_")}
     assert written == {check.__name__ for check in POLICY_CHECKS}
 

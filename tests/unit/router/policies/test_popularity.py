@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.examples import ARMS, made_reward, made_updates
 from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
-from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.types import ArmName, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
+from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
 from tests.support.examples import steady
 
 NO, ONE, MANY = ARMS

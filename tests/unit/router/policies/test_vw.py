@@ -17,10 +17,10 @@ from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import gate
-from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
-from ragbandit.router.policies.testing import POLICY_CHECKS, sha_of, taught
 from ragbandit.router.policies.vw import VowpalWabbit
 from ragbandit.router.types import ArmName, Query
+from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
+from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.policy_examples import SCHEMA
 
 vw = pytest.importorskip("vowpal_wabbit_next", reason="no wheel for this Python")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.policies.examples import ARMS
 from ragbandit.router.serving.validation import (
     MAX_ERROR,
     capped,
@@ -23,6 +22,7 @@ from ragbandit.router.serving.validation import (
 )
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import MAX_TEXT, Budget, Cost, Query
+from ragbandit.testing.policy_examples import ARMS
 from tests.support.examples import steady
 
 SETTINGS = Settings()

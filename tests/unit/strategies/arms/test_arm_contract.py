@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.types import Budget
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, make_arms
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS, generator, run
+from ragbandit.testing.arms import ARM_CHECKS, generator, run
 from tests.unit.strategies.arms import test_dragin as test_strategies_dragin
 from tests.unit.strategies.arms import test_flare as test_strategies_flare
 from tests.unit.strategies.arms import test_seakr as test_strategies_seakr

@@ -17,8 +17,8 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting import parsing, passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.testing.arm_checks import generator, run
-from ragbandit.strategies.testing.doubles import LateGenerator, with_details
+from ragbandit.testing.arms import generator, run
+from ragbandit.testing.doubles import LateGenerator, with_details
 from tests.support.arms.all_arms import ARMS_HERE, outcomes
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 

@@ -19,7 +19,7 @@ from ragbandit.strategies.prompting.prompts import fit, parsed_template
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.arm_checks import PASSAGES, QUESTION, asked_text, generator
+from ragbandit.testing.arms import PASSAGES, QUESTION, asked_text, generator
 
 HISTORY = (
     Message(role="system", text="You speak like a librarian."),

@@ -11,7 +11,7 @@ from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.arms.dragin import Dragin, attention_received, sentence_spans
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Attention
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

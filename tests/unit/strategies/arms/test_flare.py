@@ -12,7 +12,7 @@ from ragbandit.strategies.arms.flare import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms import arm_runs
 from tests.support.arms.arm_runs import branches, purposes, queries
 

@@ -12,7 +12,7 @@ from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, m
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 

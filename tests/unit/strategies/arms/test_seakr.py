@@ -18,7 +18,7 @@ from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS, PASSAGES
+from ragbandit.testing.arms import ARM_CHECKS, PASSAGES
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms.arm_runs import JAWS, TOWN, branches, outcome_of, purposes, queries
 
 

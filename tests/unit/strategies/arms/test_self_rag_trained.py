@@ -12,7 +12,7 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.testing.arm_checks import ARM_CHECKS
+from ragbandit.testing.arms import ARM_CHECKS
 from tests.unit.strategies.arms.test_arms import MAN, branches, outcome_of, purposes, queries
 
 SETTINGS = {

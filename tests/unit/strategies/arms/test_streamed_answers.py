@@ -16,7 +16,7 @@ from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.arm_checks import PASSAGES, Listener, generator, run
+from ragbandit.testing.arms import PASSAGES, Listener, generator, run
 
 PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
 #: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts

@@ -7,11 +7,11 @@ import pytest
 
 from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
 from ragbandit.router.policies.linear.blocks import BlockHeads, _gram, _rounded
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import RidgeHeads
-from ragbandit.router.policies.testing import sha_of
+from ragbandit.testing.policies import sha_of
+from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 
 UNIT = 2.0**-14
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
-from ragbandit.router.policies.examples import ARMS, made_features, made_reward, made_updates
 from ragbandit.router.policies.linear.mba import MbaRag, chances
 from ragbandit.router.policies.linear.ridge import RidgeHeads
-from ragbandit.router.policies.testing import sha_of, taught, through_files
 from ragbandit.router.types import Query
+from ragbandit.testing.policies import sha_of, taught, through_files
+from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.examples import steady
 
 QUERY = Query(text="who?")

@@ -33,7 +33,7 @@ from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.strategies.testing.doubles import HangingGenerator, LateGenerator, with_details
+from ragbandit.testing.doubles import HangingGenerator, LateGenerator, with_details
 
 __all__ = ["ARM_CHECKS"]
 

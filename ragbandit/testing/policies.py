@@ -2,7 +2,7 @@
 
     import pytest
     from ragbandit.router.policies import make_policy
-    from ragbandit.router.policies.testing import POLICY_CHECKS
+    from ragbandit.testing.policies import POLICY_CHECKS
 
     @pytest.mark.parametrize("check", POLICY_CHECKS)
     def test_mine(check):
@@ -24,7 +24,9 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha2
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, schema_of
 from ragbandit.router.policies.draw import gate
-from ragbandit.router.policies.examples import (
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.types import ArmName, DecisionId, Json, Query, Update
+from ragbandit.testing.policy_examples import (
     ARMS,
     DIMENSION,
     ENCODER,
@@ -34,8 +36,6 @@ from ragbandit.router.policies.examples import (
     made_query,
     made_updates,
 )
-from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import ArmName, DecisionId, Json, Query, Update
 
 __all__ = ["POLICY_CHECKS", "Make", "pmf_of", "sha_of", "taught", "through_files"]
 

@@ -1,0 +1,1 @@
+"""For tests, yours as well as ours: contracts of policies, arms and generators, doubles, an OpenAI-like server."""

@@ -1,1 +1,0 @@
-"""Testing: the contract of arms, test doubles, an OpenAI-compatible test server."""

@@ -273,7 +273,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
     assert found["regret"] == "0.200"  # best is 1, 0.9, 0.7 and 0
     assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
     plain = cells_of(done.stdout, "always-multi_step")
-    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "–", "–")
+    assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "\u2013", "\u2013")
 
 
 class Fitted(Uniform):

@@ -17,10 +17,9 @@ from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.rollouts.verdicts import Evidence
-from ragbandit.router.storage.rows.conversion import draw_of
+from ragbandit.router.storage.rows.conversion import scores_value
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.router.types import CANCELLED, CANDIDATE, Json, PolicyLabel, PolicyVersion
 
@@ -35,15 +34,12 @@ SETTLE_S: Final = 5.0
 
 _DRAWN: Final = (
     decisions.c.id,
-    full(decisions.c.arms),
+    decisions.c.arms,
     decisions.c.arm,
     decisions.c.facts,
     decisions.c.policy,
-    decisions.c.body_hash,
-    decisions.c.seed,
     decisions.c.pmf,
     decisions.c.scores,
-    decisions.c.draw,
     decisions.c.fault,
     decisions.c.made_at,
 )
@@ -224,22 +220,22 @@ def _row(told: _Told) -> _Row | None:
     given = told.said.get("pmf")
     if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
         return None
-    draw = draw_of(told.row)
+    pmf, scores = scores_value(told.row["pmf"]) or (), scores_value(told.row["scores"])
     # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
     # version is compared by what it does with the others.
-    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, draw.pmf, strict=True)]
+    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
     seen = math.fsum(drawable)
-    if not (seen > 0.0 and draw.pmf[arms.index(told.row["arm"])] > 0.0):
+    if not (seen > 0.0 and pmf[arms.index(told.row["arm"])] > 0.0):
         return None
     champion = told.champion
     return _Row(
         id=told.row["id"],
         arms=arms,
         arm=told.row["arm"],
-        pmf=draw.pmf,
-        scores=draw.scores,
+        pmf=pmf,
+        scores=scores,
         candidate=[mass / seen for mass in drawable],
-        champion=champion if isinstance(champion, list) and len(champion) == len(arms) else draw.pmf,
+        champion=champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
         weight=float(told.said["weight"]),  # the version's
     )
 

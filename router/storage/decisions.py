@@ -24,9 +24,7 @@ from ragbandit.router.storage.rows.conversion import (
     decision_value,
     feedback_row,
     feedback_value,
-    request_hash,
     reward_value,
-    short_hash,
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
@@ -36,7 +34,6 @@ from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.judge_rows import JudgeSample, sample_outcomes
-from ragbandit.router.storage.sql.shared_texts import SharedTexts, whole
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -102,8 +99,7 @@ KeptText = Literal["full", "hash", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
 KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
     "answer": None,
-    "trace": "[]",
-    "packed_trace": None,
+    "trace": None,
     "error": None,
     "sources": None,
 }
@@ -142,7 +138,6 @@ class DecisionStore:
         self.judge = judge
         self.text = text
         self.context = context
-        self._texts = SharedTexts(database)
         #: the ledger that decisions made here are to be learned in
         self.label = label
 
@@ -154,7 +149,6 @@ class DecisionStore:
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
             rows = [row | kept_of_decision(row, text=self.text, context=self.context) for row in rows]
-        self._texts.shorten(decisions, rows)
         with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))
@@ -178,7 +172,7 @@ class DecisionStore:
         """
         with self.database.read() as connection:
             rows = _by_id(connection, list(ids))
-        return {key: (readable(row), request_hash(row)) for key, row in rows.items()}
+        return {key: (readable(row), row["body_hash"]) for key, row in rows.items()}
 
     def tenants_by_id(self, ids: Iterable[str]) -> dict[str, str]:
         """Whose decisions these are; ids that no decision has are left out."""
@@ -189,7 +183,7 @@ class DecisionStore:
     def answer_task(self, decision_id: DecisionId) -> AnswerTask | None:
         """The facts that a worker needs before it answers this decision, in one query; None for an unknown one."""
         query = select(
-            *whole(decisions),
+            decisions,
             exists().where(outcomes.c.decision_id == decisions.c.id).label("answered"),
             exists().where(cancellations.c.decision_id == decisions.c.id).label("cancelled"),
         ).where(decisions.c.id == decision_id)
@@ -216,7 +210,6 @@ class DecisionStore:
         rows = [outcome_row(outcome) for outcome in group]
         if self.text != "full":
             rows = [row | KEPT_OF_OUTCOME for row in rows]
-        self._texts.shorten(outcomes, rows)
         with self._writing() as (connection, moves):
             asked = {row["decision_id"] for row in rows}
             known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
@@ -231,7 +224,7 @@ class DecisionStore:
                         connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
                     )
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
-            standing = {row.decision_id: short_hash(row.body_hash) for row in connection.execute(hashes)}
+            standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
         for row in rows:
             results.append(outcome_reply(row, known=known, new=new, standing=standing))
@@ -245,7 +238,7 @@ class DecisionStore:
         standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == row["decision_id"])
         with self.database.read() as connection:
             found = connection.execute(standing).scalar()
-        return found is not None and short_hash(found) == row["body_hash"]
+        return found is not None and found == row["body_hash"]
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """Those of these decisions that have an outcome."""
@@ -256,7 +249,7 @@ class DecisionStore:
     def outcomes_by_id(self, ids: Iterable[str]) -> dict[str, Outcome]:
         """The outcomes that are there, by decision id."""
         with self.database.read() as connection:
-            rows = connection.execute(select(*whole(outcomes)).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
+            rows = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(list(ids)))).mappings()
             return {row["decision_id"]: outcome_value(row) for row in rows}
 
     def add_feedback(
@@ -332,9 +325,7 @@ class DecisionStore:
             row = _by_id(connection, [decision_id]).get(decision_id)
             if row is None:
                 raise unknown_decision()
-            outcome = connection.execute(
-                select(*whole(outcomes)).where(outcomes.c.decision_id == decision_id)
-            ).mappings()
+            outcome = connection.execute(select(outcomes).where(outcomes.c.decision_id == decision_id)).mappings()
             notes = connection.execute(
                 select(feedback)
                 .where(feedback.c.decision_id == decision_id)
@@ -356,7 +347,7 @@ class DecisionStore:
         rows = connection.execute(
             select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
         )
-        return {row.id: (short_hash(row.body_hash), row.late) for row in rows}
+        return {row.id: (row.body_hash, row.late) for row in rows}
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
         found = connection.execute(
@@ -415,7 +406,7 @@ def _by_id(
     wanted = list(ids)
     if not wanted:
         return {}
-    chosen = [decisions.c[c] for c in columns] if columns else whole(decisions)
+    chosen = [decisions.c[c] for c in columns] if columns else decisions.columns
     rows = connection.execute(select(*chosen).where(decisions.c.id.in_(wanted))).mappings()
     return {row["id"]: row for row in rows}
 
@@ -426,7 +417,7 @@ def _settled(
     kept = standing.get(decision.id)
     if kept is None:
         return decision
-    return settle(readable(kept), request_hash(kept), asked=request_hash(row))
+    return settle(readable(kept), kept["body_hash"], asked=row["body_hash"])
 
 
 def readable(row: Row) -> Decision | StoreError:

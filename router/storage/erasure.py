@@ -253,7 +253,7 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     changed: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
     connection.execute(update(decisions).where(decisions.c.id == bindparam("key")).values(changed), blank)
     error = case((outcomes.c.error.is_(None), None), else_=ERASED)
-    texts = {"answer": None, "trace": "[]", "packed_trace": None, "error": error, "sources": None}
+    texts = {"answer": None, "trace": None, "error": error, "sources": None}
     connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
     named_rater = held_feedback.c.source.startswith("rater:")
     connection.execute(
@@ -334,7 +334,7 @@ def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> di
         return _blank_decision(row, features=features)
     if table == "outcomes":
         error = None if row["error"] is None else ERASED
-        return {"answer": None, "trace": "[]", "packed_trace": None, "error": error, "sources": None}
+        return {"answer": None, "trace": None, "error": error, "sources": None}
     if table == "feedback":
         blank = {
             "rater": None if row["rater"] is None else ERASED,

@@ -10,7 +10,6 @@ from sqlalchemy import RowMapping, bindparam, select
 from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
 
@@ -47,7 +46,7 @@ class TurnRecord:
 def turns_of(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
     """The newest decisions of a session, the oldest of them first. Raises StoreError for a row that cannot be read."""
     query = (
-        select(*whole(decisions), outcomes.c.status)
+        select(decisions, outcomes.c.status)
         .join_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id, isouter=True)
         .where(decisions.c.session == session, decisions.c.tenant == tenant)
         .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())

@@ -22,7 +22,6 @@ from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import IMPORTED, Decision, Json, SnapshotInfo
 
@@ -170,7 +169,7 @@ def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], v
     write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
     """
     mine = _of_version(ledger, version, made=made)
-    told = select(outcomes.c.decision_id, full(outcomes.c.made_by))
+    told = select(outcomes.c.decision_id, outcomes.c.made_by)
     query = told.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
     with ledger.database.read() as connection:
         marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))

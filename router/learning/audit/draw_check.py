@@ -13,7 +13,6 @@ from ragbandit.router.storage.archive.reading import archived_decisions, broken_
 from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_value
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import ERASED, IMPORTED, STICKY, Decision
 
@@ -114,7 +113,7 @@ def pages(
     place = (decisions.c.made_at, decisions.c.id) if by_time else (decisions.c.id,)
     last: list[Any] = []
     while True:
-        query = select(*whole(decisions)).where(*where).order_by(*place).limit(PAGE)
+        query = select(decisions).where(*where).order_by(*place).limit(PAGE)
         if last:
             query = query.where(tuple_(*place) > tuple_(*last) if by_time else decisions.c.id > last[0])
         with ledger.database.read() as connection:

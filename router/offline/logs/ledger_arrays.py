@@ -21,9 +21,7 @@ from ragbandit.router.offline.types import Choices, Flags, Matrix, Strings
 from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import Row, canonical
-from ragbandit.router.storage.rows.draw_bytes import pmf_rows
 from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_value
-from ragbandit.router.storage.sql.shared_texts import COLUMNS, full, texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import KILLED, STICKY, ArmName
 
@@ -112,8 +110,7 @@ class LedgerReader:
         with self.ledger.database.read() as connection:
             rows = connection.execute(query.where(updates.c.seq.between(start, stop)).order_by(updates.c.seq)).all()
             values: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(wanted)
-            found = {column.name: each for column, each in zip(wanted, values, strict=True)}
-            return found | {name: texts_of(connection, found[name]) for name in COLUMNS[decisions] if name in found}
+            return {column.name: each for column, each in zip(wanted, values, strict=True)}
 
     def _archived(self, start: int, stop: int) -> bool:
         with self.ledger.database.read() as connection:
@@ -148,7 +145,7 @@ class LedgerReader:
         if summary:
             features = [None if raw is None else features_value(raw) for raw in columns[_OF_TEXTLESS]]
             questions, known_by = questions_of(columns["text"], features=features, ids=keys)
-        pmf, offered = said.pmfs(columns["arms"], columns["pmf"], columns["draw"], ids=ids)
+        pmf, offered = said.pmfs(columns["arms"], columns["pmf"], ids=ids)
         value, quality, cost, minimum, maximum = (np.array(columns[name], dtype=np.float64) for name in _REWARD[:5])
         log = Log(
             arms=self.arms,
@@ -184,7 +181,7 @@ class LedgerReader:
 
 def _wanted(*, fields: Sequence[str], features: bool, summary: bool) -> list[ColumnElement[Any]]:
     return [
-        *(decisions.c[name] for name in ("id", "arms", "pmf", "draw", "arm", "made_at")),
+        *(decisions.c[name] for name in ("id", "arms", "pmf", "arm", "made_at")),
         *(updates.c[name] for name in _REWARD),
         *(decisions.c[name] for name in _COLUMNS if name in fields),
         *([] if set(fields) <= set(_COLUMNS) else [decisions.c.context]),
@@ -252,8 +249,8 @@ def open_ledger(
 def _offers(label: str, *, since: float | None, all_of_them: bool) -> Select[Any]:
     """The first row's arms, or all that were ever offered, in the order in which they occur."""
     if not all_of_them:
-        return _joined(select(full(decisions.c.arms)), label=label, since=since).order_by(updates.c.seq).limit(1)
-    found = _joined(select(full(decisions.c.arms)), label=label, since=since)
+        return _joined(select(decisions.c.arms), label=label, since=since).order_by(updates.c.seq).limit(1)
+    found = _joined(select(decisions.c.arms), label=label, since=since)
     return found.group_by(decisions.c.arms).order_by(func.min(updates.c.seq))
 
 
@@ -274,23 +271,18 @@ class _Decoder:
         self._offers: dict[str, npt.NDArray[np.intp]] = {}
         self._encoder: tuple[str, int] | None = None
 
-    def pmfs(
-        self, arms: Sequence[str], texts: Sequence[str], draws: Sequence[bytes | None], *, ids: Sequence[str]
-    ) -> tuple[Matrix, Flags]:
-        """Probabilities and what was offered, both of shape (n, K). draws: with the pmf where its text is empty."""
+    def pmfs(self, arms: Sequence[str], texts: Sequence[str], *, ids: Sequence[str]) -> tuple[Matrix, Flags]:
+        """Probabilities and what was offered, both of shape (n, K). arms, texts: JSON lists."""
         pmf, offered = np.zeros((len(ids), len(self._arms))), np.zeros((len(ids), len(self._arms)), dtype=np.bool_)
-        groups: dict[str, tuple[list[int], list[int]]] = {}
-        for row, (offer, text) in enumerate(zip(arms, texts, strict=True)):
-            groups.setdefault(offer, ([], []))[bool(text)].append(row)
-        for offer, (of_bytes, of_text) in groups.items():
+        groups: dict[str, list[int]] = {}
+        for row, offer in enumerate(arms):
+            groups.setdefault(offer, []).append(row)
+        for offer, rows in groups.items():
             here = self._columns(offer)
-            self._check_offer(here, ids=ids, first=min(of_bytes[:1] + of_text[:1]))
-            for rows, numbers in (
-                (of_bytes, pmf_rows([draws[row] or b"" for row in of_bytes], arms=len(here))),
-                (of_text, _pmfs_of_texts([texts[row] for row in of_text], arms=len(here))),
-            ):
-                place = np.array(rows, dtype=np.intp)[:, None]
-                pmf[place, here], offered[place, here] = numbers, True
+            self._check_offer(here, ids=ids, first=rows[0])
+            place = np.array(rows, dtype=np.intp)[:, None]
+            pmf[place, here] = _pmfs_of_texts([texts[row] for row in rows], arms=len(here))
+            offered[place, here] = True
         return pmf, offered
 
     def actions(self, arms: Sequence[str]) -> Choices:

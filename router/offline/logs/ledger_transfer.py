@@ -26,11 +26,10 @@ from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, plain_decision, update_row
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.shared_texts import SharedTexts, full, whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use
 from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
@@ -89,7 +88,7 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
             .where(*span, feedback.c.late)
         ).all()
         marks = connection.execute(
-            select(outcomes.c.decision_id, full(outcomes.c.made_by))
+            select(outcomes.c.decision_id, outcomes.c.made_by)
             .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
             .where(*span, outcomes.c.stop_reason == IMPORTED)
         ).all()
@@ -149,7 +148,6 @@ def take_in(
     holder = lease_holder("import")
     encoder: str | None = None
     taken = ImportCounts()
-    texts = SharedTexts(ledger.database)
     try:
         for page in _pages(iter(rows), size=PAGE):
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
@@ -162,7 +160,6 @@ def take_in(
                 pace.rest(step)
             marked = [_marked(row, origin=origin) for row in page]
             made = {row.decision.id: decision_row(row.decision) for row in marked}
-            texts.shorten(decisions, list(made.values()))
             with ledger.writing(holder=holder) as (connection, moves, end):
                 work = _Page(
                     ledger=ledger,
@@ -277,10 +274,10 @@ class _Page:
     def _check_standing(self, new: set[str]) -> None:
         """A decision that the store has already must be this one, in every field."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
-        standing = select(*whole(decisions)).where(decisions.c.id.in_(rows))
+        standing = select(decisions).where(decisions.c.id.in_(rows))
         for found in self.connection.execute(standing).mappings().all() if rows else ():
-            row, kept = rows[found["id"]], plain_decision(found)
-            other = [name for name, value in plain_decision(decision_row(row.decision)).items() if kept[name] != value]
+            row = rows[found["id"]]
+            other = [name for name, value in decision_row(row.decision).items() if found[name] != value]
             if other:
                 name = next((name for name in other if name != "body_hash"), other[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")

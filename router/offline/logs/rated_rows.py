@@ -23,7 +23,6 @@ from ragbandit.router.offline.logs.records import (
 from ragbandit.router.storage.rows.conversion import decision_value, feedback_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
 from ragbandit.router.types import Decision, Feedback, Json, Outcome, Reward
 
@@ -44,7 +43,7 @@ def rated_rows(database: Database, *, settings: Settings, since: float | None = 
         exists().where(outcomes.c.decision_id == decisions.c.id),
         exists().where(feedback.c.decision_id == decisions.c.id),
     )
-    query = select(*whole(decisions)).where(known).order_by(decisions.c.id).limit(PAGE)
+    query = select(decisions).where(known).order_by(decisions.c.id).limit(PAGE)
     if since is not None:
         query = query.where(decisions.c.made_at >= since)
     last, seq = "", 0
@@ -52,7 +51,7 @@ def rated_rows(database: Database, *, settings: Settings, since: float | None = 
         with database.read() as connection:
             page = connection.execute(query.where(decisions.c.id > last)).mappings().all()
             ids = [row["id"] for row in page]
-            ended = select(*whole(outcomes)).where(outcomes.c.decision_id.in_(ids))
+            ended = select(outcomes).where(outcomes.c.decision_id.in_(ids))
             outcome_of = {row["decision_id"]: row for row in connection.execute(ended).mappings()}
             said = (
                 select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)

@@ -12,7 +12,6 @@ from ragbandit.router.policies import needs_of
 from ragbandit.router.serving.explanations.values import Neighbour, Neighbours, SnapshotShown
 from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import ArmName, Decision, DecisionId, Json
 
@@ -86,9 +85,9 @@ def _learned(
         .subquery()
     )
     query = select(newest, decisions.c.features).join(decisions, decisions.c.id == newest.c.decision_id)
-    query = query.where(
-        decisions.c.features.is_not(None), full(decisions.c.encoder_hash) == decision.encoder_hash
-    ).order_by(newest.c.seq.desc())
+    query = query.where(decisions.c.features.is_not(None), decisions.c.encoder_hash == decision.encoder_hash).order_by(
+        newest.c.seq.desc()
+    )
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     assert decision.features is not None

@@ -13,7 +13,6 @@ from sqlalchemy import Row, Select, and_, not_, select
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBreaker, OutcomeSignal
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import IMPORTED, ArmName, DecisionId
 
@@ -37,7 +36,7 @@ MOST = 10_000
 
 def newest(*, after: float, until: float) -> Select[Any]:
     """The query for the outcomes made in that time, newest first, without those of imported logs."""
-    imported = and_(outcomes.c.stop_reason == IMPORTED, full(outcomes.c.made_by).contains(f'"{IMPORTED}"'))
+    imported = and_(outcomes.c.stop_reason == IMPORTED, outcomes.c.made_by.contains(f'"{IMPORTED}"'))
     return (
         select(
             decisions.c.arm,

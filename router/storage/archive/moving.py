@@ -23,10 +23,8 @@ from ragbandit.router.storage.archive.segments import (
     sweep_segment,
     write_segment,
 )
-from ragbandit.router.storage.rows.conversion import plain_decision
 from ragbandit.router.storage.sql.counters import moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import (
     archive_segments,
     closures,
@@ -145,7 +143,7 @@ def _sealed_next(
         tables: dict[str, list[Any]] = {table.name: [] for table in ARCHIVED}
         for start in range(0, len(ids), _BATCH):
             for table in ARCHIVED:
-                tables[table.name] += _plain_rows(connection, table, ids[start : start + _BATCH])
+                tables[table.name] += _rows_of(connection, table, ids[start : start + _BATCH])
     segment = write_segment(
         root,
         tables,
@@ -216,13 +214,6 @@ def _empty(
 
 def _key(table: Any, row: Any) -> tuple[Any, ...]:
     return tuple(row[column.name] for column in table.primary_key.columns)
-
-
-def _plain_rows(connection: Connection, table: Any, ids: Sequence[str]) -> Sequence[Any]:
-    """Rows that need nothing else to be read: a segment outlives the tables that it came from."""
-    chosen = select(*whole(table)).where(table.c[decision_key(table)].in_(ids))
-    rows = connection.execute(chosen).mappings().all()
-    return [plain_decision(row) for row in rows] if table is decisions else rows
 
 
 def _rows_of(connection: Connection, table: Any, ids: Sequence[str]) -> Sequence[Any]:

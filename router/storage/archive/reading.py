@@ -20,7 +20,6 @@ from ragbandit.router.storage.archive.segments import (
 )
 from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
 
 __all__ = [
@@ -233,7 +232,7 @@ class _Ledger:
                 batch = connection.execute(query.order_by(updates.c.seq).limit(self.page)).mappings().all()
                 if self.joined:
                     ids = [row["decision_id"] for row in batch]
-                    made = connection.execute(select(*whole(decisions)).where(decisions.c.id.in_(ids))).mappings()
+                    made = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
                     by_id = {row["id"]: row for row in made}
             for row in batch:
                 yield row, by_id[row["decision_id"]] if self.joined else None

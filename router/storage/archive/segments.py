@@ -42,7 +42,7 @@ ARCHIVED: Final[tuple[Table, ...]] = (decisions, outcomes, feedback, updates, cl
 #: columns that erasure may make blank; the seal covers all others
 ERASABLE: Final[Mapping[str, frozenset[str]]] = {
     "decisions": frozenset({"text", "context", "features", "scores", "facts", "fault", "session", "request"}),
-    "outcomes": frozenset({"answer", "trace", "packed_trace", "error", "made_by", "sources"}),
+    "outcomes": frozenset({"answer", "trace", "error", "made_by", "sources"}),
     "feedback": frozenset({"value", "rater", "facts"}),
     "closures": frozenset({"reason"}),
 }

@@ -1,9 +1,7 @@
 """Reader of a ledger: what its updates say of each arm, in the order of their seqs, without a gap."""
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
@@ -11,9 +9,8 @@ from sqlalchemy import Connection, select
 from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.arm_hours.differences import comparisons
 from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
-from ragbandit.router.storage.rows.conversion import draw_of
+from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import texts_of
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.types import IMPORTED
 
@@ -22,7 +19,7 @@ __all__ = ["RewardPage", "next_rewards", "rewards_reader"]
 #: archived updates that one step reads, since each step opens their segments anew
 _ARCHIVED_AT_ONCE: Final = 20_000
 _UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "minimum", "maximum", "source")
-_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "body_hash", "seed", "pmf", "scores", "draw")
+_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "scores")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,10 +60,7 @@ def _page(connection: Connection, *, label: str, after: int, limit: int) -> list
     columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == label, updates.c.seq > after).order_by(updates.c.seq).limit(limit)
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    for row, arms in zip(rows, texts_of(connection, [row["arms"] for row in rows]), strict=True):
-        row["arms"] = arms
-    return rows
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _joined(update: Any, decision: Any) -> dict[str, Any]:
@@ -92,22 +86,17 @@ def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
 def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, float]]]:
     """Arm -> amounts; nothing of a decision that had no choice, or whose draw cannot be read."""
     try:
-        arms, draw = _arms(row["arms"]), draw_of(row)
+        arms, pmf, scores = arms_value(row["arms"]), scores_value(row["pmf"]) or (), scores_value(row["scores"])
     except (ValueError, TypeError):
         return []
-    if len(arms) < 2 or len(draw.pmf) != len(arms) or row["arm"] not in arms:
+    if len(arms) < 2 or len(pmf) != len(arms) or row["arm"] not in arms:
         return []
     found = comparisons(
-        pmf=draw.pmf,
-        scores=draw.scores,
+        pmf=pmf,
+        scores=scores,
         drawn=arms.index(row["arm"]),
         reward=row["value"],
         minimum=row["minimum"],
         maximum=row["maximum"],
     )
     return [(arms[place], amounts) for place, amounts in found]
-
-
-@lru_cache(maxsize=256)
-def _arms(text: str) -> tuple[str, ...]:
-    return tuple(json.loads(text))

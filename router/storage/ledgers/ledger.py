@@ -33,7 +33,6 @@ from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.shared_texts import full, whole
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
@@ -121,8 +120,8 @@ class Ledger:
             return self._joined(connection, [key for _, key in sorted(found)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
-        found = connection.execute(select(*whole(decisions)).where(decisions.c.id.in_(ids))).mappings()
-        done = connection.execute(select(*whole(outcomes)).where(outcomes.c.decision_id.in_(ids))).mappings()
+        found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+        done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = connection.execute(
             select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
         ).mappings()
@@ -277,7 +276,7 @@ class Ledger:
 
     def newest_decision(self) -> Decision | None:
         """The newest readable decision of the store, whatever its ledger, among _NEWEST; imported ones do not count."""
-        query = select(*whole(decisions)).order_by(decisions.c.made_at.desc()).limit(_NEWEST)
+        query = select(decisions).order_by(decisions.c.made_at.desc()).limit(_NEWEST)
         with self.database.read() as connection:
             rows = connection.execute(query).mappings().all()
         made = (found for found in map(readable, rows) if isinstance(found, Decision))
@@ -285,7 +284,7 @@ class Ledger:
 
     def newest_encoder_hash(self) -> str | None:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
-        query = select(full(decisions.c.encoder_hash)).order_by(decisions.c.made_at.desc()).limit(1)
+        query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
             found: str | None = connection.execute(query).scalar()
         return found

@@ -10,7 +10,6 @@ from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import BEGUN
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions, policies, updates
 from ragbandit.router.types import PolicyLabel
 
@@ -69,7 +68,7 @@ def _other_encoder(connection: Connection, kept: str, *, ours: str, label: Polic
     if kept or not ours:
         return kept if ours not in ("", kept) else None
     # Learned so far by a policy that needs no features: whichever encoder the decisions had.
-    learned = full(decisions.c.encoder_hash)
+    learned = decisions.c.encoder_hash
     query = select(learned).join_from(decisions, updates, updates.c.decision_id == decisions.c.id)
     query = query.where(updates.c.policy == label, learned != ours)
     return connection.execute(query.limit(1)).scalar()

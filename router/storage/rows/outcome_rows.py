@@ -1,17 +1,18 @@
-"""Outcomes to rows and back: their traces packed, their costs under short names."""
+"""Outcomes to rows and back; their traces are compressed."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from typing import Any, Final, cast
 
-from ragbandit.router.storage.rows.conversion import Row, canonical, short_body_hash
-from ragbandit.router.storage.rows.packing import packed, unpacked
+from ragbandit.router.storage.rows.conversion import body_hash, canonical
+from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
+from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
+from ragbandit.router.storage.sql.tables import outcomes
 from ragbandit.router.types import (
     Branch,
     CallFailed,
     Cost,
-    DecisionId,
     Generated,
     Outcome,
     Retrieved,
@@ -51,30 +52,13 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     return tuple(trace)
 
 
-#: fields of a cost -> their names in a row. None is ever changed: rows have it. Rows of before have the fields' names.
-_COST_NAMES: Final[Mapping[str, str]] = {
-    "retriever_calls": "r",
-    "passages": "n",
-    "llm_calls": "l",
-    "prompt_tokens": "p",
-    "completion_tokens": "c",
-    "seconds_retrieve": "sr",
-    "seconds_generate": "sg",
-    "seconds_total": "st",
-    "dollars": "d",
-}
-
-_COST_FIELDS: Final[Mapping[str, str]] = {name: field for field, name in _COST_NAMES.items()}
-
-
-def _cost_json(given: Mapping[str, Any]) -> str:
-    return canonical({_COST_NAMES.get(field, field): value for field, value in given.items()})
+_COST_FIELDS: Final = frozenset(field.name for field in fields(Cost))
+_SOURCE_FIELDS: Final = frozenset(field.name for field in fields(Source))
 
 
 def cost_value(text: str) -> Cost:
     """The cost of its JSON; of a row of a newer version the fields that this one has."""
-    found = {_COST_FIELDS.get(name, name): value for name, value in json.loads(text).items()}
-    return Cost(**{name: value for name, value in found.items() if name in _COST_NAMES})
+    return Cost(**{name: value for name, value in json.loads(text).items() if name in _COST_FIELDS})
 
 
 def _given(cost: Cost) -> dict[str, Any]:
@@ -102,57 +86,42 @@ def outcome_body(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def _sources_json(sources: tuple[Source, ...]) -> str | None:
+    values = [{k: storable(v) if isinstance(v, str) else v for k, v in asdict(source).items()} for source in sources]
+    return canonical(values) if values else None
+
+
+def _sources_value(text: str | None) -> tuple[Source, ...]:
+    """The sources of their JSON; of a row of a newer version the fields that this one has."""
+    known = [] if text is None else json.loads(text)
+    return tuple(Source(**{name: source[name] for name in _SOURCE_FIELDS & source.keys()}) for source in known)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_OUTCOME: Final = TableRows(
+    outcomes,
+    Outcome,
+    without=("trace",),
+    answer=Form(write=storable, read=_as_it_is),
+    error=Form(write=storable, read=_as_it_is),
+    stop_reason=Form(write=lambda text: (storable(text) or "")[:64], read=_as_it_is),
+    cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
+    made_by=Form(write=lambda made_by: canonical(dict(made_by)), read=json.loads),
+    sources=Form(write=_sources_json, read=_sources_value),
+)
+
+
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
-    """A row of `outcomes`."""
-    body, answer = outcome_body(outcome), storable(outcome.answer)
-    return body | {
-        "decision_id": outcome.decision_id,
-        "body_hash": short_body_hash(body),
-        "answer": answer,
-        "error": storable(outcome.error),
-        "stop_reason": (storable(outcome.stop_reason) or "")[:64],
-        "trace": "",
-        "packed_trace": packed(storable(canonical(body["trace"])) or "", beside=answer or ""),
-        "cost": _cost_json(body["cost"]),
-        "made_by": canonical(body["made_by"]),
-        "made_at": outcome.made_at,
-        "sources": _packed_sources(outcome.sources),
-    }
-
-
-def _packed_sources(sources: tuple[Source, ...]) -> bytes | None:
-    """No part of the body: where a corpus has changed, a repetition of the outcome is one all the same."""
-    if not sources:
-        return None
-    kept = [{k: storable(v) if isinstance(v, str) else v for k, v in asdict(source).items()} for source in sources]
-    return packed(canonical(kept), beside="")
-
-
-def _sources(data: bytes | None) -> tuple[Source, ...]:
-    if data is None:
-        return ()
-    names = {field.name for field in fields(Source)}  # a newer version may know more
-    return tuple(
-        Source(**{name: value for name, value in found.items() if name in names})
-        for found in json.loads(unpacked(data, beside=""))
-    )
+    """A row of `outcomes`. The sources are no part of the body: a corpus may change between two tries."""
+    row, body = _OUTCOME.row(outcome), outcome_body(outcome)
+    trace = packed(storable(canonical(body["trace"])) or "", answer=row["answer"] or "")
+    return row | {"body_hash": body_hash(body), "trace": trace}
 
 
 def outcome_value(row: Row) -> Outcome:
-    """The outcome of a row."""
-    packed_trace = row["packed_trace"]  # None in a row of before
-    trace = row["trace"] if packed_trace is None else unpacked(packed_trace, beside=row["answer"] or "")
-    return Outcome(
-        decision_id=DecisionId(row["decision_id"]),
-        status=row["status"],
-        answer=row["answer"],
-        trace=trace_value(json.loads(trace)),
-        cost=cost_value(row["cost"]),
-        steps=row["steps"],
-        stop_reason=row["stop_reason"],
-        error=row["error"],
-        run_by=row["run_by"],
-        made_by=json.loads(row["made_by"]),
-        made_at=row["made_at"],
-        sources=_sources(row.get("sources")),  # segments of before have no such column
-    )
+    """The outcome of a row; without a trace where none was kept."""
+    events = [] if row["trace"] is None else json.loads(unpacked(row["trace"], answer=row["answer"] or ""))
+    return _OUTCOME.value(row, trace=trace_value(events))

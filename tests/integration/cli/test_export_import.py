@@ -23,7 +23,6 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Query
 from tests.conftest import EPOCH
@@ -134,7 +133,7 @@ def test_rows_are_the_stores_own(world, new_ledger, tmp_path):
 
     def rows_of(ledger, table, order):
         with ledger.database.read() as connection:
-            found = connection.execute(select(*whole(table)).order_by(order)).mappings()
+            found = connection.execute(select(table).order_by(order)).mappings()
             return [{name: value for name, value in row.items() if name != "policy"} for row in found]
 
     learned = {row["decision_id"] for row in rows_of(world.ledger, updates, updates.c.seq)}

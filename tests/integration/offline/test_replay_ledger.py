@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import update
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput, StoreError
@@ -15,8 +15,6 @@ from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
 from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import plain_decision
-from ragbandit.router.storage.sql.shared_texts import whole
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.router.types import PolicyLabel
 from tests.support.logs.replay_logs import close, lived_rows, rows_from
@@ -59,19 +57,6 @@ def test_pages_and_memory_agree(ledger_of_rows, streaming_only):
     assert (in_pages.rows, in_pages.sources["late"]) == (130, 14)
     assert "different questions" in in_pages.notes[0]
     close(in_pages, in_memory)
-
-
-def test_rows_of_before_and_of_now(ledger_of_rows, database):
-    """Rows that hold everything in columns of their own, as before, are read beside those that refer to texts."""
-    log = ledger_of_rows(lived_rows(120))
-    expected = replay(log, candidates=CANDIDATES)
-    with database.write() as connection:
-        found = connection.execute(select(*whole(decisions))).mappings().all()
-        for row in found[::3]:
-            connection.execute(update(decisions).where(decisions.c.id == row["id"]).values(plain_decision(row)))
-        held = connection.execute(select(decisions.c.arms, decisions.c.draw.is_(None))).all()
-    assert {(arms[0], old) for arms, old in held} == {("#", False), ("[", True)}
-    close(replay(log, candidates=CANDIDATES), expected)
 
 
 def test_rows_of_two_encoders(ledger_of_rows):

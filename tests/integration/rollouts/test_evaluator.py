@@ -218,7 +218,7 @@ def test_rows_of_a_state_before_of_a_former_champion_and_damaged_ones_do_not_cou
         early.id: {"facts": json.dumps({CANDIDATE: told})},
         former.id: {"policy": "main.v0"},
         damaged.id: {"facts": '{"candidate": '},
-        torn.id: {"draw": b"torn"},
+        torn.id: {"pmf": "torn"},
         broken.id: {"fault": "a bug", "facts": json.dumps({CANDIDATE: {**broken.facts[CANDIDATE], "pmf": None}})},
     }
     with trial.database.write() as connection:

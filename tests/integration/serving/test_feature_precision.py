@@ -14,7 +14,6 @@ from ragbandit.router.errors import Conflict
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.storage.sql.shared_texts import full
 from ragbandit.router.storage.sql.tables import decisions
 
 FULL = HashingEncoder(dimension=24)
@@ -54,9 +53,7 @@ def decide(router, texts):
 def stored(router):
     """(encoder hash, bytes of the features) of every decision."""
     with router.database.read() as connection:
-        rows = connection.execute(
-            select(full(decisions.c.encoder_hash), decisions.c.features).order_by(decisions.c.made_at)
-        )
+        rows = connection.execute(select(decisions.c.encoder_hash, decisions.c.features).order_by(decisions.c.made_at))
         return [tuple(row) for row in rows]
 
 

@@ -275,7 +275,7 @@ def test_differences_of_the_ledger_are_summed(world):
         assert row.weight_squares == pytest.approx(sum(weight**2 for weight in weights))
         assert row.reward_range == pytest.approx(24.0)
         assert row.difference_squares == pytest.approx(sum(value**2 for value in values))
-    lone = {"arm": "a", "arms": '["a"]', "body_hash": "", "seed": "1", "pmf": "[1.0]", "scores": None, "draw": None}
+    lone = {"arm": "a", "arms": '["a"]', "pmf": "[1.0]", "scores": None}
     assert list(rewards._comparisons(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
 
 

@@ -34,7 +34,6 @@ from ragbandit.router.storage.sql.tables.traffic import (
     decisions,
     feedback,
     outcomes,
-    shared_texts,
 )
 from ragbandit.router.storage.sql.tables.versions import policy_control, policy_verdicts, policy_versions
 
@@ -70,7 +69,6 @@ __all__ = [
     "quarantines",
     "reading_positions",
     "service_secrets",
-    "shared_texts",
     "snapshots",
     "updates",
     "waiting",

@@ -80,7 +80,7 @@ snapshots = Table(
     Column("policy", LABEL, nullable=False),
     Column("algorithm", String(40), nullable=False),
     Column("params", Text, nullable=False, comment="JSON object"),
-    Column("params_sha256", String(64), nullable=False, comment="of params, which may be too long for an index"),
+    Column("params_sha256", String(43), nullable=False, comment="of params, which may be too long for an index"),
     Column("last_seq", LONG, nullable=False),
     Column("sha256", String(64), nullable=False),
     Column("encoder_hash", String(64), nullable=False),

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.storage.access import api_keys as module
@@ -165,17 +165,3 @@ def test_unknown_keys_are_not_found(keys):
         keys.revoke("0123456789", actor="cli:ann@host", now=NOW)
     with pytest.raises(NotFound):
         keys.rotate("0123456789", grace_s=1, actor="cli:ann@host", now=NOW)
-
-
-def test_the_schema_can_be_taken_back_and_made_again(database):
-    """The step that makes keys and audit log goes back and forth, its triggers too."""
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", "ragbandit:migrations")
-    with database.write() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0011")
-        command.upgrade(config, "head")
-        assert connection.execute(text("SELECT count(*) FROM audit_log")).scalar() == 0

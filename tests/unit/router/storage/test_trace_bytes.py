@@ -1,6 +1,5 @@
 """Packed traces: what goes in comes out, smaller; what is damaged is refused."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, trace_json
-from ragbandit.router.storage.rows.packing import packed, unpacked
+from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
 from ragbandit.router.types import Cost, Generated, Outcome, Retrieved, Round
 
 OUTCOME = Outcome(
@@ -34,23 +33,17 @@ OUTCOME = Outcome(
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 
 
-@given(text=TEXTS, beside=TEXTS)
-def test_round_trip(text, beside):
+@given(text=TEXTS, answer=TEXTS)
+def test_round_trip(text, answer):
     """Any text comes back as it was."""
-    assert unpacked(packed(text, beside=beside), beside=beside) == text
+    assert unpacked(packed(text, answer=answer), answer=answer) == text
 
 
 def test_an_outcome_comes_back_and_is_smaller():
     """An outcome is the same after its row, and its trace takes less than half of its JSON."""
     row = outcome_row(OUTCOME)
     assert outcome_value(row) == OUTCOME
-    assert (row["trace"], 2 * len(row["packed_trace"]) < len(canonical(trace_json(OUTCOME.trace)))) == ("", True)
-
-
-def test_a_row_of_before_is_read():
-    """A row whose trace is JSON text is read as ever."""
-    row = outcome_row(OUTCOME) | {"trace": json.dumps(trace_json(OUTCOME.trace)), "packed_trace": None}
-    assert outcome_value(row) == OUTCOME
+    assert 2 * len(row["trace"]) < len(canonical(trace_json(OUTCOME.trace)))
 
 
 def test_the_answer_stands_once():
@@ -60,17 +53,11 @@ def test_the_answer_stands_once():
     row = outcome_row(replace(OUTCOME, answer=answer, trace=trace))
     assert outcome_value(row).trace == trace
     short = outcome_row(replace(OUTCOME, answer=answer[:99], trace=(replace(OUTCOME.trace[-1], text=answer[:99]),)))
-    assert len(short["packed_trace"]) < 60
+    assert len(short["trace"]) < 60
 
 
-def test_a_trace_packed_before_is_read():
-    """What the first dictionary packed is read, whatever answer stands beside it."""
-    data = bytes.fromhex("018bc6e3ee5800")
-    assert unpacked(data, beside="Bram Stoker") == '[{"number":1,"type":"round"}]'
-
-
-@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99, beside="")[:-3], b"\x01\xff\xff\xff"])
+@pytest.mark.parametrize("data", [b"", b"\x63abc", packed("abc" * 99, answer="")[:-3], b"\x01\xff\xff\xff"])
 def test_damage_is_a_value_error(data):
     """Data that was not packed, is cut off or is of a newer version is refused: its decision is quarantined."""
     with pytest.raises(ValueError, match=r"unpacked|newer"):
-        unpacked(data, beside="")
+        unpacked(data, answer="")

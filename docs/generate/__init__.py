@@ -1,9 +1,10 @@
-"""The reference pages of settings, HTTP, the command line and alerts, written from what they describe."""
+"""What is written from the code: the reference pages of settings, HTTP, command line and alerts, and a client."""
 
 from pathlib import Path
 from typing import Final
 
 from docs.generate.alerts import alerts_page
+from docs.generate.client import CLIENT, client_module
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
 from docs.generate.http import http_page
@@ -20,4 +21,5 @@ def pages() -> dict[Path, str]:
         DOCS / "configuration.md": configuration_page(),
         DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),
+        CLIENT: client_module(),
     }

@@ -13,22 +13,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ragbandit.client.arms import ArmRun, Arms, AsyncArms
+    from ragbandit.client.arms import ArmRun
     from ragbandit.client.async_client import AsyncClient
-    from ragbandit.client.calls import is_degraded
     from ragbandit.client.client import Client
+    from ragbandit.client.fallback import is_degraded
     from ragbandit.client.streams import StreamEvent
 
-__all__ = ["ArmRun", "Arms", "AsyncArms", "AsyncClient", "Client", "StreamEvent", "is_degraded"]
+__all__ = ["ArmRun", "AsyncClient", "Client", "StreamEvent", "is_degraded"]
 
 _MODULES = {
     "ArmRun": "arms",
-    "Arms": "arms",
-    "AsyncArms": "arms",
     "AsyncClient": "async_client",
     "Client": "client",
     "StreamEvent": "streams",
-    "is_degraded": "calls",
+    "is_degraded": "fallback",
 }
 
 

@@ -1,19 +1,31 @@
 """Client for asyncio: every call is awaited."""
 
-import asyncio
 import functools
-import inspect
-import weakref
+import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import httpx
 
-from ragbandit.client.arms import AsyncArms, Judging, Report, checked_kind, judge, report
-from ragbandit.client.calls import Calls
+from ragbandit.client.arms import (
+    ArmRun,
+    FeedbackField,
+    Report,
+    checked_field,
+    checked_functions,
+    decision_id_of,
+    function_of,
+    outcome_body,
+    outcome_fields,
+    with_configuration,
+)
+from ragbandit.client.bodies import answer_call, item_list, json_object, new_id, not_sent, post, quoted, replies_of
 from ragbandit.client.connection import connection
-from ragbandit.client.exchange import Attempt, Pause, Received, Steps, Work
+from ragbandit.client.exchange import Call, away, pause_after, refused, value_of
+from ragbandit.client.fallback import Fallback
 from ragbandit.client.replies.decisions import (
     AnswerReply,
     CancellationReply,
@@ -28,20 +40,31 @@ from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
 from ragbandit.client.replies.overview import OverviewReply
 from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.streams import EventReader, StreamEvent
-from ragbandit.router.errors import InvalidInput, NotReady
+from ragbandit.client.transport import AsyncTransport
+from ragbandit.router.errors import InvalidInput, NotReady, RagBanditError
 
 __all__ = ["AsyncClient"]
 
-_Result = TypeVar("_Result")
+log = logging.getLogger("ragbandit.client")
+
 _Value = TypeVar("_Value")
 _Given = ParamSpec("_Given")
 
 
 class AsyncClient:
-    """Client of one service for asyncio. The calls, arguments and errors of `Client`, each to be awaited.
+    """Client of one service for asyncio. It may be used from several event loops: each has connections of its own.
 
-    It may be used from several event loops: each has connections of its own, which `aclose` closes in the loop that
-    awaits it. transport: for tests (httpx).
+    url, api_key: of the service; None: RAGBANDIT_URL and RAGBANDIT_API_KEY. timeout_s: longest a call may take, retries
+    included; connect_timeout_s, read_timeout_s: longest wait for a connection, and longest silence within a call
+    (None: timeout_s). retries: further attempts where the connection broke, or the service said by 429 or 503 and
+    Retry-After when to come back; of no more than retry_after_most_s. An attempt repeats the same id, so nothing is
+    done twice. connections: at most, at one time. transport: for tests (httpx).
+
+    default_arm: the arm that `route` names when the service is away or has not replied in route_timeout_s; such a reply
+    is marked `degraded: true`, its outcome and feedback are not sent, and nothing is learned of it. None: it raises.
+
+    Raises the error that the service raised, NotReady where none replied; InvalidInput for arguments that cannot be
+    used.
     """
 
     def __init__(
@@ -59,7 +82,7 @@ class AsyncClient:
         route_timeout_s: float = 1.0,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        made = connection(
+        self._connection = connection(
             url=url,
             api_key=api_key,
             timeout_s=timeout_s,
@@ -69,35 +92,41 @@ class AsyncClient:
             retry_after_most_s=retry_after_most_s,
             connections=connections,
         )
-        self._calls = Calls(made, default_arm=default_arm, route_timeout_s=route_timeout_s)
-        self._transport = transport
-        self._closed = False
-        # A connection belongs to the event loop that opened it.
-        self._pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._fallback = Fallback(default_arm)
+        self._route_timeout_s = route_timeout_s
+        self._transport = AsyncTransport(self._connection, transport=transport)
 
     async def route(self, question: str, *, decision_id: str | None = None, **more: object) -> ClientRouteReply:
         """POST /v1/route. `more`: context, arms, budget, tenant as in the HTTP body."""
-        return await self._run(self._calls.route(question, decision_id=decision_id, default_arm=None, more=more))
+        return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[RouteReply | ErrorReply]:
         """POST /v1/route/batch, each item as the body of /v1/route; a decision or {"error": ...} per item."""
-        return await self._run(self._calls.route_batch(items))
+        sent = item_list(items, path="/v1/route", key="decision_id")
+        reply = await self._object(post("/v1/route/batch", {"items": sent}))
+        return replies_of(reply, path="/v1/route/batch", count=len(sent))
 
     async def answer(
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
     ) -> AnswerReply | PendingReply:
         """POST /v1/answer; status "pending" if it takes longer than wait_s."""
-        return await self._run(self._calls.answer(question, decision_id=decision_id, wait_s=wait_s, more=more))
+        timeout_s = self._connection.timeout_s
+        call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
+        return cast(AnswerReply | PendingReply, await self._object(call))
 
     async def answer_stream(
         self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
     ) -> AsyncIterator[StreamEvent]:
-        """POST /v1/answer?stream=true: its events while the arm writes, see `Client.answer_stream`."""
-        opened: httpx.Response = await self._run(
-            self._calls.answer_stream(question, decision_id=decision_id, wait_s=wait_s, more=more)
-        )
+        """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
+
+        The question is asked with the first event. timeout_s is here the longest silence; a loop that is left early
+        closes the stream, which cancels the answer. Raises the error that the service raised, also in mid-answer, and
+        NotReady for a stream that breaks off.
+        """
+        timeout_s = self._connection.timeout_s
+        call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
+        call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)
+        opened: httpx.Response = await self._exchange(call)
         reader = EventReader()
         try:
             async for chunk in opened.aiter_bytes():
@@ -111,15 +140,29 @@ class AsyncClient:
 
     async def outcome(self, decision_id: str, **body: object) -> ClientOutcomeReply:
         """POST /v1/outcomes."""
-        return await self._run(self._calls.outcome(decision_id, body=body))
+        return await self._outcome(decision_id, body)
 
     async def feedback(self, decision_id: str, **body: object) -> ClientFeedbackReply:
         """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id where known."""
-        return await self._run(self._calls.feedback(decision_id, body=body))
+        given = body.get("feedback_id")
+        key = new_id() if given is None else given
+        if self._fallback.has(decision_id):
+            return not_sent(key)
+        sent = {**body, "decision_id": decision_id, "feedback_id": key}
+        return cast(ClientFeedbackReply, await self._object(post("/v1/feedback", sent)))
 
     async def feedback_batch(self, items: Sequence[Mapping[str, object]]) -> list[ReceiptReply | ErrorReply]:
-        """POST /v1/feedback/batch; a receipt or {"error": ...} per item."""
-        return await self._run(self._calls.feedback_batch(items))
+        """POST /v1/feedback/batch; a receipt or {"error": ...} per item. What judges degraded decisions is not sent."""
+        given = item_list(items, path="/v1/feedback", key="feedback_id")
+        sent = [item for item in given if not self._fallback.has(item.get("decision_id"))]
+        replies = iter(())
+        if sent:
+            reply = await self._object(post("/v1/feedback/batch", {"items": sent}))
+            replies = iter(replies_of(reply, path="/v1/feedback/batch", count=len(sent)))
+        return [
+            not_sent(item["feedback_id"]) if self._fallback.has(item.get("decision_id")) else next(replies)
+            for item in given
+        ]
 
     def arms(
         self,
@@ -127,75 +170,115 @@ class AsyncClient:
         *,
         outcome_of: Report | None = None,
         default_arm: str | None = None,
-    ) -> AsyncArms[_Value]:
-        """Functions of yours to route among, as `Client.arms`; one that is not `async def` runs in a thread."""
-        return AsyncArms(
-            self._calls,
-            run=self._run,
-            functions=functions,
-            outcome_of=outcome_of,
-            default_arm=default_arm,
-            waits=False,
-        )
+    ) -> Callable[..., Awaitable[ArmRun[_Value]]]:
+        """Functions of yours to route among: `arms(question)` chooses one, runs it and reports its outcome.
+
+        functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
+        what a function returned to fields of /v1/outcomes (answer, steps, cost); None: text is the answer. Seconds are
+        measured, steps are 1 where nobody says. default_arm: instead of the client's.
+
+        A function that is not `async def` runs in a thread, since it may block.
+
+        The call takes decision_id, context, tenant as `route` does. It raises what the function raises, after reporting
+        a failed outcome. Of a call that is cancelled nothing is reported, and nothing is learned.
+        """
+        checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
+        fallback = default_arm or self._fallback.default_arm
+
+        async def run(question: str, **more: object) -> ArmRun[_Value]:
+            reply = await self._choose(question, arms=list(checked), default_arm=fallback, more=more)
+            key, began = reply["decision_id"], time.perf_counter()
+            try:
+                function = function_of(reply["arm"], checked)
+                value: _Value = await self._transport.run(function, question)
+                fields = outcome_fields(value, outcome_of=outcome_of)
+            except Exception as error:
+                seconds = time.perf_counter() - began
+                await self._report(key, outcome_body(seconds=seconds, error=error, fields={}))
+                raise
+            seconds = time.perf_counter() - began
+            return ArmRun(
+                value=value,
+                arm=reply["arm"],
+                decision_id=key,
+                degraded=reply.get("degraded", False),
+                reported=await self._report(key, outcome_body(seconds=seconds, fields=fields)),
+                seconds=seconds,
+            )
+
+        return run
 
     async def report(
         self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: object
     ) -> bool:
-        """POST /v1/outcomes of an arm that has run: whether it is stored, see `Client.report`."""
-        return await self._run(report(self._calls, decision_id, seconds=seconds, error=error, fields=fields))
+        """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
+
+        seconds: that the arm took. error: what it raised. fields: as for `outcome`; steps is 1 where they do not say.
+        """
+        return await self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
 
     def feedback_from(
-        self, kind: Judging = "rating", **more: object
-    ) -> Callable[[Callable[_Given, Any]], Callable[_Given, Awaitable[Any]]]:
-        """A decorator as `Client.feedback_from`, of a function or an `async def`; what it makes is to be awaited."""
-        checked = checked_kind(kind)
+        self, kind: FeedbackField = "rating", **more: object
+    ) -> Callable[[Callable[_Given, _Value | Awaitable[_Value]]], Callable[_Given, Awaitable[_Value]]]:
+        """A decorator: what the function returns is sent as feedback of this kind; of None nothing is sent.
 
-        def decorate(function: Callable[_Given, Any]) -> Callable[_Given, Awaitable[Any]]:
+        Its first argument is what `arms(...)`, `route` or `answer` returned, or a decision id. `more`: source, rater,
+        scale as for `feedback`.
+        """
+        field = checked_field(kind)
+
+        def decorate(
+            function: Callable[_Given, _Value | Awaitable[_Value]],
+        ) -> Callable[_Given, Awaitable[_Value]]:
             @functools.wraps(function)
-            async def judged(*arguments: _Given.args, **keywords: _Given.kwargs) -> Any:
-                steps = judge(self._calls, function, kind=checked, arguments=arguments, keywords=keywords, more=more)
-                return await self._run(steps)
+            async def judge(*arguments: _Given.args, **keywords: _Given.kwargs) -> _Value:
+                decision_id = decision_id_of(*arguments)
+                value: _Value = await self._transport.run(function, *arguments, **keywords)
+                if value is not None:
+                    await self.feedback(decision_id, **{**more, field: value})
+                return value
 
-            return judged
+            return judge
 
         return decorate
 
     async def decision(self, decision_id: str) -> RecordReply:
         """GET /v1/decisions/{id}."""
-        return await self._run(self._calls.decision(decision_id))
+        call = Call(method="GET", path=f"/v1/decisions/{quoted(decision_id)}")
+        return cast(RecordReply, await self._object(call))
 
     async def cancel(self, decision_id: str) -> CancellationReply:
         """POST /v1/decisions/{id}/cancel; status "pending" while a worker has still to end it."""
-        return await self._run(self._calls.cancel(decision_id))
+        call = post(f"/v1/decisions/{quoted(decision_id)}/cancel", {})
+        return cast(CancellationReply, await self._object(call))
 
     async def status(self) -> StatusReply:
         """GET /v1/status."""
-        return await self._run(self._calls.status())
+        return cast(StatusReply, await self._object(Call(method="GET", path="/v1/status")))
 
     async def overview(
         self, *, since: float | None = None, until: float | None = None, step: int = 3600
     ) -> OverviewReply:
         """GET /v1/overview. since, until: seconds since 1970, left out the last day; step: seconds."""
-        return await self._run(self._calls.overview(since=since, until=until, step=step))
+        given = {"step": step, "since": since, "until": until}
+        params = {name: value for name, value in given.items() if value is not None}
+        return cast(OverviewReply, await self._object(Call(method="GET", path="/v1/overview", params=params)))
 
     async def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""
         try:
-            return (await self._opened().get("/ready", timeout=self._calls.connection.timeout_s)).status_code == 200
+            return await self._transport.status("/ready") == 200
         except httpx.RequestError:
             return False
 
     @property
     def degraded(self) -> int:
         """Decisions that this client has made by `default_arm`, since it was opened."""
-        return self._calls.degraded
+        return self._fallback.count
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop; later calls raise InvalidInput."""
-        self._closed = True
-        http = self._pools.pop(asyncio.get_running_loop(), None)
-        if http is not None:
-            await http.aclose()
+        """Close the connections (of this event loop); later calls raise InvalidInput."""
+        await self._transport.aclose()
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -206,77 +289,67 @@ class AsyncClient:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"AsyncClient({self._calls.connection.shown_url!r})"
+        return f"AsyncClient({self._connection.shown_url!r})"
 
-    def _opened(self) -> httpx.AsyncClient:
-        if self._closed:
-            raise InvalidInput("this client is closed", field="client", remedy="open another one")
-        loop = asyncio.get_running_loop()
-        if loop not in self._pools:
-            made = self._calls.connection
-            self._pools[loop] = httpx.AsyncClient(
-                base_url=made.url,
-                headers=made.headers(),
-                limits=made.limits(),
-                transport=self._transport,
-                follow_redirects=False,
-            )
-        return self._pools[loop]
-
-    async def _run(self, steps: Steps[_Result]) -> _Result:
-        """Do what the steps ask for, and return what they return."""
+    async def _route(
+        self, question: str, *, decision_id: str | None, default_arm: str | None, more: Mapping[str, object]
+    ) -> ClientRouteReply:
+        key = new_id() if decision_id is None else decision_id
+        limit_s = None if default_arm is None else min(self._route_timeout_s, self._connection.timeout_s)
         try:
-            step = next(steps)
-            while True:
-                try:
-                    if isinstance(step, Attempt):
-                        got: object = await self._sent(step)
-                    elif isinstance(step, Pause):
-                        await asyncio.sleep(step.seconds)
-                        got = None
-                    else:
-                        got = await _done(step)
-                except Exception as error:  # the steps know what it means
-                    step = steps.throw(error)
-                else:
-                    step = steps.send(got)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return] # of the generator's own type
-        finally:
-            steps.close()
+            body = {"question": question, "decision_id": key, **more}
+            reply = await self._object(post("/v1/route", body, limit_s=limit_s))
+        except RagBanditError as error:
+            if default_arm is None or not self._fallback.may_replace(error, arm=default_arm, arms=more.get("arms")):
+                raise
+            return self._fallback.reply(default_arm, decision_id=key, is_own=decision_id is not None, error=error)
+        self._fallback.decided(key)
+        return cast(ClientRouteReply, reply)
 
-    async def _sent(self, attempt: Attempt) -> Received:
+    async def _choose(
+        self, question: str, *, arms: list[str], default_arm: str | None, more: Mapping[str, object]
+    ) -> ClientRouteReply:
+        """Route among these arms of the caller."""
+        given = {"arms": arms, **more}
+        decision_id = cast(str | None, given.pop("decision_id", None))
         try:
-            async with asyncio.timeout(attempt.left_s):
-                return await self._received(attempt)
-        except TimeoutError as error:
-            raise httpx.ReadTimeout("the reply was not whole in time") from error
+            return await self._route(question, decision_id=decision_id, default_arm=default_arm, more=given)
+        except InvalidInput as error:
+            raise with_configuration(error, arms=arms) from error
 
-    async def _received(self, attempt: Attempt) -> Received:
-        http, call = self._opened(), attempt.call
-        request = http.build_request(
-            call.method,
-            call.path,
-            params=call.params,
-            content=call.body,
-            headers=call.headers(),
-            timeout=attempt.timeout,
-        )
-        body, response = bytearray(), await http.send(request, stream=True)
-        if call.stream and response.is_success:
-            return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
+    async def _outcome(self, decision_id: str, body: Mapping[str, object]) -> ClientOutcomeReply:
+        if self._fallback.has(decision_id):
+            return ClientOutcomeReply(decision_id=decision_id, duplicate=False, degraded=True)
+        return cast(ClientOutcomeReply, await self._object(post("/v1/outcomes", {"decision_id": decision_id, **body})))
+
+    async def _report(self, decision_id: str, body: Mapping[str, object]) -> bool:
+        """Whether this outcome is stored. What cannot be reported is logged: the answer is there."""
         try:
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                attempt.check(len(body))
-        finally:
-            await response.aclose()
-        return Received(status=response.status_code, headers=response.headers, body=bytes(body))
+            reply = await self._outcome(decision_id, body)
+        except RagBanditError as error:
+            log.error("the outcome of decision %s is not stored, and nothing is learned of it: %s", decision_id, error)
+            return False
+        return not reply.get("degraded", False)
 
+    async def _object(self, call: Call) -> dict[str, Any]:
+        return json_object(await self._exchange(call), path=call.path)
 
-async def _done(work: Work) -> object:
-    """The result of the user's function; one that is not `async def` runs in a thread, since it may block."""
-    if inspect.iscoroutinefunction(work.function):
-        return await work.function(*work.arguments, **work.keywords)
-    result = await asyncio.to_thread(work.function, *work.arguments, **work.keywords)
-    return await result if inspect.isawaitable(result) else result
+    async def _exchange(self, call: Call) -> Any:
+        """The JSON value of the reply, or of a stream the open reply. Raises what the service raised, or NotReady."""
+        limits, attempts = self._connection, 0
+        ends = time.monotonic() + (limits.timeout_s if call.limit_s is None else call.limit_s)
+        while True:
+            attempts += 1
+            try:
+                received = await self._transport.send(call, ends=ends)
+            except httpx.RequestError as error:
+                failure, pause = away(error, call=call, connection=limits), pause_after(error, attempts=attempts)
+                failure.__cause__ = error
+            else:
+                if 200 <= received.status < 300:
+                    return received.opened if call.stream else value_of(received, path=call.path)
+                failure = refused(received, path=call.path)
+                pause = pause_after(received, attempts=attempts, most_s=limits.retry_after_most_s)
+            if pause is None or attempts > limits.retries or time.monotonic() + pause >= ends:
+                raise failure
+            await self._transport.sleep(pause)

@@ -1,15 +1,10 @@
-"""One call to the service without input and output: attempts, waits between them, and what a reply means.
-
-`exchange` is a generator of steps. Whoever drives it (`drive`, `drive_async`) sends an `Attempt` and puts in what came
-back, waits for a `Pause`, and calls what a `Work` holds; so both clients retry, time out and fail alike.
-"""
+"""One call to the service without input and output: what is sent, what a reply means, and when to try again."""
 
 import json
-import random
 import time
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import httpx
 
@@ -27,30 +22,23 @@ from ragbandit.router.errors import (
     Unauthorized,
 )
 from ragbandit.router.redaction import without_secrets
-from ragbandit.router.retries import retry_after_s
+from ragbandit.router.retries import pause_before_retry, retry_after_s
 
 __all__ = [
     "MAX_REPLY",
-    "Attempt",
     "Call",
-    "Pause",
     "Received",
-    "Step",
-    "Steps",
-    "Work",
     "away",
+    "check_size",
     "encoded",
-    "exchange",
     "pause_after",
     "refused",
     "timeout_until",
+    "value_of",
 ]
 
 #: longest reply that is read, bytes
 MAX_REPLY: Final = 64 << 20
-#: before the first retry, seconds; it doubles with each, up to the second number
-_BACKOFF: Final = (0.1, 2.0)
-
 _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {
     kind.code: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RagBanditError)
 }
@@ -73,6 +61,8 @@ _REMEDIES: Final[Mapping[type[RagBanditError], str]] = {
     Unauthorized: "pass api_key=, or set RAGBANDIT_API_KEY; `ragbandit keys create` makes one",
     Forbidden: "use a key whose role may do this",
 }
+#: pauses between attempts, seconds
+_BACK_OFF: Final = {"base_s": 0.1, "longest_s": 2.0}
 #: nothing of the request can have been answered; the same request may be sent again, since it carries its own id
 _BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 
@@ -106,47 +96,12 @@ class Received:
     opened: httpx.Response | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
-    """Step: send this, and put in what was Received, or throw in the httpx.TransportError."""
-
-    call: Call
-    timeout: httpx.Timeout
-    #: time.monotonic() at which the reply must be whole
-    ends: float
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until then."""
-        return max(self.ends - time.monotonic(), 0.001)
-
-    def check(self, size: int) -> None:
-        """Raise if the reply is late, or larger than any of ours. size: bytes of it so far."""
-        if time.monotonic() > self.ends:
-            raise httpx.ReadTimeout("the reply was not whole in time")
-        if size > MAX_REPLY:
-            raise RagBanditError(f"{self.call.path} replied with more than {MAX_REPLY} bytes")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pause:
-    """Step: wait."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Work:
-    """Step: call a function of the user, which may be `async def`, and put in its result or throw in its error."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-
-
-Step: TypeAlias = Attempt | Pause | Work
-_Result = TypeVar("_Result")
-Steps: TypeAlias = Generator[Step, Any, _Result]
+def check_size(size: int, *, call: Call, ends: float) -> None:
+    """Raise if a reply is late, or larger than any of ours. size: bytes of it so far; ends: a time.monotonic()."""
+    if time.monotonic() > ends:
+        raise httpx.ReadTimeout("the reply was not whole in time")
+    if size > MAX_REPLY:
+        raise RagBanditError(f"{call.path} replied with more than {MAX_REPLY} bytes")
 
 
 def encoded(body: object) -> bytes:
@@ -158,40 +113,18 @@ def encoded(body: object) -> bytes:
         raise InvalidInput(message, remedy="send text in UTF-8, finite numbers, booleans, lists and dicts") from error
 
 
-def exchange(call: Call, *, connection: Connection) -> Steps[Any]:
-    """The JSON value of the reply. Raises what the service raised, or NotReady if none answered in time."""
-    ends = time.monotonic() + (connection.timeout_s if call.limit_s is None else call.limit_s)
-    tried = 0
-    while True:
-        try:
-            received: Received = yield Attempt(call=call, timeout=timeout_until(ends, connection=connection), ends=ends)
-        except httpx.RequestError as error:
-            failure, pause = away(error, call=call, connection=connection), pause_after(error, tried=tried)
-            failure.__cause__ = error
-        else:
-            if 200 <= received.status < 300:
-                return received.opened if call.stream else _value(received, path=call.path)
-            failure = refused(received, path=call.path)
-            pause = pause_after(received, tried=tried, most_s=connection.retry_after_most_s)
-        if pause is None or tried >= connection.retries or time.monotonic() + pause >= ends:
-            raise failure
-        tried += 1
-        yield Pause(seconds=pause)
-
-
-def pause_after(failed: Exception | Received, *, tried: int, most_s: float = 0.0) -> float | None:
+def pause_after(failed: Exception | Received, *, attempts: int, most_s: float = 0.0) -> float | None:
     """Seconds after which the same call is worth another attempt; None if it is not.
 
-    tried: attempts after the first, so far. most_s: longest Retry-After that is obeyed.
+    attempts: made so far. most_s: longest Retry-After that is obeyed.
     """
-    # Spread, so that the clients that one outage has stopped do not come back together.
-    backoff: float = min(_BACKOFF[0] * 2**tried, _BACKOFF[1]) * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
     if isinstance(failed, Exception):
-        return backoff if isinstance(failed, _BROKEN) else None
+        return pause_before_retry(attempts, **_BACK_OFF) if isinstance(failed, _BROKEN) else None
     header = failed.headers.get("retry-after")
-    if failed.status not in (429, 503) or header is None or (asked := retry_after_s(header)) > most_s:
+    if failed.status not in (429, 503) or header is None or (asked_s := retry_after_s(header)) > most_s:
         return None
-    return max(asked, backoff)
+    pause = pause_before_retry(attempts, **_BACK_OFF)
+    return None if pause is None else asked_s + pause
 
 
 def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditError:
@@ -203,9 +136,9 @@ def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditEr
     if isinstance(error, httpx.ReadTimeout | httpx.WriteTimeout):
         remedy = "send the same id again to learn what became of it, or raise timeout_s"
         return NotReady(f"the service at {where} did not answer in time", remedy=remedy)
-    said = without_secrets(str(error)) or type(error).__name__
+    reason = without_secrets(str(error)) or type(error).__name__
     return NotReady(
-        f"no service answered at {where}: {said}",
+        f"no service answered at {where}: {reason}",
         remedy="check the URL (on the command line --url or RAGBANDIT_URL), and that the service is running",
     )
 
@@ -217,18 +150,16 @@ def refused(received: Received, *, path: str) -> RagBanditError:
         body = json.loads(received.body)
     except ValueError:
         body = None
-    said = body.get("error") if isinstance(body, dict) else None
-    said = said if isinstance(said, dict) else {}
-    kind = _BY_CODE.get(str(said.get("code", "")))
-    if kind is None:
-        kind = _BY_STATUS.get(received.status, RagBanditError)
-    message, field_, remedy = (_text(said.get(name)) for name in ("message", "field", "remedy"))
+    detail = body.get("error") if isinstance(body, dict) else None
+    detail = detail if isinstance(detail, dict) else {}
+    kind = _BY_CODE.get(str(detail.get("code", ""))) or _BY_STATUS.get(received.status, RagBanditError)
+    message, field, remedy = (_text(detail.get(name)) for name in ("message", "field", "remedy"))
     if message is None:
         message = f"{path} did not reply with JSON (HTTP {received.status})" if body is None else f"{body!r:.300}"
-    told = kind(message, field=field_, remedy=remedy or _REMEDIES.get(kind))
-    if isinstance(told, Overloaded) and after is not None and after.isdigit():
-        told.retry_after_s = float(after)
-    return told
+    error = kind(message, field=field, remedy=remedy or _REMEDIES.get(kind))
+    if isinstance(error, Overloaded) and after is not None and after.isdigit():
+        error.retry_after_s = float(after)
+    return error
 
 
 def timeout_until(ends: float, *, connection: Connection) -> httpx.Timeout:
@@ -239,7 +170,8 @@ def timeout_until(ends: float, *, connection: Connection) -> httpx.Timeout:
     return httpx.Timeout(silence, connect=connect, pool=connect)
 
 
-def _value(received: Received, *, path: str) -> Any:
+def value_of(received: Received, *, path: str) -> Any:
+    """The JSON value of a good reply."""
     try:
         return json.loads(received.body)
     except ValueError as error:

@@ -77,7 +77,7 @@ def test_many_tasks_in_several_loops(service):
     async def ask(round_):
         wanted = [f"{round_}-{number}" for number in range(32)]
         replies = await asyncio.gather(*(client.route(QUESTION, decision_id=key) for key in wanted))
-        await client._pools[asyncio.get_running_loop()].aclose()
+        await client._transport.pools[asyncio.get_running_loop()].aclose()
         return [reply["decision_id"] for reply in replies] == wanted
 
     assert asyncio.run(ask("a"))

@@ -1,0 +1,159 @@
+"""Transports: one attempt at a call, a pause, and a function of the user, for threads and for asyncio.
+
+All that differs between the two clients is here; the rest of `Client` is written from `AsyncClient`.
+"""
+
+import asyncio
+import inspect
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, cast
+
+import httpx
+
+from ragbandit.client.connection import Connection
+from ragbandit.client.exchange import Call, Received, check_size, timeout_until
+from ragbandit.router.errors import InvalidInput
+
+__all__ = ["AsyncTransport", "SyncTransport"]
+
+_Value = TypeVar("_Value")
+
+
+class SyncTransport:
+    """Sends calls of threads. transport: for tests (httpx)."""
+
+    #: functions of the user must not be `async def`
+    WAITS: Final = True
+
+    def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
+        self._connection = connection
+        self._http = httpx.Client(
+            base_url=connection.url,
+            headers=connection.headers(),
+            limits=connection.limits(),
+            transport=transport,
+            follow_redirects=False,
+        )
+
+    def status(self, path: str) -> int:
+        """Status of the reply to a GET without retries. Raises httpx.RequestError."""
+        return self._opened().get(path, timeout=self._connection.timeout_s).status_code
+
+    def send(self, call: Call, *, ends: float) -> Received:
+        """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
+        http = self._opened()
+        timeout = timeout_until(ends, connection=self._connection)
+        request = http.build_request(
+            call.method, call.path, params=call.params, content=call.body, headers=call.headers(), timeout=timeout
+        )
+        body, response = bytearray(), http.send(request, stream=True)
+        if call.stream and response.is_success:
+            return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
+        try:
+            for chunk in response.iter_bytes():
+                body += chunk
+                check_size(len(body), call=call, ends=ends)
+        finally:
+            response.close()
+        return Received(status=response.status_code, headers=response.headers, body=bytes(body))
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
+
+    def run(self, function: Callable[..., _Value], *arguments: object, **keywords: object) -> _Value:
+        """The result of a function of the user."""
+        return function(*arguments, **keywords)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def _opened(self) -> httpx.Client:
+        if self._http.is_closed:
+            raise _closed()
+        return self._http
+
+
+class AsyncTransport:
+    """Sends calls of asyncio, from any number of event loops, one after another. transport: for tests (httpx)."""
+
+    WAITS: Final = False
+
+    def __init__(self, connection: Connection, *, transport: httpx.AsyncBaseTransport | None) -> None:
+        self._connection = connection
+        self._transport = transport
+        self._is_closed = False
+        #: a connection belongs to the event loop that opened it
+        self.pools: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def status(self, path: str) -> int:
+        """Status of the reply to a GET without retries. Raises httpx.RequestError."""
+        return (await self._opened().get(path, timeout=self._connection.timeout_s)).status_code
+
+    async def send(self, call: Call, *, ends: float) -> Received:
+        """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
+        try:
+            async with asyncio.timeout(max(ends - time.monotonic(), 0.001)):
+                return await self._received(call, ends=ends)
+        except TimeoutError as error:
+            raise httpx.ReadTimeout("the reply was not whole in time") from error
+
+    async def _received(self, call: Call, *, ends: float) -> Received:
+        http = self._opened()
+        timeout = timeout_until(ends, connection=self._connection)
+        request = http.build_request(
+            call.method, call.path, params=call.params, content=call.body, headers=call.headers(), timeout=timeout
+        )
+        body, response = bytearray(), await http.send(request, stream=True)
+        if call.stream and response.is_success:
+            return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
+        try:
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                check_size(len(body), call=call, ends=ends)
+        finally:
+            await response.aclose()
+        return Received(status=response.status_code, headers=response.headers, body=bytes(body))
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    async def run(
+        self, function: Callable[..., _Value | Awaitable[_Value]], *arguments: object, **keywords: object
+    ) -> _Value:
+        """The result of a function of the user; one that is not `async def` runs in a thread, since it may block."""
+        if inspect.iscoroutinefunction(function):
+            return cast(_Value, await function(*arguments, **keywords))
+        result = await asyncio.to_thread(function, *arguments, **keywords)
+        return await result if inspect.isawaitable(result) else result
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop."""
+        self._is_closed = True
+        http = self.pools.pop(asyncio.get_running_loop(), None)
+        if http is not None:
+            await http.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._is_closed:
+            raise _closed()
+        loop = asyncio.get_running_loop()
+        if loop not in self.pools:
+            self.pools[loop] = httpx.AsyncClient(
+                base_url=self._connection.url,
+                headers=self._connection.headers(),
+                limits=self._connection.limits(),
+                transport=self._transport,
+                follow_redirects=False,
+            )
+        return self.pools[loop]
+
+
+def _closed() -> InvalidInput:
+    return InvalidInput("this client is closed", field="client", remedy="open another one")

@@ -1,6 +1,6 @@
-"""`make clients`: the tests of every folder here, each in an environment of its own, against one live service.
+"""`make clients`: the tests of every folder here, each in its environments, against one live service.
 
-A folder is an environment: its requirements.txt is installed into .venv-clients/<folder>, its test files are run there.
+An environment is a requirements*.txt of a folder, installed into .venv-clients/; the folder's test files are run there.
 They find the service by the fixture `service` of conftest.py, and this repository's `ragbandit` on the path. Prints a
 table; the exit status is 1 if a test failed, or a folder had none.
 """
@@ -41,12 +41,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make clients")
     parser.add_argument("--only", default="", help="folders, by words in their names")
     words = parser.parse_args().only.split()
-    folders = sorted(found.parent for found in HERE.glob("*/requirements.txt"))
-    folders = [folder for folder in folders if not words or any(word in folder.name for word in words)]
-    for folder in folders:
-        install(folder)
+    files = sorted(HERE.glob("*/requirements*.txt"))
+    files = [file for file in files if not words or any(word in name_of(file) for word in words)]
+    for file in files:
+        install(file)
     with tempfile.TemporaryDirectory() as place, live_service(Path(place)) as (url, key):
-        rows = [tested(folder, url=url, key=key, place=Path(place)) for folder in folders]
+        rows = [tested(file, url=url, key=key, place=Path(place)) for file in files]
     width = max(len(row[0]) for row in rows)
     show(f"\n{'environment':{width}}  passed  failed  skipped  with")
     for name, (passed, failed, skipped), packages in rows:
@@ -59,20 +59,25 @@ def show(line: str) -> None:
     sys.stdout.flush()
 
 
-def python_of(folder: Path) -> str:
-    return str(ENVIRONMENTS / folder.name / "bin" / "python")
+def name_of(file: Path) -> str:
+    """Name of an environment: openai-3 of openai/requirements-3.txt."""
+    return file.parent.name + file.stem.removeprefix("requirements")
 
 
-def install(folder: Path) -> None:
-    """Make the environment of a folder, unless it has been made of the same requirements."""
-    wanted = hashlib.sha256((folder / "requirements.txt").read_bytes()).hexdigest()
-    stamp = ENVIRONMENTS / folder.name / "installed"
+def python_of(file: Path) -> str:
+    return str(ENVIRONMENTS / name_of(file) / "bin" / "python")
+
+
+def install(file: Path) -> None:
+    """Make the environment of these requirements, unless it has been made of the same ones."""
+    wanted = hashlib.sha256(file.read_bytes()).hexdigest()
+    stamp = ENVIRONMENTS / name_of(file) / "installed"
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    show(f"installing {folder.name}")
-    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / folder.name], check=True)
-    pip = [python_of(folder), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-r", folder / "requirements.txt"], check=True)
+    show(f"installing {name_of(file)}")
+    subprocess.run([sys.executable, "-m", "venv", "--clear", ENVIRONMENTS / name_of(file)], check=True)
+    pip = [python_of(file), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-r", file], check=True)
     stamp.write_text(wanted)
 
 
@@ -124,30 +129,31 @@ def wait_ready(url: str, *, up: "subprocess.Popen[bytes]", log: Path) -> None:
             time.sleep(0.2)
 
 
-def tested(folder: Path, *, url: str, key: str, place: Path) -> tuple[str, tuple[int, int, int], str]:
-    """Run a folder's tests; its name, (passed, failed, skipped), and the packages that it asks for."""
-    show(f"\n== {folder.name}")
-    report = place / f"{folder.name}.xml"
+def tested(file: Path, *, url: str, key: str, place: Path) -> tuple[str, tuple[int, int, int], str]:
+    """Run the tests in this environment; its name, (passed, failed, skipped), and the packages that it asks for."""
+    name = name_of(file)
+    show(f"\n== {name}")
+    report = place / f"{name}.xml"
     environ = os.environ | {"RAGBANDIT_CLIENTS_URL": url, "RAGBANDIT_CLIENTS_KEY": key, "PYTHONPATH": str(ROOT)}
     options = ["-q", "-c", HERE / "pytest.ini", "--rootdir", HERE, "--confcutdir", HERE, "-p", "no:cacheprovider"]
-    command = [python_of(folder), "-m", "pytest", *options, f"--junitxml={report}", folder]
+    command = [python_of(file), "-m", "pytest", *options, f"--junitxml={report}", file.parent]
     ended = subprocess.run(command, cwd=place, env=environ, timeout=600, check=False)
     if not report.exists():
-        return folder.name, (0, 1, 0), f"pytest ended with {ended.returncode}"
+        return name, (0, 1, 0), f"pytest ended with {ended.returncode}"
     (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
-    counts = {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
+    counts = {kind: int(suite.get(kind, "0")) for kind in ("tests", "failures", "errors", "skipped")}
     failed = counts["failures"] + counts["errors"]
     passed = counts["tests"] - failed - counts["skipped"]
-    return folder.name, (passed, failed, counts["skipped"]), versions(folder)
+    return name, (passed, failed, counts["skipped"]), versions(file)
 
 
-def versions(folder: Path) -> str:
+def versions(file: Path) -> str:
     """The packages of the requirements but pytest, with the versions that are installed."""
-    lines = (folder / "requirements.txt").read_text().splitlines()
+    lines = file.read_text().splitlines()
     names = [re.split(r"[\s<>=!~\[;]", line)[0] for line in lines if line.strip() and not line.startswith(("#", "-"))]
     names = [name for name in names if not name.startswith("pytest")]
     code = "import importlib.metadata as m, sys; print(', '.join(f'{n} {m.version(n)}' for n in sys.argv[1:]))"
-    found = subprocess.run([python_of(folder), "-c", code, *names], capture_output=True, text=True, check=False)
+    found = subprocess.run([python_of(file), "-c", code, *names], capture_output=True, text=True, check=False)
     return found.stdout.strip()
 
 

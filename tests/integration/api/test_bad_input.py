@@ -1,38 +1,10 @@
-"""HTTP: whatever cannot be used is refused in one shape, with the field and the remedy."""
+"""HTTP: whatever cannot be used is refused in one shape, with the field and the remedy; values: test_schema_limits."""
 
 import json
 
 import pytest
 
 from tests.support.servers.http_service import QUESTION, refused, routed
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"question": ""}, "question"),
-        ({"question": " \t\n"}, "question"),
-        ({"question": "a\x00b"}, "question"),
-        ({"question": "x" * 100_001}, "question"),
-        ({"question": 7}, "question"),
-        ({}, "question"),
-        ({"question": QUESTION, "arms": []}, "arms"),
-        ({"question": QUESTION, "arms": ["nobody"]}, "arms"),
-        ({"question": QUESTION, "arms": ["single_step", "single_step"]}, "arms"),
-        ({"question": QUESTION, "colour": "red"}, "colour"),
-        ({"question": QUESTION, "budget": {"rounds": 0}}, "budget.rounds"),
-        ({"question": QUESTION, "budget": {"rounds": 10**400}}, "budget.rounds"),
-        ({"question": QUESTION, "budget": {"euros": 1}}, "budget.euros"),
-        ({"question": QUESTION, "decision_id": "no spaces"}, "decision_id"),
-        ({"question": QUESTION, "decision_id": "x" * 65}, "decision_id"),
-        ({"question": QUESTION, "tenant": ""}, "tenant"),
-        ({"question": QUESTION, "context": {"deep": {"er": 1}}}, None),
-    ],
-)
-def test_bad_question(unmoved, body, field):
-    """A question that cannot be routed is 422, names the field and the remedy, and nothing is decided."""
-    error = refused(unmoved.post("/v1/route", json=body), 422, "INVALID_INPUT", field=field)
-    assert error["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """HTTP: feedback, one item and a batch."""
 
-import pytest
-
 from tests.support.servers.http_service import refused, routed
 
 
@@ -61,33 +59,6 @@ def test_feedback_late(http, service):
     assert service.router.learn() == 1
     response = http.post("/v1/feedback", json={"decision_id": key, "reward": 1.0})
     assert (response.status_code, response.json()["late"]) == (202, True)
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "feedback"),
-        ({"rating": True, "reward": 0.5}, "feedback"),
-        ({"rating": 4}, "rating"),
-        ({"rating": 0, "scale": "1-5"}, "rating"),
-        ({"rating": 0.5, "scale": "percent"}, "scale"),
-        ({"reward": 1.5}, "reward"),
-        ({"reward": 10**400}, "reward"),
-        ({"label": []}, "label"),
-        ({"label": [""]}, "label"),
-        ({"label": ["a"] * 101}, "label"),
-        ({"rating": "good"}, None),
-        ({"rating": True, "source": "robot"}, "source"),
-        ({"rating": True, "feedback_id": "no spaces"}, "feedback_id"),
-        ({"rating": True, "feedback_id": ""}, "feedback_id"),
-        ({"rating": True, "stars": 5}, "stars"),
-    ],
-)
-def test_bad_feedback(shared, body, field):
-    """Feedback that cannot be used is 422, names the field, and leaves nothing."""
-    key = routed(shared.http)["decision_id"]
-    refused(shared.http.post("/v1/feedback", json={"decision_id": key} | body), 422, "INVALID_INPUT", field=field)
-    assert shared.router.decision(key).feedback == ()
 
 
 def test_batch(http):

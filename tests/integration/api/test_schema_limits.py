@@ -1,4 +1,7 @@
-"""HTTP: /openapi.json says what is accepted: what fits it is not refused as invalid, and what does not fit is."""
+"""HTTP: /openapi.json says what is accepted: what fits it is not refused as invalid, and what does not fit is.
+
+A refusal names the field and the remedy, and leaves nothing.
+"""
 
 import itertools
 import json
@@ -65,17 +68,21 @@ ROUTE = {
     **{f"budget.{cap}": COUNTS for cap in ("rounds", "passages", "tokens")},
     **{f"budget.{cap}": AMOUNTS for cap in ("seconds", "dollars")},
     "budget": [{}, {"euros": 1}, 7, None],
+    "messages": [[], [{"role": "user", "content": "x"}], [{"role": "robot", "content": "x"}], [7], None],
+    "session_id": [*TEXTS[:12], "x" * 128, "x" * 129],
+    "sticky_turns": [0, 1, 50, 1001, -1, 1.5, True, None],
     "colour": ["red"],
 }
 FEEDBACK = {
     "feedback_id": IDS,
     "label": [*TEXTS, [], ["x"], ["x"] * 100, ["x"] * 101, [" "], [7]],
     "rating": NUMBERS,
-    "reward": NUMBERS,
+    "reward": [*NUMBERS, 10**400],
     "scale": ["0-1", "1-5", "1-10", "", None],
     "source": ["human", "judge", "code", "event", "robot", None],
     "event": ["copied", "followed_up", "liked", "two words", "", 7, None],
     "rater": [*TEXTS, "x" * 64, "x" * 65],
+    "stars": [5],
 }
 OUTCOME = {
     "status": ["answered", "exhausted", "failed", "cancelled", "", None],
@@ -89,6 +96,7 @@ OUTCOME = {
         {"llm_calls": 1.5},
         {"llm_calls": -1},
         {"dollars": 0.5},
+        {"passages": 10**400},
         {"euros": 1},
         {"dollars": "1"},
     ],
@@ -110,21 +118,26 @@ def changed(body: dict, field: str, value: object) -> dict:
     return body | {head: {rest: value} if rest else value}
 
 
-def agrees(service, path: str, body: dict) -> None:
-    """The reply is 422 where the body does not fit the document, and nothing invalid where it fits."""
+def agrees(service, path: str, body: dict, *, field: str | None = None) -> bool:
+    """Whether the body fits the document: then the reply is no 422, else a 422 that names field and remedy."""
     api = service.http.get("/openapi.json").json()
     schema = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     sent = json.dumps(body).encode()
     response = service.http.post(path, content=sent, headers={"content-type": "application/json"})
     right = fits(body, schema, api=api)
     assert (response.status_code != 422) is right, f"{sent[:200]!r} fits: {right}; {response.text[:300]}"
+    if not right:
+        error = refused(response, 422, "INVALID_INPUT")
+        assert error["remedy"]
+        assert field is None or error["field"].startswith((field, "feedback")), error
+    return right
 
 
 @pytest.mark.parametrize("field", ROUTE)
 def test_questions(served, field):
     """A question is accepted if and only if it fits the document."""
     for value in ROUTE[field]:
-        agrees(served, "/v1/route", changed({"question": QUESTION}, field, value))
+        agrees(served, "/v1/route", changed({"question": QUESTION}, field, value), field=field)
 
 
 @pytest.mark.parametrize("field", FEEDBACK)
@@ -132,8 +145,11 @@ def test_feedback(served, field):
     """Feedback is accepted if and only if it fits the document: field by field, and exactly one judgement."""
     key = routed(served.http)["decision_id"]
     judged = {} if field in ("label", "rating", "reward", "event") else {"rating": 1}
-    for value in FEEDBACK[field]:
-        agrees(served, "/v1/feedback", changed({"decision_id": key} | judged, field, value))
+    taken = [
+        agrees(served, "/v1/feedback", changed({"decision_id": key} | judged, field, value), field=field)
+        for value in FEEDBACK[field]
+    ]
+    assert len(served.router.decision(key).feedback) == sum(taken)
 
 
 def test_feedback_of_several_fields(served):
@@ -153,7 +169,7 @@ def test_outcomes(served, field):
     """An outcome is accepted if and only if it fits the document; a cost without steps may be, by the settings."""
     for value in OUTCOME[field]:
         key = routed(served.http)["decision_id"]
-        agrees(served, "/v1/outcomes", changed({"decision_id": key, "steps": 1}, field, value))
+        agrees(served, "/v1/outcomes", changed({"decision_id": key, "steps": 1}, field, value), field=field)
 
 
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/feedback", "/v1/outcomes"])

@@ -1,1 +1,0 @@
-../openai-2/test_openai.py

@@ -11,8 +11,6 @@ from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import AnswerReply, CancellationReply, OutcomeReply, PendingReply, RecordReply
 from ragbandit.router.api.dependencies import IdempotencyKey, all_done, awaited, caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints.answer_events import want_events
-from ragbandit.router.api.endpoints.answer_stream import streamed_answer
 from ragbandit.router.api.endpoints.routing import DECISIONS, add_routing, decide, whole_query
 from ragbandit.router.api.schemas.replies import (
     answer_json,
@@ -25,6 +23,8 @@ from ragbandit.router.api.schemas.replies import (
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.api.streaming.answer_events import want_events
+from ragbandit.router.api.streaming.answer_stream import streamed_answer
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S

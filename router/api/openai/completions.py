@@ -13,18 +13,18 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, awaited, caller_of, router_of
-from ragbandit.router.api.endpoints.answer_events import AnswerEvent, answer_events, want_events
 from ragbandit.router.api.endpoints.routing import decide
-from ragbandit.router.api.openai import streams
+from ragbandit.router.api.openai.chunks import Chunks, Pieces
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.openai.messages import turns_of
 from ragbandit.router.api.openai.models import forced_arm
 from ragbandit.router.api.openai.open_webui import background_task, is_open_webui, task_answer
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
-from ragbandit.router.api.openai.streams import Chunks, EventStream, Pieces, sent_at_once, with_pauses
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusal
+from ragbandit.router.api.streaming.answer_events import AnswerEvent, answer_events, want_events
+from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once, with_pauses
 from ragbandit.router.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
@@ -167,7 +167,7 @@ async def _streamed(asked: _Asked, *, body: ChatBody) -> AsyncIterator[bytes]:
     outcome: Outcome | None = None
     try:
         yield chunks.role()
-        async with aclosing(with_pauses(asked.events(), every_s=streams.PING_S)) as events:  # type: ignore[type-var]
+        async with aclosing(with_pauses(asked.events())) as events:  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event, Outcome):
                     outcome = event

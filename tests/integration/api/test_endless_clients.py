@@ -8,7 +8,7 @@ import time
 import pytest
 from starlette.routing import Route
 
-from ragbandit.router.api.openai.streams import EventStream
+from ragbandit.router.api.streaming.event_stream import EventStream
 from tests.support.servers.http_service import Service, routed
 
 CHUNKED = (

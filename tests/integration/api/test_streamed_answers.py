@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ragbandit.router.api.openai import streams
+from ragbandit.router.api.streaming import event_stream
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.jobs.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
@@ -155,7 +155,7 @@ def test_without_a_worker_the_stream_ends_as_pending(place):
 
 def test_a_silent_stream_has_comments(place, monkeypatch):
     """While there is nothing to say, comments keep proxies from closing the connection."""
-    monkeypatch.setattr(streams, "PING_S", 0.05)
+    monkeypatch.setattr(event_stream, "PING_S", 0.05)
     service, _ = place(worker=False)
     with service.http.stream(
         "POST", "/v1/answer", params={"stream": "true", "wait_s": 0.5}, json={"question": "Where?"}

@@ -11,7 +11,8 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from ragbandit.router.api.openai import completions, streams
+from ragbandit.router.api.openai import completions
+from ragbandit.router.api.streaming import event_stream
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.types import StatusNote, TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of
@@ -153,7 +154,7 @@ def test_asynchronous_clients(service, answers, decided):
 
 def test_pings(http, client, in_pieces, monkeypatch):
     """While nothing comes there are comments, which clients pass over, and no data."""
-    monkeypatch.setattr(streams, "PING_S", 0.02)
+    monkeypatch.setattr(event_stream, "PING_S", 0.02)
     gate = threading.Event()
     in_pieces(gate, TextPiece(text="Bram Stoker"))
     lines = []

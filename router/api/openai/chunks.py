@@ -1,20 +1,13 @@
-"""Streams: a completion in pieces, as server-sent events in the order that all clients of OpenAI's interface read.
+"""Chunks of a completion, as server-sent events in the order that all clients of OpenAI's interface read.
 
-The role, the pieces of the text, the end with its citations, the usage if it was asked for, [DONE]. While the arm has
-nothing to say, comments keep the connection open. No event has a name: clients would take it for a piece.
+The role, the pieces of the text, the end with its citations, the usage if it was asked for, [DONE]. No event has a
+name: clients would take it for a piece.
 """
 
-import asyncio
-import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
-from ragbandit.router.api.dependencies import CallerGone
-from ragbandit.router.api.endpoints.answer_events import AnswerEvent
 from ragbandit.router.api.openai.open_webui import source_events, status_event
 from ragbandit.router.api.openai.replies import (
     ID_PREFIX,
@@ -28,76 +21,12 @@ from ragbandit.router.api.openai.replies import (
     usage_of,
 )
 from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.streaming.event_stream import PING
 from ragbandit.router.types import Cost, Decision, Outcome, StatusNote, TextPiece
 
-__all__ = ["PING", "PING_S", "Chunks", "EventStream", "Pieces", "sent_at_once", "with_pauses"]
+__all__ = ["Chunks", "Pieces"]
 
-#: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
-#: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
-PING_S: float = 2.0
-PING: Final = b": ping\n\n"
 _DONE: Final = b"data: [DONE]\n\n"
-
-
-class EventStream(Response):
-    """A reply of server-sent events that ends when they end.
-
-    Starlette's own stream watches for the end of the connection while it sends; here what makes the events does, and
-    raises CallerGone: one of them alone may wait for it.
-    """
-
-    media_type = "text/event-stream"
-
-    def __init__(self, events: AsyncIterator[bytes], *, headers: Mapping[str, str]) -> None:
-        self.events = events
-        self.status_code = 200
-        self.background = None
-        kept = {"cache-control": "no-cache", "x-accel-buffering": "no", **headers}
-        self.init_headers(kept)
-        del self.headers["content-length"]
-
-    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        """Send all of it."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async with contextlib.aclosing(self.events) as events:  # type: ignore[type-var] # a generator
-            async for event in events:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def with_pauses(events: AsyncIterator[AnswerEvent], *, every_s: float) -> AsyncIterator[AnswerEvent | None]:
-    """The events, and None whenever none has come for so many seconds.
-
-    They are made in a task of their own, one ahead at most: what takes them sets the pace. Raises what they raise.
-    """
-    made: asyncio.Queue[AnswerEvent | BaseException | None] = asyncio.Queue(maxsize=1)
-
-    async def make() -> None:
-        try:
-            async for event in events:
-                await made.put(event)
-            await made.put(None)
-        except Exception as error:
-            await made.put(error)
-
-    task = asyncio.create_task(make())
-    try:
-        while True:
-            try:
-                async with asyncio.timeout(every_s):
-                    found = await made.get()
-            except TimeoutError:
-                yield None
-                continue
-            if found is None:
-                return
-            if isinstance(found, BaseException):
-                raise found
-            yield found
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, CallerGone):
-            await task
 
 
 class Chunks:
@@ -198,12 +127,6 @@ class Pieces:
         """Tell that what was shown last is done."""
         shown, self._shown = self._shown, None
         return [] if shown is None else [self._chunks.status(shown, done=True)]
-
-
-async def sent_at_once(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """These events."""
-    for part in parts:
-        yield part
 
 
 def _data(chunk: Mapping[str, Any]) -> bytes:

@@ -8,23 +8,20 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, router_of
-from ragbandit.router.api.endpoints.answer_events import answer_events
-from ragbandit.router.api.openai import streams
-from ragbandit.router.api.openai.streams import EventStream, with_pauses
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json, plain
+from ragbandit.router.api.streaming.answer_events import answer_events
+from ragbandit.router.api.streaming.event_stream import PING, EventStream, with_pauses
 from ragbandit.router.errors import RagBanditError
 from ragbandit.router.types import Decision, Outcome, StatusNote, TextPiece
 
 __all__ = ["streamed_answer"]
-
-_PING: Final = b": ping\n\n"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,8 +49,8 @@ async def _events(asked: _Asked) -> AsyncIterator[bytes]:
     try:
         yield _event("decision", route_json(decision, seconds=asked.seconds))
         last: bytes = _event("outcome", pending)
-        async with aclosing(with_pauses(events, every_s=streams.PING_S)) as found:  # type: ignore[type-var] # a generator
-            async for event in found:
+        async with aclosing(with_pauses(events)) as timed:  # type: ignore[type-var] # a generator
+            async for event in timed:
                 match event:
                     case TextPiece(text=text):
                         yield _event("text", {"text": text})
@@ -62,7 +59,7 @@ async def _events(asked: _Asked) -> AsyncIterator[bytes]:
                     case Outcome():
                         last = _event("outcome", answer_json(decision, event, seconds=asked.seconds))
                     case None:
-                        yield _PING
+                        yield PING
         yield last
     except CallerGone:
         return

@@ -29,8 +29,8 @@ from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions, Signals
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.heartbeat import beating
-from ragbandit.workers.judging.job import judge
-from ragbandit.workers.judging.loading import make_judging
+from ragbandit.workers.judge.job import judge
+from ragbandit.workers.judge.loading import make_judging
 from ragbandit.workers.version_learners import learn_versions
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency

@@ -29,10 +29,10 @@ def _up(config: ConfigOption = None, host: HostOption = None, port: PortOption =
     from ragbandit.router.serving.setup.requirements import check_packages
     from ragbandit.router.telemetry.logs import set_log_format
     from ragbandit.strategies.registry import make_arms
+    from ragbandit.workers.judge.checks import check_judge
     from ragbandit.workers.supervisor import Supervisor
     from ragbandit.workers.wiring.arms import arm_params, check_arms
     from ragbandit.workers.wiring.generators import check_generator, offered
-    from ragbandit.workers.wiring.judge import check_judge
     from ragbandit.workers.wiring.retrievers import retriever_of
 
     with failing_well():

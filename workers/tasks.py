@@ -33,7 +33,7 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
-from ragbandit.workers.judging.job import Judging
+from ragbandit.workers.judge.job import Judging
 from ragbandit.workers.store_outage import StoreOutage
 from ragbandit.workers.tracing import spans_of, traced_run
 from ragbandit.workers.wiring.arms import arm_params

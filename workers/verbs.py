@@ -26,12 +26,10 @@ def _check_arms(settings: "Settings") -> None:
 
 def _check_workers(settings: "Settings") -> None:
     """Refuse a generator and a judge that no worker could make, and prompts that no judge of `evaluate` could use."""
-    from ragbandit.workers.evaluation.ragquesteval import judge_templates
+    from ragbandit.workers.judge.checks import check_judge
     from ragbandit.workers.wiring.generators import check_generator
-    from ragbandit.workers.wiring.judge import check_judge
 
     check_generator(settings, fetch=False)
-    judge_templates(settings.judge.templates)
     check_judge(settings, fetch=False)
 
 

@@ -56,6 +56,7 @@ _FIELD = re.compile(r"\{([^\W\d]\w*)\}")
 #: letters of a wrong path that an error shows
 _SHOWN = 200
 _FOLDER = "templates"
+_PACKAGE = "ragbandit.strategies.prompting"
 #: filled by `fit`, not by the arm
 _OWN_FIELDS = frozenset({"demonstrations", "passages"})
 _PASSAGE_FIELDS = ("number", "title", "text")
@@ -95,29 +96,33 @@ class Fitted:
 
 
 def load_templates(
-    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates"
+    names: Sequence[str], *, overrides: Mapping[str, str | Path], field: str = "templates", package: str = _PACKAGE
 ) -> Mapping[str, Template]:
     """All templates of these names, as an arm uses them; an override for any other is an error, not forgotten.
 
-    `field` is the setting to name in a ConfigError.
+    field: the setting to name in a ConfigError. package: whose folder `templates` has ours.
     """
     for name in overrides:
         if name not in names:
             raise ConfigError("is not used here", field=f"{field}.{name}", remedy=f"used: {', '.join(names)}")
-    return {name: load_template(name, overrides=overrides, field=field) for name in names}
+    return {name: load_template(name, overrides=overrides, field=field, package=package) for name in names}
 
 
 def load_template(
-    name: str, *, overrides: Mapping[str, str | Path] | None = None, field: str = "templates"
+    name: str,
+    *,
+    overrides: Mapping[str, str | Path] | None = None,
+    field: str = "templates",
+    package: str = _PACKAGE,
 ) -> Template:
-    """The template of that name: ours from `strategies/templates`, or the caller's own from `overrides`.
+    """The template of that name: ours from the package's `templates`, or the caller's own from `overrides`.
 
     An override is the text of a template, which has two lines at least, or a path: a Path, or any string of one line.
     It must use the same fields as ours: an override that forgets {question} would answer another question.
     Raises ConfigError naming `<field>.<name>`.
     """
     where = f"{field}.{name}"
-    ours = _parse(name, text=_read_own(name, where=where), where=where)
+    ours = _parse(name, text=_read_own(name, where=where, package=package), where=where)
     given = (overrides or {}).get(name)
     if given is None:
         return ours
@@ -151,8 +156,8 @@ def templates_digest(arm: object) -> str | None:
     return sha256(text.encode()).hexdigest()[:12] if held else None
 
 
-def _read_own(name: str, *, where: str) -> str:
-    folder = resources.files("ragbandit.strategies.prompting") / _FOLDER
+def _read_own(name: str, *, where: str, package: str) -> str:
+    folder = resources.files(package) / _FOLDER
     file = folder / f"{name}.txt"
     if not file.is_file():
         known = sorted(each.name.removesuffix(".txt") for each in folder.iterdir() if each.name.endswith(".txt"))

@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from ragbandit.router.config.settings import GeneratorSettings, Settings
     from ragbandit.strategies.base import Generator
     from ragbandit.strategies.run import Strategy
-    from ragbandit.workers.evaluation.answers import Answers, StoredAnswer
-    from ragbandit.workers.evaluation.judging import Answered, Evaluated, Judgements, LabelledQuestion
-    from ragbandit.workers.evaluation.ragquesteval import Judge
+    from ragbandit.workers.evaluation.questions import LabelledQuestion
+    from ragbandit.workers.evaluation.results import Answered, Evaluated, Qualities
+    from ragbandit.workers.evaluation.runs import Answers, StoredAnswer
+    from ragbandit.workers.judge.quiz import QuizModel
 
 __all__ = ["add_evaluate_verb"]
 
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
-#: judging.FAMILY_NAMES, written out: the help of a verb loads nothing that judges
+#: questions.FAMILY_NAMES, written out: the help of a verb loads nothing that judges
 FAMILIES_HELP = "2wiki, adaptive_note, asqa, asqa_adaptive_note, crud, hotpotqa, musique, nq, ours, squad, triviaqa"
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
@@ -66,11 +67,11 @@ def add_evaluate_verb(app: typer.Typer) -> None:
         asked for cannot be done. 130: Ctrl-C.
         """
         from ragbandit.router.config import loading as configuration
-        from ragbandit.workers.evaluation.answers import Answers
         from ragbandit.workers.evaluation.arms import parse_arms
-        from ragbandit.workers.evaluation.judging import evaluated, judgements, log_records, table_records
         from ragbandit.workers.evaluation.questions import read_questions
         from ragbandit.workers.evaluation.report import show
+        from ragbandit.workers.evaluation.results import evaluated, log_records, qualities, table_records
+        from ragbandit.workers.evaluation.runs import Answers
 
         with failing_well():
             settings = configuration.load(config).settings
@@ -90,7 +91,7 @@ def add_evaluate_verb(app: typer.Typer) -> None:
                 answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
                 judged_by = None if judging is None else judging()
                 judged_as = (
-                    judgements(rows, answered=answered, family=family)
+                    qualities(rows, answered=answered, family=family)
                     if judged_by is None
                     else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
                 )
@@ -100,19 +101,20 @@ def add_evaluate_verb(app: typer.Typer) -> None:
             if log is not None:
                 records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
                 _write(log, _encoded(records, asked=rows, settings=settings))
-            show(found, file=file, judge=None if judged_by is None else judged_by.model.name, as_json=as_json)
+            show(found, file=file, judge=None if judged_by is None else judged_by.generator.name, as_json=as_json)
             _tell_lost(found)
 
 
-def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callable[[], Judge] | None":
+def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callable[[], QuizModel] | None":
     """Loader of the judge of family "crud", behind a cache; None for a family that needs no judge.
 
     Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
     our generator and prompts, and not those of another configuration.
     """
     from ragbandit.router.config import loading as configuration
-    from ragbandit.workers.evaluation.judging import CRUD, check_family
-    from ragbandit.workers.evaluation.ragquesteval import Judge, chinese_words, judge_templates
+    from ragbandit.workers.evaluation.questions import CRUD, check_family
+    from ragbandit.workers.judge.checks import judge_templates
+    from ragbandit.workers.judge.quiz import QuizModel, chinese_words
 
     check_family(family)
     if family != CRUD:
@@ -124,7 +126,7 @@ def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callab
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
     generator = chosen.generator.model_copy(update={"cache": cache})
-    return lambda: Judge(model=_loaded(generator, what="judge"), templates=templates)
+    return lambda: QuizModel(generator=_loaded(generator, what="judge"), templates=templates)
 
 
 def _searching(settings: "Settings", *, corpus: Path | None, index: str | None) -> "Settings":
@@ -173,7 +175,7 @@ def _run(
     from ragbandit.router.cli.progress import bars
     from ragbandit.router.serving.validation import capped
     from ragbandit.router.types import Budget
-    from ragbandit.workers.evaluation.bench import Bench
+    from ragbandit.workers.evaluation.runs import Bench
     from ragbandit.workers.wiring.generators import generator_version
     from ragbandit.workers.wiring.retrievers import make_retriever
 
@@ -186,7 +188,7 @@ def _run(
     )
     work = bench.work(asked)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
-    fine = {each.arm for each in work if each.key in answers and answers[each.key].status != "failed"}
+    fine = {each.arm for each in work if each.key in answers and not answers[each.key].failed}
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
@@ -206,7 +208,7 @@ def _warner(fine: set[str]) -> "Callable[[StoredAnswer], None]":
     failed = Counter[str]()
 
     def warn(kept: "StoredAnswer") -> None:
-        if kept.status != "failed":
+        if not kept.failed:
             fine.add(kept.arm)
         elif kept.arm not in fine:
             failed[kept.arm] += 1
@@ -225,11 +227,16 @@ def _loaded(settings: "GeneratorSettings", *, what: str) -> "Generator":
 
 
 def _quiz(
-    asked: "Sequence[LabelledQuestion]", *, answered: "Answered", judge: "Judge", answers: "Answers", concurrency: int
-) -> "Judgements":
+    asked: "Sequence[LabelledQuestion]",
+    *,
+    answered: "Answered",
+    judge: "QuizModel",
+    answers: "Answers",
+    concurrency: int,
+) -> "Qualities":
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
     from ragbandit.router.cli.progress import bars
-    from ragbandit.workers.evaluation.quiz import quizzed_answers
+    from ragbandit.workers.evaluation.results import quizzed_answers
 
     count = itertools.count(1)
     with bars(errors) as progress, _interruptible(answers):
@@ -237,7 +244,7 @@ def _quiz(
             quizzed_answers(
                 asked,
                 answered=answered,
-                judge=judge,
+                model=judge,
                 concurrency=concurrency,
                 done=lambda: progress("judged", next(count), len(asked)),
             )

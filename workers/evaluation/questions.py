@@ -1,20 +1,46 @@
 """Labelled questions, read from a file: one JSON object a line."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.learning.answer_metrics import judged
+from ragbandit.router.learning.answer_metrics import FAMILIES, judged
 from ragbandit.router.serving.validation import checked_text
 from ragbandit.router.storage.files.json_lines import lines, naming, parsed
-from ragbandit.workers.evaluation.judging import CRUD, LabelledQuestion
-from ragbandit.workers.evaluation.ragquesteval import Quiz
+from ragbandit.workers.judge.quiz import Quiz
 
-__all__ = ["read_questions"]
+__all__ = ["CRUD", "FAMILY_NAMES", "LabelledQuestion", "check_family", "read_questions"]
 
+#: the family whose answers a model judges, see ragbandit.workers.judge.quiz
+CRUD = "crud"
+FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
 #: of a quiz about a gold text
 _COLUMNS = {"questions", "references"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledQuestion:
+    """A labelled question. `answers` has the shape that its family wants, see router.learning.answer_metrics; of
+    "crud" it is empty.
+    """
+
+    id: str
+    question: str
+    answers: Sequence[str] | Sequence[Sequence[str]] = ()
+    #: of "crud": the gold text, or the quiz that was made from it; one of the two at least
+    reference: str | None = None
+    quiz: Quiz | None = None
+    #: where it comes from, and pieces of evidence it needs: for the table, where the file says it
+    dataset: str | None = None
+    hops: int | None = None
+
+
+def check_family(family: str) -> None:
+    """Raises InvalidInput with the known names."""
+    if family not in FAMILY_NAMES:
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=f"known: {', '.join(FAMILY_NAMES)}")
 
 
 def read_questions(path: Path, *, family: str, limit: int | None = None) -> tuple[LabelledQuestion, ...]:

@@ -10,7 +10,8 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import console, print_json
-from ragbandit.workers.evaluation.judging import Evaluated, Mean
+from ragbandit.router.formats import NOTHING
+from ragbandit.workers.evaluation.results import Evaluated, Mean
 
 __all__ = ["show"]
 
@@ -35,7 +36,7 @@ def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: 
     if as_json:
         print_json([row.as_json() for row in found])
         return
-    measures = list(found[0].quality)
+    measures = found[0].measures
     heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
     table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
     for column in table.columns:
@@ -44,10 +45,10 @@ def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: 
     for row in found:
         table.add_row(
             escape(row.strategy),
-            *(_said(row.quality[name], scale=100.0, digits=1) for name in measures),
-            *(_said(mean) for mean in (row.steps, row.time, row.seconds)),
-            *(_said(mean, digits=0) for mean in (row.prompt_tokens, row.completion_tokens)),
-            _said(row.dollars, digits=_dollar_digits(row.dollars)),
+            *(_cell(row.means[name], scale=100.0, digits=1) for name in measures),
+            *(_cell(row.means[name]) for name in ("steps", "time", "seconds")),
+            *(_cell(row.means[name], digits=0) for name in ("prompt_tokens", "completion_tokens")),
+            _cell(row.means["dollars"], digits=_dollar_digits(row.means["dollars"])),
             str(len(row.failures)),
         )
     table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
@@ -69,14 +70,16 @@ def _list(what: str, faults: Mapping[str, Sequence[tuple[str, str]]]) -> None:
         console.print(f"{what}: {len(named) - MOST_NAMED} more, see --json", highlight=False)
 
 
-def _dollar_digits(mean: Mean) -> int:
+def _dollar_digits(mean: Mean | None) -> int:
     """Decimals that show two significant digits of the standard error, or three of the mean where there is none."""
+    if mean is None:
+        return 2
     size, significant = (mean.error, 2) if mean.error else (abs(mean.value), 3)
     return min(12, max(2, significant - 1 - math.floor(math.log10(size)))) if size else 2
 
 
-def _said(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:
+def _cell(mean: Mean | None, *, scale: float = 1.0, digits: int = 2) -> str:
     if mean is None:
-        return "-"
+        return NOTHING
     value = f"{scale * mean.value:.{digits}f}"
     return value if mean.error is None else f"{value} ± {scale * mean.error:.{digits}f}"

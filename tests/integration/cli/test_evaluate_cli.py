@@ -26,10 +26,9 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.answers import Answers
-from ragbandit.workers.evaluation.bench import Bench
 from ragbandit.workers.evaluation.command import add_evaluate_verb
-from ragbandit.workers.evaluation.judging import LabelledQuestion
+from ragbandit.workers.evaluation.questions import LabelledQuestion
+from ragbandit.workers.evaluation.runs import Answers, Bench
 from tests.conftest import World
 
 ROOT = Path(__file__).parents[3]

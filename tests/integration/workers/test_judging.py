@@ -28,8 +28,8 @@ from ragbandit.strategies.retrievers.no_index import NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers import tasks
 from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.judging import loading
-from ragbandit.workers.judging.job import judge
+from ragbandit.workers.judge import loading
+from ragbandit.workers.judge.job import judge
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),

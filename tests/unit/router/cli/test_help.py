@@ -9,7 +9,7 @@ from ragbandit.router.cli.offline.logs import FORMATS_HELP
 from ragbandit.router.offline.logs import FORMATS
 from ragbandit.workers.cli import VERBS, app
 from ragbandit.workers.evaluation.command import FAMILIES_HELP
-from ragbandit.workers.evaluation.judging import FAMILY_NAMES
+from ragbandit.workers.evaluation.questions import FAMILY_NAMES
 from ragbandit.workers.verbs import SECTIONS
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ragbandit.workers.evaluation.judging import Mean
-from ragbandit.workers.evaluation.report import _dollar_digits, _said
+from ragbandit.workers.evaluation.report import _cell, _dollar_digits
+from ragbandit.workers.evaluation.results import Mean
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from ragbandit.workers.evaluation.report import _dollar_digits, _said
 def test_dollars_keep_their_significant_digits(value, error, said):
     """Prices far below a cent show two digits of their standard error, not zeros."""
     mean = Mean(value=value, error=error)
-    assert _said(mean, digits=_dollar_digits(mean)) == said
+    assert _cell(mean, digits=_dollar_digits(mean)) == said

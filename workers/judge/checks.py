@@ -1,7 +1,7 @@
-"""Wiring of the judge: its prompt, and checks that its model can be made. Loaded by workers/judging/loading.py."""
+"""Prompts of the judge, and checks that its model can be made, without loading one."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -9,11 +9,12 @@ from typing import Final
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
-from ragbandit.strategies.prompting.prompts import Template, load_template
-from ragbandit.strategies.prompting.rubric import RUBRIC, Material, mark_of, rubric_prompt
+from ragbandit.strategies.prompting.prompts import Template, load_templates
+from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
+from ragbandit.workers.judge.rubric import RUBRIC, Material, mark_of, rubric_prompt
 from ragbandit.workers.wiring.generators import check_generator_of, make_generator
 
-__all__ = ["as_the_judges", "check_judge", "check_room", "judge_template"]
+__all__ = ["as_the_judges", "check_judge", "check_room", "judge_templates"]
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -21,18 +22,34 @@ log = logging.getLogger("ragbandit.judge")
 _LEAST_CHARS: Final = 400
 
 
-def judge_template(settings: Settings) -> Template:
-    """The judge's prompt: ours, or the user's own. Raises ConfigError naming `judge.templates.rubric`."""
-    given = {name: text for name, text in settings.judge.templates.items() if name == RUBRIC}
-    return load_template(RUBRIC, overrides=given, field="judge.templates")
+def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
+    """The prompts of the judge and of `ragbandit evaluate --family crud`, by name: ours, or the user's own.
+
+    overrides: by name, each a text or the path of a file.
+
+    Raises ConfigError naming `judge.templates.<name>`; also for a prompt for answers without CANNOT_INFER in it, since
+    whatever else a judge writes where the text has no answer counts as one.
+    """
+    where = "judge.templates"
+    templates = load_templates(
+        [ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS, RUBRIC], overrides=overrides, field=where, package=__package__
+    )
+    asks = templates[ASKS_FOR_ANSWERS]
+    if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
+        raise ConfigError(
+            f"does not have {CANNOT_INFER} in it",
+            field=f"{where}.{ASKS_FOR_ANSWERS}",
+            remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
+        )
+    return templates
 
 
 def check_judge(settings: Settings, *, fetch: bool) -> None:
-    """Refuse a judge that no worker here could make, without loading a model. Nothing where none is configured.
+    """Refuse prompts that no judge could use, and a judge that no worker here could make, without loading a model.
 
     fetch: as of `check_generator`. Raises ConfigError.
     """
-    template, chosen = judge_template(settings), settings.judge.generator
+    template, chosen = judge_templates(settings.judge.templates)[RUBRIC], settings.judge.generator
     if chosen is None:
         return
     if (chosen.name, chosen.model) == ("local", GeneratorSettings().model):

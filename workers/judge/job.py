@@ -19,7 +19,7 @@ from ragbandit.router.storage.judgements import Claim, Judgements, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.router.types import DecisionId, Feedback, FeedbackId, Json
-from ragbandit.workers.judging.judge import CALLS, Judge, NoVerdict, ServerFailed, Suspicious, Verdict
+from ragbandit.workers.judge.judge import CALLS, Judge, NoVerdict, RubricVerdict, ServerFailed, Suspicious
 from ragbandit.workers.store_outage import StoreOutage
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _feedback(judging: Judging, claim: Claim, *, value: float, facts: Mapping[st
     )
 
 
-def _facts(verdict: Verdict) -> dict[str, Json]:
+def _facts(verdict: RubricVerdict) -> dict[str, Json]:
     return {
         "scores": {name: each.score for name, each in verdict.scores.items()},
         "reasons": {name: each.reason for name, each in verdict.scores.items()},

@@ -1,12 +1,14 @@
-"""The answers of an evaluation, kept in a file that is only ever appended to: one JSON object a line.
+"""Runs of an evaluation: arms over labelled questions, each answer kept in a file as it comes.
 
+The file is only ever appended to, one JSON object a line.
 A line is there as soon as its answer is, so that an evaluation that was cut short goes on where it stopped. A line
 without its end, which a killed process may leave, is no answer and is cut off when the file is opened again.
 """
 
+import asyncio
 import fcntl
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,9 +18,13 @@ from typing import Any, BinaryIO
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.storage.files.atomic import append_private
 from ragbandit.router.storage.files.json_lines import parsed
-from ragbandit.router.types import Cost, Json, Outcome, OutcomeStatus
+from ragbandit.router.types import Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
+from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.run import Strategy
+from ragbandit.strategies.runner import made_by, run_strategy
+from ragbandit.workers.evaluation.questions import LabelledQuestion
 
-__all__ = ["Answers", "StoredAnswer", "key_of"]
+__all__ = ["Answers", "Bench", "StoredAnswer", "Work", "key_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,6 +45,11 @@ class StoredAnswer:
     made_by: Mapping[str, Json]
     #: seconds since the epoch
     made_at: float
+
+    @property
+    def failed(self) -> bool:
+        """It has no answer, which counts as wrong."""
+        return self.status == "failed"
 
 
 def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str) -> str:
@@ -91,7 +102,7 @@ class Answers:
 
     def forget_failed(self) -> None:
         """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
-        self._found = {key: kept for key, kept in self._found.items() if kept.status != "failed"}
+        self._found = {key: kept for key, kept in self._found.items() if not kept.failed}
 
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""
@@ -156,3 +167,71 @@ def _kept(line: bytes, *, where: str) -> StoredAnswer:
 
 def _unusable(file: Path, *, fault: str) -> InvalidInput:
     return InvalidInput(fault, field=str(file), remedy="take the line out, or name another file with --answers")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One arm on one question."""
+
+    key: str
+    arm: str
+    question: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench:
+    """Resources that the arms are run with."""
+
+    arms: Mapping[str, Strategy]
+    retriever: Retriever
+    generator: Generator
+    #: of the generator, see ragbandit.workers.wiring.generators.generator_version
+    version: str
+    #: caps on every answer
+    budget: Budget
+
+    def work(self, asked: Sequence[LabelledQuestion]) -> list[Work]:
+        """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
+        parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
+        making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
+        return [
+            Work(
+                key=key_of(row.question, arm=name, made_by=making[name], version=self.version),
+                arm=name,
+                question=row.question,
+            )
+            for row in asked
+            for name in self.arms
+        ]
+
+    async def answer(
+        self, work: Iterable[Work], *, answers: Answers, concurrency: int, done: Callable[[StoredAnswer], None]
+    ) -> None:
+        """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
+
+        What is under way when this is cancelled is lost, and nothing else. Closes generator and retriever.
+        """
+        left = iter(work)
+
+        async def take() -> None:
+            for each in left:
+                query = Query(id=DecisionId(each.key), text=each.question)
+                outcome = await run_strategy(
+                    self.arms[each.arm],
+                    query=query,
+                    budget=self.budget,
+                    retriever=self.retriever,
+                    generator=self.generator,
+                )
+                answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
+                done(answers[each.key])
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(concurrency):
+                    group.create_task(take())
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+        finally:
+            await self.generator.close()
+            await self.retriever.close()

@@ -17,21 +17,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, required_module
+from ragbandit.router.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Request
-from ragbandit.strategies.prompting.prompts import Template, fit, load_templates
-from ragbandit.strategies.prompting.rubric import RUBRIC
+from ragbandit.strategies.prompting.prompts import Template, fit
 
 __all__ = [
+    "ASKS_FOR_ANSWERS",
+    "ASKS_FOR_QUESTIONS",
     "CANNOT_INFER",
     "QUESTIONS",
-    "Judge",
     "Quiz",
+    "QuizModel",
     "QuizScore",
     "chinese_words",
-    "judge_templates",
     "made_quiz",
-    "quiz_mean",
     "quizzed",
 ]
 
@@ -44,17 +43,16 @@ QUESTIONS = 10
 #: characters that may surround CANNOT_INFER
 _AROUND = " \t。.“”\"'"
 
-_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
+ASKS_FOR_QUESTIONS, ASKS_FOR_ANSWERS = "crud_questions", "crud_answer"
 
 Cut = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judge:
-    """The model that makes quizzes and answers them."""
+class QuizModel:
+    """The model that makes quizzes and answers them, with its prompts by name."""
 
-    model: Generator
-    #: its prompts by name, see `judge_templates`
+    generator: Generator
     templates: Mapping[str, Template]
 
 
@@ -112,25 +110,7 @@ def chinese_words() -> Cut:
     return cut
 
 
-def judge_templates(overrides: Mapping[str, str]) -> Mapping[str, Template]:
-    """A judge's prompts by name: ours, or the user's own, each a text or the path of a file.
-
-    Raises ConfigError naming `judge.templates.<name>`; also for a prompt for answers without CANNOT_INFER in it, since
-    whatever else a judge writes where the text has no answer counts as one.
-    """
-    where = "judge.templates"
-    templates = load_templates([_ASKS_FOR_QUESTIONS, _ASKS_FOR_ANSWERS, RUBRIC], overrides=overrides, field=where)
-    asks = templates[_ASKS_FOR_ANSWERS]
-    if not any(CANNOT_INFER in part for part in (asks.instructions, *asks.demonstrations, asks.body, asks.prefix)):
-        raise ConfigError(
-            f"does not have {CANNOT_INFER} in it",
-            field=f"{where}.{_ASKS_FOR_ANSWERS}",
-            remedy="tell the judge to write that where the text has no answer: whatever else it writes counts as one",
-        )
-    return templates
-
-
-async def quizzed(text: str, *, quiz: Quiz, judge: Judge, cut: Cut, max_tokens: int = 512) -> QuizScore:
+async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut, max_tokens: int = 512) -> QuizScore:
     """The score of a text. `cut` splits an answer into words, as `chinese_words` does; nothing is normalised.
 
     A text of nothing but white space is not shown to the judge and counts 0. A judge that fails counts 0 too, with
@@ -140,7 +120,7 @@ async def quizzed(text: str, *, quiz: Quiz, judge: Judge, cut: Cut, max_tokens: 
         return _score([], unread=0, asked=len(quiz.asked))
     try:
         questions = [question for question, _ in quiz.asked]
-        found = await _answers(text, questions=questions, judge=judge, max_tokens=max_tokens)
+        found = await _answers(text, questions=questions, model=model, max_tokens=max_tokens)
     except ArmFailed as error:
         return QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, error=str(error))
     read = [(found[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in found]
@@ -148,34 +128,34 @@ async def quizzed(text: str, *, quiz: Quiz, judge: Judge, cut: Cut, max_tokens: 
     return _score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
 
 
-async def made_quiz(text: str, *, judge: Judge, max_tokens: int = 512) -> Quiz:
+async def made_quiz(text: str, *, model: QuizModel, max_tokens: int = 512) -> Quiz:
     """A quiz about a gold text: the judge writes at most QUESTIONS questions, then answers them from the same text.
 
     Raises ArmFailed if the judge fails, or writes no question that it can answer from the text.
     """
     fields = {"text": text, "limit": str(QUESTIONS)}
-    reply = await _reply(_ASKS_FOR_QUESTIONS, fields=fields, judge=judge, max_tokens=max_tokens)
+    reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model, max_tokens=max_tokens)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
-    found = await _answers(text, questions=questions, judge=judge, max_tokens=max_tokens) if questions else {}
+    found = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if questions else {}
     references = tuple(found.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot, references)):
         raise ArmFailed(
-            f"{judge.model.name} made no question that the gold text answers", remedy="use a stronger judge"
+            f"{model.generator.name} made no question that the gold text answers", remedy="use a stronger judge"
         )
     return Quiz(questions=questions, references=references)
 
 
-async def _answers(text: str, *, questions: Sequence[str], judge: Judge, max_tokens: int) -> dict[int, str]:
+async def _answers(text: str, *, questions: Sequence[str], model: QuizModel, max_tokens: int) -> dict[int, str]:
     """The judge's answers from the text, by the questions' numbers from 1."""
     numbered = "\n".join(f"{number}: {question}" for number, question in enumerate(questions, start=1))
     fields = {"text": text, "questions": numbered}
-    return _numbered(await _reply(_ASKS_FOR_ANSWERS, fields=fields, judge=judge, max_tokens=max_tokens))
+    return _numbered(await _reply(ASKS_FOR_ANSWERS, fields=fields, model=model, max_tokens=max_tokens))
 
 
-async def _reply(template: str, *, fields: Mapping[str, str], judge: Judge, max_tokens: int) -> str:
-    model = judge.model
-    prompt = fit(judge.templates[template], fields=fields, generator=model, max_tokens=max_tokens).prompt
-    return (await model.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
+async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel, max_tokens: int) -> str:
+    generator = model.generator
+    prompt = fit(model.templates[template], fields=fields, generator=generator, max_tokens=max_tokens).prompt
+    return (await generator.complete(Request(prompt=prompt, max_tokens=max_tokens))).text
 
 
 def _numbered(reply: str) -> dict[int, str]:
@@ -204,24 +184,6 @@ def _score(overlaps: Sequence[tuple[float, float, float]], *, unread: int, asked
     precision, recall, f1 = (_mean(column) for column in zip(*overlaps, strict=True)) if overlaps else (0.0, 0.0, 0.0)
     return QuizScore(
         answered=len(overlaps) / asked, word_precision=precision, word_recall=recall, word_f1=f1, unread=unread
-    )
-
-
-def quiz_mean(scores: Sequence[QuizScore]) -> QuizScore:
-    """Means over all texts, those whose judge failed included as 0; `unread` is the sum, `error` says how many failed.
-
-    Raises InvalidInput for no scores.
-    """
-    if not scores:
-        raise InvalidInput("there are no scores", field="scores", remedy="give at least one")
-    failed = sum(score.error is not None for score in scores)
-    return QuizScore(
-        answered=_mean([score.answered for score in scores]),
-        word_precision=_mean([score.word_precision for score in scores]),
-        word_recall=_mean([score.word_recall for score in scores]),
-        word_f1=_mean([score.word_f1 for score in scores]),
-        unread=sum(score.unread for score in scores),
-        error=f"the judge failed on {failed} of {len(scores)} texts" if failed else None,
     )
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.errors import ArmFailed
@@ -21,7 +21,8 @@ from ragbandit.strategies.base import (
     Retriever,
 )
 from ragbandit.strategies.prompting.prompts import Template
-from ragbandit.strategies.prompting.rubric import (
+from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.workers.judge.rubric import (
     Asked,
     Material,
     Score,
@@ -32,9 +33,8 @@ from ragbandit.strategies.prompting.rubric import (
     rubric_prompt,
     weighted_score,
 )
-from ragbandit.strategies.retrievers.no_index import NoRetriever
 
-__all__ = ["Evidence", "Judge", "NoVerdict", "ServerFailed", "Suspicious", "Verdict"]
+__all__ = ["Judge", "NoVerdict", "RubricVerdict", "ServerFailed", "Suspicious"]
 
 #: calls for one judgement: the second asks again where the reply cannot be read
 CALLS: Final = 2
@@ -60,24 +60,19 @@ class Suspicious(Exception):
     """A text of the material addresses the judge."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
-    """The passages that an answer is judged by, and where they come from."""
-
-    passages: tuple[Passage, ...]
-    #: "arm": those that the arm looked up; "search": the judge's own; None: there are none
-    source: str | None
+#: where passages come from: "arm": the arm looked them up; "search": the judge did itself; None: there are none
+PassagesFrom = Literal["arm", "search"] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class RubricVerdict:
     """A score with its reasons and its cost."""
 
     value: float
     scores: Mapping[str, Score]
     #: passages that the judge was shown, and where they come from
     passages: int
-    passages_from: str | None
+    passages_from: PassagesFrom
     #: it was shown a reference
     reference: bool
     suspicious: bool
@@ -108,17 +103,19 @@ class Judge:
         self._retriever = retriever
         self._owns_generator = owns_generator
 
-    async def verdict(self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int) -> Verdict:
+    async def verdict(
+        self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int
+    ) -> RubricVerdict:
         """The score of an answer. attempt: another one asks in other words.
 
         Raises NoVerdict, ServerFailed with what was spent, or Suspicious where such answers are not judged.
         """
         began = time.monotonic()
-        evidence = await self._evidence(decision, outcome=outcome)
+        passages, passages_from = await self._passages(decision, outcome=outcome)
         material = Material(
             question=decision.query.text,
             answer=outcome.answer or "",
-            passages=evidence.passages,
+            passages=passages,
             reference=tuple(reference[:_REFERENCES]) if self.settings.reference else (),
         )
         spent, again = Spent(), ""
@@ -135,11 +132,11 @@ class Judge:
             except UnreadableReply as error:
                 again = str(error)
                 continue
-            return Verdict(
+            return RubricVerdict(
                 value=weighted_score(scores, weights=self.settings.criterion_weights),
                 scores=scores,
                 passages=asked.passages,
-                passages_from=evidence.source if asked.passages else None,
+                passages_from=passages_from if asked.passages else None,
                 reference="right" in asked.criteria,
                 suspicious=asked.suspicious,
                 spent=spent,
@@ -188,20 +185,20 @@ class Judge:
             raise ServerFailed(late, spent=spent + _spent(done))
         return done
 
-    async def _evidence(self, decision: Decision, *, outcome: Outcome) -> Evidence:
+    async def _passages(self, decision: Decision, *, outcome: Outcome) -> tuple[tuple[Passage, ...], PassagesFrom]:
         """The passages that the arm looked up; where there are none, those that a search for the question finds."""
         limit = self.settings.passages
         ids = list(_retrieved(outcome))[:limit]
         try:
-            found = await self._by_id(outcome, ids=ids) if ids else ()
-            if found:
-                return Evidence(passages=found, source="arm")
+            passages = await self._by_id(outcome, ids=ids) if ids else ()
+            if passages:
+                return passages, "arm"
             if limit and self.settings.search and not isinstance(self._retriever, NoRetriever):
                 hits = await self._retriever.search(decision.query.text, k=limit)
-                return Evidence(passages=tuple(hit.passage for hit in hits), source="search")
+                return tuple(hit.passage for hit in hits), "search"
         except ArmFailed as error:
             raise ServerFailed(without_secrets(str(error)), spent=Spent()) from error
-        return Evidence(passages=(), source=None)
+        return (), None
 
     async def _by_id(self, outcome: Outcome, *, ids: Sequence[str]) -> tuple[Passage, ...]:
         """The passages themselves; none where the corpus is another one by now, whose ids mean other texts."""

@@ -9,11 +9,12 @@ from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.no_index import NoRetriever
-from ragbandit.workers.judging.job import Judging
-from ragbandit.workers.judging.judge import Judge
+from ragbandit.workers.judge.checks import as_the_judges, check_room, judge_templates
+from ragbandit.workers.judge.job import Judging
+from ragbandit.workers.judge.judge import Judge
+from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import concurrency_of, make_generator, offered
-from ragbandit.workers.wiring.judge import as_the_judges, check_room, judge_template
 from ragbandit.workers.wiring.retrievers import kind_of, searches
 
 __all__ = ["make_judging"]
@@ -27,7 +28,7 @@ def make_judging(settings: Settings, *, store: DecisionStore, generator: Generat
     chosen = settings.judge
     if chosen.generator is None:
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
-    template = judge_template(settings)
+    template = judge_templates(chosen.templates)[RUBRIC]
     shared = generator if chosen.generator == settings.generator else None
     with as_the_judges():
         own = chosen.generator.model_copy(update={"threads": chosen.generator.threads or _threads(settings)})

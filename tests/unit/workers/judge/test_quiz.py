@@ -8,16 +8,15 @@ import pytest
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.evaluation.ragquesteval import (
+from ragbandit.workers.judge.checks import judge_templates
+from ragbandit.workers.judge.quiz import (
     CANNOT_INFER,
     QUESTIONS,
-    Judge,
     Quiz,
+    QuizModel,
     QuizScore,
     chinese_words,
-    judge_templates,
     made_quiz,
-    quiz_mean,
     quizzed,
 )
 
@@ -34,8 +33,8 @@ OWN = {
 
 def score_of(reply, *, quiz=QUIZ, text="文字", templates=None, **more):
     model = ScriptedGenerator([reply], **more)
-    judge = Judge(model=model, templates=judge_templates(templates or {}))
-    return asyncio.run(quizzed(text, quiz=quiz, judge=judge, cut=str.split)), model
+    asked = QuizModel(generator=model, templates=judge_templates(templates or {}))
+    return asyncio.run(quizzed(text, quiz=quiz, model=asked, cut=str.split)), model
 
 
 def test_answers_are_compared_word_by_word():
@@ -83,15 +82,11 @@ def test_blank_text_counts_nothing_and_costs_nothing():
 
 
 def test_judge_that_fails_counts_zero_and_stays_in_the_mean():
-    """A failed judge is a 0 with its error, and the mean is over all texts."""
-    good, _ = score_of("1: 张三\n2: 三月 一日\n3: 北京")
+    """A failed judge is a 0 with its error."""
     bad, _ = score_of("", fail_at=[1])
-    mean = quiz_mean([good, bad])
 
     assert (bad.answered, bad.word_f1) == (0.0, 0.0)
     assert "fails at call 1" in bad.error
-    assert (mean.answered, mean.word_f1) == (0.5, 0.5)
-    assert mean.error == "the judge failed on 1 of 2 texts"
 
 
 def test_text_that_does_not_fit_the_judge_is_a_failure():
@@ -112,12 +107,6 @@ def test_quiz_that_cannot_be_asked_is_refused(questions, references, named):
         Quiz(questions=questions, references=references)
 
 
-def test_mean_of_nothing_is_refused():
-    """Without scores there is no mean."""
-    with pytest.raises(InvalidInput, match="no scores"):
-        quiz_mean([])
-
-
 def test_missing_jieba_is_named(monkeypatch):
     """Without the package the error says what to install."""
     monkeypatch.setitem(sys.modules, "jieba", None)
@@ -127,8 +116,8 @@ def test_missing_jieba_is_named(monkeypatch):
 
 def quiz_of(replies, *, templates=None):
     model = ScriptedGenerator(replies)
-    judge = Judge(model=model, templates=judge_templates(templates or {}))
-    return asyncio.run(made_quiz("张三在三月造了船。", judge=judge)), model
+    asked = QuizModel(generator=model, templates=judge_templates(templates or {}))
+    return asyncio.run(made_quiz("张三在三月造了船。", model=asked)), model
 
 
 def test_quiz_is_made_from_the_gold_text_alone():

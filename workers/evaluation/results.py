@@ -1,0 +1,286 @@
+"""Results of stored answers: their quality, a line per arm, a routing table, a log to start a policy from.
+
+Every question counts for every arm: an answer that failed is wrong, and is listed. Nothing is left out of a mean.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.errors import ArmFailed
+from ragbandit.router.learning.answer_metrics import judged
+from ragbandit.router.types import COST_TERMS, Json
+from ragbandit.workers.evaluation.questions import LabelledQuestion
+from ragbandit.workers.evaluation.runs import StoredAnswer
+from ragbandit.workers.judge.quiz import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed
+
+__all__ = [
+    "TIME_ONE",
+    "AnswerQuality",
+    "Answered",
+    "Evaluated",
+    "Mean",
+    "Qualities",
+    "evaluated",
+    "log_records",
+    "qualities",
+    "quizzed_answers",
+    "table_records",
+]
+
+#: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
+TIME_ONE = "single_step"
+#: the measure of a short answer that `reward.quality` names
+_QUALITY = {"exact_match": "exact_match", "f1": "f1", "containment": "accuracy"}
+
+#: of a quiz
+_QUIZ_MEASURES = ("answered", "word_precision", "word_recall", "word_f1")
+
+#: by arm, in the order of the questions
+Answered = Mapping[str, Sequence[StoredAnswer]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerQuality:
+    """Quality measures of one answer."""
+
+    #: by name, in [0, 1]
+    measures: Mapping[str, float]
+    #: why a model could not judge it, which counts as 0; None where it did
+    error: str | None = None
+
+
+#: by arm, in the order of the questions
+Qualities = Mapping[str, Sequence[AnswerQuality]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mean:
+    """A mean over questions and its standard error, None for one question."""
+
+    value: float
+    error: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """One arm over all questions."""
+
+    strategy: str
+    questions: int
+    #: names of the measures of quality, each in [0, 1]
+    measures: tuple[str, ...]
+    #: those, then the papers' `steps`; `seconds`; `time`, mean seconds over those of TIME_ONE, of the questions that
+    #: neither failed on, None where there is none; prompt_tokens, completion_tokens, dollars
+    means: Mapping[str, Mean | None]
+    #: ended by the budget; judged by the draft they left
+    exhausted: int
+    #: (question's id, error), in the order of the questions
+    failures: tuple[tuple[str, str], ...]
+    #: the same for answers that a model could not judge
+    unjudged: tuple[tuple[str, str], ...]
+
+    def as_json(self) -> dict[str, Json]:
+        """Plain values: every mean under its name, its standard error under "<name>_se"."""
+        found: dict[str, Json] = {"strategy": self.strategy, "questions": self.questions}
+        for name, mean in self.means.items():
+            found[name] = None if mean is None else mean.value
+            found[f"{name}_se"] = None if mean is None else mean.error
+        return found | {
+            "exhausted": self.exhausted,
+            "failed": len(self.failures),
+            "failures": [{"id": identity, "error": error} for identity, error in self.failures],
+            "unjudged": [{"id": identity, "error": error} for identity, error in self.unjudged],
+        }
+
+
+def qualities(asked: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
+    """By the rules of a family with gold answers; a failed answer is wrong."""
+    return {
+        arm: [
+            AnswerQuality(measures=judged(None if each.failed else each.answer, gold=row.answers, family=family))
+            for row, each in zip(asked, kept, strict=True)
+        ]
+        for arm, kept in answered.items()
+    }
+
+
+async def quizzed_answers(
+    asked: Sequence[LabelledQuestion],
+    *,
+    answered: Answered,
+    model: QuizModel,
+    concurrency: int,
+    done: Callable[[], None],
+) -> Qualities:
+    """The judge's scores, at most `concurrency` questions at a time; closes the model.
+
+    A question without a quiz gets one from its gold text. Where the judge fails the answer counts 0, with the error.
+    Raises ConfigError where jieba is missing.
+    """
+    cut, limit = chinese_words(), asyncio.Semaphore(concurrency)
+
+    async def quiz_of(row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer]) -> dict[str, AnswerQuality]:
+        async with limit:
+            found = await _quizzed(row, kept=kept, model=model, cut=cut)
+            done()
+            return found
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(quiz_of(row, kept={arm: kept[place] for arm, kept in answered.items()}))
+                for place, row in enumerate(asked)
+            ]
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    finally:
+        await model.generator.close()
+    return {arm: [task.result()[arm] for task in tasks] for arm in answered}
+
+
+async def _quizzed(
+    row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
+) -> dict[str, AnswerQuality]:
+    """By arm. One after the other: arms that answer alike share the reply in the judge's cache."""
+    quiz = row.quiz
+    if quiz is None:
+        assert row.reference is not None
+        try:
+            quiz = await made_quiz(row.reference, model=model)
+        except ArmFailed as error:
+            return dict.fromkeys(kept, AnswerQuality(measures=dict.fromkeys(_QUIZ_MEASURES, 0.0), error=str(error)))
+    return {arm: await _scored(each, quiz=quiz, model=model, cut=cut) for arm, each in kept.items()}
+
+
+async def _scored(kept: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cut) -> AnswerQuality:
+    text = "" if kept.failed else kept.answer or ""
+    score = await quizzed(text, quiz=quiz, model=model, cut=cut)
+    return AnswerQuality(measures={name: getattr(score, name) for name in _QUIZ_MEASURES}, error=score.error)
+
+
+def evaluated(asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Evaluated]:
+    """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
+    return [_line(asked, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
+
+
+def _line(
+    asked: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
+) -> Evaluated:
+    kept, first = answered[arm], answered.get(TIME_ONE)
+    quality = {name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures}
+    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(asked, kept, strict=True) if each.failed]
+    return Evaluated(
+        strategy=arm,
+        questions=len(asked),
+        measures=tuple(quality),
+        means={
+            **quality,
+            "steps": _mean([each.steps for each in kept]),
+            "seconds": _mean([each.cost.seconds_total for each in kept]),
+            "time": None if first is None else _time(kept, over=first),
+            **{
+                name: _mean([getattr(each.cost, name) for each in kept])
+                for name in ("prompt_tokens", "completion_tokens", "dollars")
+            },
+        },
+        exhausted=sum(each.status == "exhausted" for each in kept),
+        failures=tuple(failed),
+        unjudged=tuple(
+            (row.id, each.error) for row, each in zip(asked, judged_as, strict=True) if each.error is not None
+        ),
+    )
+
+
+def _mean(values: Sequence[float]) -> Mean:
+    count = len(values)
+    mean = math.fsum(values) / count
+    if count == 1:
+        return Mean(value=mean, error=None)
+    variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+    return Mean(value=mean, error=math.sqrt(variance / count))
+
+
+def _time(kept: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
+    """The papers' Time. An answer that failed may have taken milliseconds, or until a timeout: neither is answering."""
+    pairs = [
+        (each.cost.seconds_total, other.cost.seconds_total)
+        for each, other in zip(kept, over, strict=True)
+        if not (each.failed or other.failed)
+    ]
+    return _ratio([value for value, _ in pairs], over=[other for _, other in pairs]) if pairs else None
+
+
+def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
+    """Mean of values / mean of over, paired by question; its error to first order, None where nothing took time."""
+    below = math.fsum(over) / len(over)
+    if below == 0.0:
+        return None
+    ratio = math.fsum(values) / len(values) / below
+    rest = [value - ratio * other for value, other in zip(values, over, strict=True)]
+    error = _mean(rest).error
+    return Mean(value=ratio, error=None if error is None else error / below)
+
+
+def table_records(
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
+) -> Iterator[dict[str, Json]]:
+    """The full-information table, a record per question (router/offline/simulation/table.py); quality as the reward
+    has it.
+    """
+    for place, row in enumerate(asked):
+        kept = {arm: answers[place] for arm, answers in answered.items()}
+        more = {"dataset": row.dataset, "hops": row.hops}
+        yield {
+            "id": row.id,
+            "question": row.question,
+            "correct": {arm: _quality(judged_as[arm][place], reward=reward) for arm in kept},
+            "steps": {arm: each.steps for arm, each in kept.items()},
+            **{key: value for key, value in more.items() if value is not None},
+        }
+
+
+def log_records(
+    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
+) -> Iterator[dict[str, Json]]:
+    """The same as a log of uniform draws, a record per question and arm, from which a policy starts warm.
+
+    Every arm stands once for every question, each with probability 1 / arms: what a uniform logger would have
+    written in the mean, without its chance. So its rows are not independent, and intervals from them are too narrow.
+    Features are not in it.
+    """
+    arms = list(answered)
+    share = 1.0 / len(arms)
+    for place, row in enumerate(asked):
+        for arm in arms:
+            kept = answered[arm][place]
+            yield {
+                "id": f"evaluated-{kept.key[:32]}",
+                "made_at": kept.made_at,
+                "text": row.question,
+                "arms": arms,
+                "pmf": [share] * len(arms),
+                "arm": arm,
+                "reward": {
+                    "quality": _quality(judged_as[arm][place], reward=reward),
+                    "cost": _cost(kept, reward=reward),
+                    "weight": reward.weight,
+                },
+            }
+
+
+def _quality(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
+    """Quality for the routing table: of a quiz the mean word F1 over its questions, 0 for one without an answer."""
+    found = judged_as.measures
+    if "str_em" in found:
+        return found["str_em"]
+    return found["answered"] * found["word_f1"] if "answered" in found else found[_QUALITY[reward.quality]]
+
+
+def _cost(kept: StoredAnswer, *, reward: RewardSettings) -> float:
+    assert set(reward.cost) <= set(COST_TERMS)
+    return math.fsum(
+        price * (kept.steps if term == "steps" else getattr(kept.cost, term)) for term, price in reward.cost.items()
+    )

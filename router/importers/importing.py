@@ -13,9 +13,9 @@ from ragbandit.router.config.importers import ImporterSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import Conflict, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.importers.joining import joined
-from ragbandit.router.importers.judgements import Judgement, Page, Source, Walk
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
 from ragbandit.router.importers.report import ImportReport, Result
+from ragbandit.router.importers.source import Judgement, Page, Source, Walk
 from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
@@ -152,7 +152,7 @@ class Importer:
             voted = votes_of(connection, [item.decision_id for item in group]) if group else set()
         if report.dry_run:
             for one in candidates:
-                self._count(one, "replaced" if _vote(one.feedback) in voted else "imported", report)
+                report.count(one.judgement.name, "replaced" if _vote(one.feedback) in voted else "imported")
             return
         now = self.clock()
         position: dict[str, Any] = {"since": walk.until} if walk.mark is None else {"walk": asdict(walk)}
@@ -169,7 +169,7 @@ class Importer:
             told = _result(result, replaces=_vote(one.feedback) in voted)
             if told in ("imported", "late", "replaced"):
                 voted.add(_vote(one.feedback))
-            self._count(one, told, report)
+            report.count(one.judgement.name, told)
         if any(isinstance(result, Receipt) and not result.duplicate for result in results):
             self._on_new()
 
@@ -206,9 +206,6 @@ class Importer:
             else:
                 found.append(_Candidate(judgement=judgement, feedback=made))
         return found
-
-    def _count(self, one: _Candidate, result: Result, report: ImportReport) -> None:
-        report.count(one.judgement.name, result)
 
     @contextlib.contextmanager
     def _alone(self, *, keep: bool) -> Iterator[Callable[[], None]]:

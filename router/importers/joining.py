@@ -7,7 +7,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
-from ragbandit.router.importers.judgements import DECISION, Judgement
+from ragbandit.router.importers.source import DECISION, Judgement
 from ragbandit.router.storage.decision_links import Linked, decisions_named, linked_decisions
 
 __all__ = ["Joined", "joined"]

@@ -2,14 +2,12 @@
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from ragbandit.router.config.importers import LangfuseSettings
-from ragbandit.router.errors import ConfigError, NotReady
+from ragbandit.router.errors import ConfigError
 from ragbandit.router.formats import iso_time
-from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.importers.judgements import DECISION, Judgement, Page, Walk, text_of, time_of
-from ragbandit.router.importers.keys import place_of, secret
+from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
 
 __all__ = ["Langfuse"]
@@ -17,43 +15,54 @@ __all__ = ["Langfuse"]
 _SCORES: Final = "/api/public/v3/scores"
 #: the most that the server gives at once
 _LIMIT: Final = 100
-_MADE_BY: Final[Mapping[str, Literal["human", "judge"]]] = {"ANNOTATION": "human", "EVAL": "judge"}
 
 
-class Langfuse:
+def _links(entry: Mapping[str, Any]) -> Links:
+    """What a score is about: an observation (a span), or a trace. Sessions and experiments are of many decisions."""
+    subject = entry.get("subject")
+    key = text_of(entry, "subject.id")
+    kind = subject.get("kind") if isinstance(subject, dict) else None
+    if key is None or kind not in ("trace", "observation"):
+        return ()
+    if kind == "trace":
+        return ((DECISION, key), ("trace", key))
+    trace = text_of(entry, "subject.traceId")
+    whole = () if trace is None else ((DECISION, trace), ("trace", trace))
+    return (("span", key), (DECISION, key), *whole)
+
+
+class Langfuse(Source):
     """A project of Langfuse. What EVAL made is a model's; what came by the API does not say who judged."""
 
     name = "langfuse"
+    fields = Fields(
+        edited=("updatedAt", "timestamp"),
+        made_by={"ANNOTATION": "human", "EVAL": "judge"},
+        maker="source",
+        author="authorUserId",
+        links=_links,
+    )
 
     def __init__(self, settings: LangfuseSettings, *, ending: threading.Event) -> None:
-        assert settings.url is not None
         keys = secret(settings.public_key_env, self.name), secret(settings.secret_key_env, self.name)
-        #: a project has keys of its own
-        self.place = place_of(settings.url, also=keys[0])
-        self._http = HttpPages(settings.url, setting=self.name, auth=keys, timeout_s=settings.timeout_s, ending=ending)
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._http.close()
+        super().__init__(settings, ending=ending, also=keys[0], auth=keys)  # a project has keys of its own
 
     def pages(self, walk: Walk) -> Iterator[Page]:
         """All scores whose timestamp lies in the walk, however the server sorts them."""
         cursor = walk.mark if isinstance(walk.mark, str) else None
-        asked = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": iso_time(max(0.0, walk.since))}
-        asked["toTimestamp"] = iso_time(max(0.0, walk.until))
+        query = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": iso_time(max(0.0, walk.since))}
+        query["toTimestamp"] = iso_time(max(0.0, walk.until))
         while True:
             try:
-                reply = self._http.get(_SCORES, params={**asked, "cursor": cursor})
+                entries, following = self._read({**query, "cursor": cursor})
             except ConfigError:
                 if cursor is None or cursor != walk.mark:
                     raise
                 cursor = None  # a cursor of an earlier import that is not valid any more: again from the beginning
                 continue
-            entries, following = _parts(reply)
             if following is not None and following == cursor:
-                raise NotReady("langfuse: a page has itself as the next one", field="importers.langfuse")
-            judgements = [one for one in map(_judgement, entries) if one is not None]
-            yield Page(judgements=judgements, mark=following, unreadable=len(entries) - len(judgements))
+                raise self.endless()
+            yield self.page(entries, mark=following)
             cursor = following
             if cursor is None:
                 return
@@ -66,52 +75,17 @@ class Langfuse:
             some = ids[start : start + _LIMIT]
             cursor: str | None = None
             for _ in some:  # a page has one of them at least
-                asked = {"id": ",".join(some), "limit": _LIMIT, "cursor": cursor}
-                entries, cursor = _parts(self._http.get(_SCORES, params=asked))
-                there |= {entry.get("id") for entry in entries}
+                entries, cursor = self._read({"id": ",".join(some), "limit": _LIMIT, "cursor": cursor})
+                there |= {entry.get("id") for entry in entries if isinstance(entry, dict)}
                 if cursor is None:
                     break
             else:
-                raise NotReady("langfuse: a list of scores has no end", field="importers.langfuse")
+                raise self.endless()
         return set(ids) - there
 
-
-def _parts(reply: Any) -> tuple[list[dict[str, Any]], str | None]:
-    """The entries of a reply, and the cursor of the next page."""
-    data, meta = (reply.get("data"), reply.get("meta")) if isinstance(reply, dict) else (None, None)
-    if not isinstance(data, list):
-        raise NotReady("langfuse: a page has no list of scores", field="importers.langfuse.url")
-    cursor = meta.get("cursor") if isinstance(meta, dict) else None
-    entries = [entry if isinstance(entry, dict) else {} for entry in data]
-    return entries, cursor if isinstance(cursor, str) and cursor else None
-
-
-def _judgement(entry: Mapping[str, Any]) -> Judgement | None:
-    key, name, value = text_of(entry, "id"), text_of(entry, "name"), entry.get("value")
-    edited = time_of(entry.get("updatedAt") or entry.get("timestamp"))
-    if key is None or name is None or edited is None or not isinstance(value, bool | int | float | str):
-        return None
-    return Judgement(
-        id=key,
-        version=str(entry.get("updatedAt") or entry.get("timestamp"))[:64],
-        name=name,
-        value=value,
-        made_by=_MADE_BY.get(str(entry.get("source")).upper()),
-        author=text_of(entry, "authorUserId"),
-        links=_links(entry.get("subject")),
-        at=edited,
-    )
-
-
-def _links(subject: object) -> tuple[tuple[str, str], ...]:
-    """What a score is about: an observation (a span), or a trace. Sessions and experiments are of many decisions."""
-    if not isinstance(subject, dict):
-        return ()
-    key, kind = text_of(subject, "id"), subject.get("kind")
-    if key is None or kind not in ("trace", "observation"):
-        return ()
-    if kind == "trace":
-        return ((DECISION, key), ("trace", key))
-    trace = text_of(subject, "traceId")
-    whole = () if trace is None else ((DECISION, trace), ("trace", trace))
-    return (("span", key), (DECISION, key), *whole)
+    def _read(self, query: Mapping[str, Any]) -> tuple[list[Any], str | None]:
+        """The entries of a page, and the cursor of the next one."""
+        reply = self._http.get(_SCORES, params=query)
+        entries, meta = self.entries(reply, "data"), reply.get("meta")
+        cursor = meta.get("cursor") if isinstance(meta, dict) else None
+        return entries, cursor if isinstance(cursor, str) and cursor else None

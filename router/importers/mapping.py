@@ -8,7 +8,7 @@ from typing import Any
 from ragbandit.router.config.importers import ImporterSettings, ScoreMapping
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
-from ragbandit.router.importers.judgements import Judgement
+from ragbandit.router.importers.source import Judgement
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER
 from ragbandit.router.serving.validation import MAX_RATER, made_feedback
 from ragbandit.router.storage.import_cursors import IMPORTED_FACTS, Imported
@@ -93,22 +93,15 @@ def _value(judgement: Judgement, chosen: ScoreMapping) -> dict[str, Any]:
         return {"label": [value]}
     if isinstance(value, bool):
         return {"rating": float(value)}
-    if isinstance(value, str):
-        if value in chosen.categories:
-            return {"rating": chosen.categories[value]}
-        value = _number(value)
-    if value is None:
-        raise _refused(judgement, "has no number, and no category that is mapped")
-    if not chosen.minimum <= value <= chosen.maximum:
-        raise _refused(judgement, f"is outside [{chosen.minimum:g}, {chosen.maximum:g}]")
-    return {"rating": (value - chosen.minimum) / (chosen.maximum - chosen.minimum)}
-
-
-def _number(text: str) -> float | None:
+    if isinstance(value, str) and value in chosen.categories:
+        return {"rating": chosen.categories[value]}
     try:
-        return float(text)
-    except ValueError:
-        return None
+        score = float(value)
+    except ValueError as error:
+        raise _refused(judgement, "has no number, and no category that is mapped") from error
+    if not chosen.minimum <= score <= chosen.maximum:
+        raise _refused(judgement, f"is outside [{chosen.minimum:g}, {chosen.maximum:g}]")
+    return {"rating": (score - chosen.minimum) / (chosen.maximum - chosen.minimum)}
 
 
 def _source(judgement: Judgement, chosen: ScoreMapping, *, importer: str) -> FeedbackSource:

@@ -1,22 +1,26 @@
 """Registry of importers: from settings to a source that can be read."""
 
 import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from ragbandit.router.config.importers import ImporterSettings, ImportersSettings
 from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.importers.judgements import Source
 from ragbandit.router.importers.langfuse import Langfuse
 from ragbandit.router.importers.langsmith import LangSmith
 from ragbandit.router.importers.open_webui import OpenWebUi
 from ragbandit.router.importers.phoenix import Phoenix
+from ragbandit.router.importers.source import Source
 from ragbandit.router.storage.decision_links import links_between
 from ragbandit.router.storage.sql.database import Database
 
 __all__ = ["IMPORTERS", "make_source"]
 
 #: names of the importers, which are also their sections in the settings
-IMPORTERS: Final = ("openwebui", "langfuse", "langsmith", "phoenix")
+IMPORTERS: Final[Mapping[str, Callable[..., Source]]] = {
+    one.name: one for one in (OpenWebUi, Langfuse, LangSmith, Phoenix)
+}
 
 
 def make_source(name: str, *, settings: ImportersSettings, database: Database, ending: threading.Event) -> Source:
@@ -30,15 +34,14 @@ def make_source(name: str, *, settings: ImportersSettings, database: Database, e
             field=f"importers.{name}.url",
             remedy=f"set importers.{name}.url; docs/integrations/feedback-importers.md says what else",
         )
-    if name == "langfuse":
-        return Langfuse(settings.langfuse, ending=ending)
-    if name == "langsmith":
-        return LangSmith(settings.langsmith, ending=ending)
-    if name == "openwebui":
-        return OpenWebUi(settings.openwebui, ending=ending)
+    make = IMPORTERS[name]
+    if name == Phoenix.name:
+        make = partial(make, spans=partial(_spans, database))
+    return make(section, ending=ending)
 
-    def spans(since: float, until: float, after: tuple[float, str] | None, limit: int) -> list[tuple[str, float, str]]:
-        with database.read() as connection:
-            return links_between(connection, "span", since=since, until=until, after=after, limit=limit)
 
-    return Phoenix(settings.phoenix, spans=spans, ending=ending)
+def _spans(
+    database: Database, since: float, until: float, after: tuple[float, str] | None, limit: int
+) -> list[tuple[str, float, str]]:
+    with database.read() as connection:
+        return links_between(connection, "span", since=since, until=until, after=after, limit=limit)

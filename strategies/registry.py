@@ -31,7 +31,7 @@ GROUP = "ragbandit.strategies"
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
-        "chain_of_note": "ragbandit.strategies.arms.chain_of_note:ChainOfNote",
+        "chain_of_note": "ragbandit.strategies.arms.two_stages:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.dragin:Dragin",
         "flare": "ragbandit.strategies.arms.flare:Flare",
         "http": "ragbandit.strategies.arms.http:Http",
@@ -42,8 +42,8 @@ ARMS: Mapping[str, str] = MappingProxyType(
         "seakr": "ragbandit.strategies.arms.seakr:Seakr",
         "self_rag": "ragbandit.strategies.arms.self_rag:SelfRag",
         "self_rag_trained": "ragbandit.strategies.arms.self_rag_trained:SelfRagTrained",
-        "self_refine": "ragbandit.strategies.arms.self_refine:SelfRefine",
-        "self_rerank": "ragbandit.strategies.arms.self_rerank:SelfRerank",
+        "self_refine": "ragbandit.strategies.arms.two_stages:SelfRefine",
+        "self_rerank": "ragbandit.strategies.arms.two_stages:SelfRerank",
         "single_step": "ragbandit.strategies.arms.single_step:SingleStep",
     }
 )

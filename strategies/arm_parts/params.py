@@ -1,14 +1,17 @@
 """The settings of an arm: a frozen dataclass whose values are checked when a configuration is read."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, TypeVar
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import Field
 
 from ragbandit.router.plugins import check_values
 from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.steps import Style
 
-__all__ = ["ArmParams", "public_params", "read_params"]
+__all__ = ["ArmParams", "PassageParams", "PromptParams", "ReaderParams", "public_params", "read_params"]
 
 
 class ArmParams:
@@ -17,6 +20,32 @@ class ArmParams:
     __slots__ = ()
     #: preset name -> the values it stands for; values given beside `preset` win
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptParams(ArmParams):
+    """Of every arm that asks a model."""
+
+    #: tokens of the answer
+    max_tokens: Annotated[int, Field(ge=1)] = 32
+    #: own prompts: template name -> text, or path of a file
+    templates: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassageParams(PromptParams):
+    """Of every arm that shows passages."""
+
+    #: words of one passage in a prompt
+    passage_words: Annotated[int, Field(ge=1)] = 350
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReaderParams(PassageParams):
+    """Of every arm whose last step is a reader of passages."""
+
+    #: of the reader
+    style: Style = "direct"
 
 
 ParamsType = TypeVar("ParamsType", bound=ArmParams)

@@ -1,19 +1,20 @@
 """Adaptive-Note: a note that grows by retrieval until it stops getting better (Wang et al. 2024)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.notes import AnswerStyle, answer_from, one_line
+from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, stop_reason
-from ragbandit.strategies.arm_parts.two_stages import AnswerStyle, answer_from, one_line
-from ragbandit.strategies.base import Need, Passage
+from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.parsing import parsed_items, parsed_json, parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["AdaptiveNote", "AdaptiveNoteParams"]
@@ -24,7 +25,7 @@ _QUESTIONS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AdaptiveNoteParams(ArmParams):
+class AdaptiveNoteParams(PassageParams):
     """Settings of adaptive_note."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" has Adaptive-Note's numbers;
@@ -44,16 +45,10 @@ class AdaptiveNoteParams(ArmParams):
     passages_per_round: Annotated[int, Field(ge=1)] = 3
     #: characters of a search with new questions; None is all
     query_characters: Annotated[int, Field(ge=1)] | None = None
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of a note
     note_tokens: Annotated[int, Field(ge=1)] = 96
     #: tokens of the two new questions
     question_tokens: Annotated[int, Field(ge=1)] = 48
-    #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {
@@ -77,7 +72,7 @@ class AdaptiveNoteParams(ArmParams):
     }
 
 
-class AdaptiveNote:
+class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     """A first note on the question's passages, then updates; a reader answers from the best note and the question.
 
     An update asks for two new questions, searches once with both and the question, extends the note by what the new
@@ -95,16 +90,14 @@ class AdaptiveNote:
     question words are not searched for; greedy, not temperature 0.1.
     """
 
-    needs: frozenset[Need] = frozenset({"completion", "stop"})
-    presets: ClassVar = AdaptiveNoteParams.presets
-
-    def __init__(self, *, name: str = "adaptive_note", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(AdaptiveNoteParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        self._reader = f"read_notes_{self._params.style}"
-        names = ["note_first", "note_questions", "note_extend", "note_compare", self._reader]
-        self._templates = load_templates(names, overrides=self._params.templates, field=f"arms.{name}.templates")
+    kind = AdaptiveNoteParams
+    prompts: ClassVar = {
+        "note_first": "note_first",
+        "note_questions": "note_questions",
+        "note_extend": "note_extend",
+        "note_compare": "note_compare",
+        "read": "read_notes_{style}",
+    }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Take notes, then answer from them."""
@@ -113,7 +106,7 @@ class AdaptiveNote:
         run.note_branch("notes_ended", ended)
         answer = await answer_from(
             run,
-            template=self._templates[self._reader],
+            template=self._templates["read"],
             fields={"question": question, "notes": note or "none"},
             style=self._params.style,
             max_tokens=self._params.max_tokens,

@@ -1,7 +1,7 @@
 """DRAGIN: search where an uncertain word matters for what follows, with the words looked at there (Su et al. 2024)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, cast
 
 import numpy as np
@@ -9,15 +9,16 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import ArmName, Json
+from ragbandit.router.types import Json
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, conclude
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
 from ragbandit.strategies.arm_parts.tokens import Word, is_content, merge_words
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Dragin", "DraginParams", "attention_received", "sentence_spans"]
@@ -27,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DraginParams(ArmParams):
+class DraginParams(PassageParams):
     """Settings of dragin. Thresholds belong to a model and to its way of writing."""
 
     #: "small" is for local models of a few hundred million parameters, its theta is not measured; the others are
@@ -43,14 +44,10 @@ class DraginParams(ArmParams):
     sentences: Annotated[int, Field(ge=1)] = 3
     #: passages searched for; each search replaces those of the one before
     passages: Annotated[int, Field(ge=1)] = 2
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens written at a time
     text_tokens: Annotated[int, Field(ge=1)] = 48
     #: tokens of the answer, where the text does not announce one
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "llama2_2wiki": {
@@ -82,7 +79,7 @@ class _Trigger:
     hits: tuple[Word, ...]
 
 
-class Dragin:
+class Dragin(PromptedArm[DraginParams]):
     """Write ahead; at the first sentence with an uncertain, important word: search, and write it again.
 
     The value of a word is the share of the sentence's attention that it receives, times its entropy, times the
@@ -98,15 +95,8 @@ class Dragin:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
-    presets: ClassVar = DraginParams.presets
-
-    def __init__(self, *, name: str = "dragin", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(DraginParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        used = ["think_reasoned", "conclude"]
-        templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
-        self._write_template, self._conclude_template = (templates[each] for each in used)
+    kind = DraginParams
+    prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Write, then take the announced answer or ask for it."""
@@ -117,7 +107,7 @@ class Dragin:
             run,
             question=question,
             thoughts=" ".join(sentences),
-            template=self._conclude_template,
+            template=self._templates["conclude"],
             max_tokens=self._params.max_tokens,
             pool=pool,
             passage_words=self._params.passage_words,
@@ -153,7 +143,7 @@ class Dragin:
         with partial_kept(run, style="reasoned"):
             return await ask(
                 run,
-                template=self._write_template,
+                template=self._templates["write"],
                 purpose=purpose,
                 fields={"question": question, "thoughts": " ".join(sentences)},
                 pool=pool,

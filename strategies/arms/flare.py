@@ -3,19 +3,20 @@
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import ArmName, Json
+from ragbandit.router.types import Json
 from ragbandit.strategies.arm_parts.lookahead import (
     LatestPool,
     conclude,
     masked_query,
     sentence_tokens,
 )
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.prompting.passages import (
@@ -24,7 +25,7 @@ from ragbandit.strategies.prompting.passages import (
     first_sentence,
     has_answer,
 )
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Flare", "FlareParams"]
@@ -33,7 +34,7 @@ _WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlareParams(ArmParams):
+class FlareParams(PassageParams):
     """Settings of flare."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
@@ -51,16 +52,12 @@ class FlareParams(ArmParams):
     sentences: Annotated[int, Field(ge=1)] = 3
     #: passages searched for; each search replaces those of the one before
     passages: Annotated[int, Field(ge=1)] = 2
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: words of a query; the last ones stay
     query_words: Annotated[int, Field(ge=1)] = 64
     #: tokens looked ahead
     sentence_tokens: Annotated[int, Field(ge=1)] = 40
     #: tokens of the answer, where the text does not announce one
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {"theta": 0.8, "beta": 0.4, "rounds": 16, "sentences": 16, "sentence_tokens": 64},
@@ -75,7 +72,7 @@ class FlareParams(ArmParams):
     }
 
 
-class Flare:
+class Flare(PromptedArm[FlareParams]):
     """Sentence by sentence: a sentence in which any token is unlikely is searched for and written again.
 
     The first search uses the question. A look-ahead whose tokens are all likelier than `theta` is accepted as it
@@ -88,15 +85,8 @@ class Flare:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
-    presets: ClassVar = FlareParams.presets
-
-    def __init__(self, *, name: str = "flare", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(FlareParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        used = ["think_reasoned", "conclude"]
-        templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
-        self._write_template, self._conclude_template = (templates[each] for each in used)
+    kind = FlareParams
+    prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Write, then take the announced answer or ask for it."""
@@ -108,7 +98,7 @@ class Flare:
             run,
             question=question,
             thoughts=" ".join(sentences),
-            template=self._conclude_template,
+            template=self._templates["conclude"],
             max_tokens=self._params.max_tokens,
             pool=pool,
             passage_words=self._params.passage_words,
@@ -147,7 +137,7 @@ class Flare:
         with partial_kept(run, style="reasoned"):
             return await ask(
                 run,
-                template=self._write_template,
+                template=self._templates["write"],
                 purpose=purpose,
                 fields={"question": question, "thoughts": " ".join(sentences)},
                 pool=pool,

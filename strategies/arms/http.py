@@ -33,8 +33,7 @@ from ragbandit.router.retries import is_retryable, pause_before_retry, retry_aft
 from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text
-from ragbandit.strategies.outbound.addresses import check_address, credentials_of, shown_address
-from ragbandit.strategies.outbound.headers import check_header_value
+from ragbandit.strategies.outbound.addresses import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Http", "HttpParams"]

@@ -1,15 +1,16 @@
 """`multi_step`: retrieval interleaved with a chain of thought (IRCoT, Trivedi et al. 2023; Adaptive-RAG's "C")."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, gather, partial_kept, read, stop_reason
-from ragbandit.strategies.base import Need, PromptTooLong
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.params import ReaderParams
+from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
+from ragbandit.strategies.base import PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     CapPolicy,
     PassagePool,
@@ -21,7 +22,7 @@ from ragbandit.strategies.prompting.passages import (
     keep_latest,
     last_query,
 )
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["MultiStep", "MultiStepParams"]
@@ -32,14 +33,12 @@ _POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_lates
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MultiStepParams(ArmParams):
+class MultiStepParams(ReaderParams):
     """Settings of multi_step."""
 
     #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
     #: "chat" is for large chat models
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
-    #: of the final reader
-    style: Style = "direct"
     #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
     #: search-and-think rounds
@@ -51,14 +50,8 @@ class MultiStepParams(ArmParams):
     #: which of them stay when there are more: the "first" (IRCoT), the "latest" (AutoRAG-Research), or the "best" by
     #: score, which is sensible only where the scores of different searches compare: those of `dense` do
     keep: Keep = "first"
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of one sentence of the chain
     sentence_tokens: Annotated[int, Field(ge=1)] = 48
-    #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "flan": {
@@ -91,7 +84,7 @@ class MultiStepParams(ArmParams):
     }
 
 
-class MultiStep:
+class MultiStep(ReadingArm[MultiStepParams]):
     """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
 
     A round searches with the last sentence that states something (the question in the first), adds the hits to
@@ -103,16 +96,8 @@ class MultiStep:
     Until it has answered, the draft is the chain's own answer, or its latest sentence.
     """
 
-    needs: frozenset[Need] = frozenset({"completion", "stop"})
-    presets: ClassVar = MultiStepParams.presets
-
-    def __init__(self, *, name: str = "multi_step", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(MultiStepParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        thinker, reader = f"think_{self._params.think}", f"read_{self._params.style}"
-        templates = load_templates([thinker, reader], overrides=self._params.templates, field=f"arms.{name}.templates")
-        self._think_template, self._read_template = templates[thinker], templates[reader]
+    kind = MultiStepParams
+    prompts: ClassVar = {"think": "think_{think}", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Interleave, then read."""
@@ -123,16 +108,7 @@ class MultiStep:
         )
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
-        answer = await read(
-            run,
-            question=question,
-            template=self._read_template,
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            pool=pool,
-            passage_words=self._params.passage_words,
-            final=True,
-        )
+        answer = await self._read(question, run=run, pool=pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
@@ -163,7 +139,7 @@ class MultiStep:
         with partial_kept(run, style="reasoned"):
             done = await ask(
                 run,
-                template=self._think_template,
+                template=self._templates["think"],
                 purpose="think",
                 fields={"question": question, "thoughts": " ".join(sentences)},
                 pool=pool,

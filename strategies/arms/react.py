@@ -2,18 +2,19 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, find, gather_once, read, stop_reason
-from ragbandit.strategies.base import Completion, Need
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.params import ReaderParams
+from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.steps import find, gather_once, stop_reason
+from ragbandit.strategies.base import Completion
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import Template, ask, fit, load_templates
+from ragbandit.strategies.prompting.prompts import Template, ask, fit
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Action", "React", "ReactParams", "parsed_action"]
@@ -51,7 +52,7 @@ def parsed_action(text: str) -> Action | None:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReactParams(ArmParams):
+class ReactParams(ReaderParams):
     """Settings of react."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is ReAct's numbers;
@@ -60,8 +61,6 @@ class ReactParams(ArmParams):
     #: what is answered when the turns end without finish[...]: what a reader says to the passages found, the latest
     #: thought, or nothing, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
-    #: of that reader
-    style: Style = "direct"
     #: thoughts with an action
     turns: Annotated[int, Field(ge=1)] = 4
     #: passages that one search asks for
@@ -70,14 +69,8 @@ class ReactParams(ArmParams):
     passages: Annotated[int, Field(ge=1)] = 8
     #: sentences of the best passage in an observation
     sentences: Annotated[int, Field(ge=1)] = 2
-    #: words of one passage in the reader's prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of one thought with its action
     turn_tokens: Annotated[int, Field(ge=1)] = 64
-    #: tokens of the reader's answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {
@@ -100,7 +93,7 @@ class ReactParams(ArmParams):
     }
 
 
-class React:
+class React(ReadingArm[ReactParams]):
     """Turns of a thought and an action, each answered by an observation (Yao et al. 2023, ReAct).
 
     search[topic] shows the first sentences of the best passage and the titles of the others; a passage whose title
@@ -116,18 +109,8 @@ class React:
     are left out from the first, which the trace tells.
     """
 
-    needs: frozenset[Need] = frozenset({"completion", "stop"})
-    presets: ClassVar = ReactParams.presets
-
-    def __init__(self, *, name: str = "react", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(ReactParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        reader = f"read_{self._params.style}"
-        templates = load_templates(
-            ["react_step", reader], overrides=self._params.templates, field=f"arms.{name}.templates"
-        )
-        self._step_template, self._read_template = templates["react_step"], templates[reader]
+    kind = ReactParams
+    prompts: ClassVar = {"step": "react_step", "read": "read_{style}"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Take turns until finish[...], else answer as the settings say."""
@@ -174,10 +157,10 @@ class React:
     ) -> Completion:
         fields = {"question": question, "transcript": "", "start": start}
         max_tokens = self._params.turn_tokens
-        kept = _fitting(turns, template=self._step_template, fields=fields, run=run, max_tokens=max_tokens)
+        kept = _fitting(turns, template=self._templates["step"], fields=fields, run=run, max_tokens=max_tokens)
         return await ask(
             run,
-            template=self._step_template,
+            template=self._templates["step"],
             purpose=purpose,
             fields={**fields, "transcript": "\n".join(kept)},
             max_tokens=max_tokens,
@@ -221,16 +204,7 @@ class React:
         if not library.pool.passages:
             most, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
-        answer = await read(
-            run,
-            question=question,
-            template=self._read_template,
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            pool=library.pool,
-            passage_words=self._params.passage_words,
-            final=True,
-        )
+        answer = await self._read(question, run=run, pool=library.pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
 

@@ -4,19 +4,20 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, answer_in, find, partial_kept, read, stop_reason, stops_of
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.params import ReaderParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm, ReadingArm
+from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.parsing import parsed_label
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
@@ -30,14 +31,12 @@ Choice = Literal["vote", "confidence"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RqRagParams(ArmParams):
+class RqRagParams(ReaderParams):
     """Settings of rq_rag."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is RQ-RAG's numbers;
     #: "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
-    #: of the reader
-    style: Style = "direct"
     #: expand every refinement and choose among the answers, instead of following one path
     tree: bool = False
     #: of a tree: the answer most paths agree on, or the one whose tokens the model was surest of (needs logprobs)
@@ -50,16 +49,10 @@ class RqRagParams(ArmParams):
     passages_per_query: Annotated[int, Field(ge=1)] = 2
     #: passages held over all searches; when full, the first ones stay
     passages: Annotated[int, Field(ge=1)] = 6
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of the decision what to do next
     decide_tokens: Annotated[int, Field(ge=1)] = 6
     #: tokens of one refinement
     query_tokens: Annotated[int, Field(ge=1)] = 64
-    #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {
@@ -101,7 +94,7 @@ class _Node:
     depth: int = 0
 
 
-class RqRag:
+class RqRag(ReadingArm[RqRagParams]):
     """Refinements of the question, each searched, until the model would answer (Chan et al. 2024, RQ-RAG), prompted.
 
     The model names what to do next: rewrite the question, decompose it, tell its meanings apart, or answer. The
@@ -120,22 +113,18 @@ class RqRag:
     one, and the likeliest tokens also for queries, which it draws at temperature 1.
     """
 
-    presets: ClassVar = RqRagParams.presets
+    kind = RqRagParams
+    prompts: ClassVar = {
+        "read": "read_{style}",
+        "decide": "rq_rag_decide",
+        **{refinement: f"rq_rag_{refinement}" for refinement in _REFINEMENTS},
+    }
 
-    def __init__(self, *, name: str = "rq_rag", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(RqRagParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
         by_confidence = self._params.tree and self._params.choose == "confidence"
         self._want: frozenset[Need] = frozenset({"logprobs"}) if by_confidence else frozenset()
-        plain: frozenset[Need] = frozenset({"completion", "stop"})
-        self.needs = plain | self._want
-        self._reader = f"read_{self._params.style}"
-        self._templates = load_templates(
-            [self._reader, "rq_rag_decide", *(f"rq_rag_{refinement}" for refinement in _REFINEMENTS)],
-            overrides=self._params.templates,
-            field=f"arms.{name}.templates",
-        )
+        self.needs = PromptedArm.needs | self._want
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Follow one path, or all of them, as set."""
@@ -144,17 +133,7 @@ class RqRag:
             return await self._answer_by_tree(question, run=run, found=found)
         node, ended = await self._follow(question, run=run, found=found)
         run.note_branch("path_ended", ended)
-        answer = await read(
-            run,
-            question=question,
-            template=self._templates[self._reader],
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            pool=found,
-            passages=node.passages,
-            passage_words=self._params.passage_words,
-            final=True,
-        )
+        answer = await self._read(question, run=run, pool=found, passages=node.passages)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _follow(self, question: str, *, run: Run, found: PassagePool) -> tuple[_Node, str]:
@@ -198,8 +177,7 @@ class RqRag:
         # Half of a first answer is better than none, and worse than a whole one of another path.
         with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
-                self._reader,
-                purpose="read",
+                "read",
                 fields={"question": question},
                 node=node,
                 run=run,
@@ -213,8 +191,7 @@ class RqRag:
     async def _decide(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> str:
         """One of the four actions."""
         done = await self._ask(
-            "rq_rag_decide",
-            purpose="decide",
+            "decide",
             fields={"question": question, "tried": _listed(node.queries)},
             node=node,
             run=run,
@@ -233,8 +210,7 @@ class RqRag:
         fields = {"question": question, "tried": _listed(node.queries)}
         limit = 1 if action == "rewrite" else self._params.queries
         done = await self._ask(
-            f"rq_rag_{action}",
-            purpose=action,
+            action,
             fields=fields if action == "rewrite" else {**fields, "limit": str(limit)},
             node=node,
             run=run,
@@ -259,9 +235,8 @@ class RqRag:
 
     async def _ask(
         self,
-        template: str,
-        *,
         purpose: str,
+        *,
         fields: Mapping[str, str],
         node: _Node,
         run: Run,
@@ -272,7 +247,7 @@ class RqRag:
     ) -> Completion:
         return await ask(
             run,
-            template=self._templates[template],
+            template=self._templates[purpose],
             purpose=purpose,
             fields=fields,
             pool=found,

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,14 +11,15 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import ArmName, Json
+from ragbandit.router.types import Json
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, gather_once, read, stop_reason, together
 from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import Template, load_templates, shown_prompt
+from ragbandit.strategies.prompting.prompts import Template, shown_prompt
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["Seakr", "SeakrParams", "uncertainty"]
@@ -29,7 +30,7 @@ _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SeakrParams(ArmParams):
+class SeakrParams(PassageParams):
     """Settings of seakr. The threshold belongs to a model, its layer and the number of samples."""
 
     #: "small" is for local models of a few hundred million parameters; its delta lies between what a model of 135M
@@ -61,16 +62,12 @@ class SeakrParams(ArmParams):
     sentences: Annotated[int, Field(ge=1)] = 3
     #: a word this likely may stand in a query (multi)
     sure: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of one sentence of the chain
     sentence_tokens: Annotated[int, Field(ge=1)] = 40
     #: tokens of a sample
     sample_tokens: Annotated[int, Field(ge=1)] = 24
     #: tokens of the answer
     max_tokens: Annotated[int, Field(ge=1)] = 24
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "single_hop": {
@@ -103,7 +100,7 @@ class _Doubted:
     doubt: float
 
 
-class Seakr:
+class Seakr(PromptedArm[SeakrParams]):
     """Sample, and take the log-determinant of the samples' states as the model's doubt (see `uncertainty`).
 
     "single": the model answers from memory. Where the doubt is at most `delta`, that is the answer ("sure").
@@ -125,14 +122,13 @@ class Seakr:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
-    presets: ClassVar = SeakrParams.presets
-
-    def __init__(self, *, name: str = "seakr", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(SeakrParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        used = ["recall_direct", "read_direct", "think_reasoned", "conclude"]
-        self._templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
+    kind = SeakrParams
+    prompts: ClassVar = {
+        "recall": "recall_direct",
+        "read": "read_direct",
+        "think": "think_reasoned",
+        "conclude": "conclude",
+    }
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Answer in one hop or in several."""
@@ -144,7 +140,7 @@ class Seakr:
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         """(answer, stop reason)."""
-        recall, reader = self._templates["recall_direct"], self._templates["read_direct"]
+        recall, reader = self._templates["recall"], self._templates["read"]
         tokens = self._params.max_tokens
         direct = await read(
             run, question=question, template=recall, style="direct", purpose="answer", max_tokens=tokens
@@ -171,7 +167,7 @@ class Seakr:
         fields = {"question": question, "thoughts": " ".join(sentences)}
         prompts = [self._prompt(self._templates["conclude"], fields=fields, passages=(), run=run, pool=pool)]
         if kept:
-            reader, fields = self._templates["read_direct"], {"question": question}
+            reader, fields = self._templates["read"], {"question": question}
             prompts.append(self._prompt(reader, fields=fields, passages=kept, run=run, pool=pool))
         readings = await self._doubted(prompts, purpose="read", run=run)
         answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
@@ -186,7 +182,7 @@ class Seakr:
         asked: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
-            prompt = self._prompt(self._templates["think_reasoned"], fields=fields, passages=kept, run=run, pool=pool)
+            prompt = self._prompt(self._templates["think"], fields=fields, passages=kept, run=run, pool=pool)
             proposal = (await self._greedy([prompt], purpose="think", run=run))[0]
             sentence = first_sentence(proposal.text)
             run.draft = extract_answer(sentence) or run.draft
@@ -227,7 +223,7 @@ class Seakr:
         new = [passage for passage in pool.passages if passage not in kept]
         if not new:
             return "nothing_new"
-        think = self._templates["think_reasoned"]
+        think = self._templates["think"]
         prompts = [self._prompt(think, fields=fields, passages=[*kept, each], run=run, pool=pool) for each in new]
         written = await self._doubted(prompts, purpose="think_with", run=run)
         sentences = [_Doubted(text=first_sentence(each.text), doubt=each.doubt) for each in written]

@@ -1,32 +1,31 @@
 """Self-RAG, prompted: search, grade the passages, answer, grade the answer, and try again where a grade is bad."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import Style, answer_in, gather, read, stop_reason, stops_of
-from ragbandit.strategies.base import Hit, Need, Passage
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.params import ReaderParams
+from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.steps import answer_in, gather, stop_reason, stops_of
+from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.prompting.parsing import parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["SelfRag", "SelfRagParams"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SelfRagParams(ArmParams):
+class SelfRagParams(ReaderParams):
     """Settings of self_rag."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" has the caps of the prompted
     #: graph that the Adaptive-Note paper compares with, which had none of its own; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
-    #: of the reader
-    style: Style = "direct"
     #: rewritten questions, whatever the reason
     rewrites: Annotated[int, Field(ge=0)] = 1
     #: further answers of one round, while the passages do not support the one at hand
@@ -35,16 +34,10 @@ class SelfRagParams(ArmParams):
     passages_per_round: Annotated[int, Field(ge=1)] = 3
     #: passages graded over all rounds
     passages: Annotated[int, Field(ge=1)] = 6
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
     #: tokens of one grade
     grade_tokens: Annotated[int, Field(ge=1)] = 6
     #: tokens of a rewritten question
     query_tokens: Annotated[int, Field(ge=1)] = 32
-    #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
         "paper": {
@@ -68,7 +61,7 @@ class SelfRagParams(ArmParams):
     }
 
 
-class SelfRag:
+class SelfRag(ReadingArm[SelfRagParams]):
     """The reflections of Self-RAG (Asai et al. 2023) as questions to any model, wired as its prompted graphs are.
 
     A round searches and grades every passage that is new. Where one is relevant the model answers from all relevant
@@ -86,21 +79,18 @@ class SelfRag:
     cannot grade and says no, as one of 135M parameters did, ends up answering from memory.
     """
 
-    needs: frozenset[Need] = frozenset({"completion", "stop"})
-    presets: ClassVar = SelfRagParams.presets
+    kind = SelfRagParams
+    prompts: ClassVar = {
+        "read": "read_{style}",
+        "relevant": "self_rag_relevant",
+        "supported": "self_rag_supported",
+        "useful": "self_rag_useful",
+        "rewrite": "self_rag_rewrite",
+    }
 
-    def __init__(self, *, name: str = "self_rag", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(SelfRagParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        self._reader = f"read_{self._params.style}"
-        self._again = "self_rag_again_long" if self._params.style == "long" else "self_rag_again"
-        graders = [f"self_rag_{grade}" for grade in ("relevant", "supported", "useful")]
-        self._templates = load_templates(
-            [self._reader, *graders, self._again, "self_rag_rewrite"],
-            overrides=self._params.templates,
-            field=f"arms.{name}.templates",
-        )
+    def _template_names(self) -> dict[str, str]:
+        again = "self_rag_again_long" if self._params.style == "long" else "self_rag_again"
+        return super()._template_names() | {"again": again}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Go round until the graders are content."""
@@ -116,7 +106,7 @@ class SelfRag:
                     return Answer(text=written, stop_reason="answered")
         run.note_branch("rounds_ended", ended)
         if not relevant.passages:
-            draft = await self._read(question, run=run, relevant=relevant, final=True)
+            draft = await self._read(question, run=run, pool=relevant)
             ended = "no_relevant_passage" if tried else ended
         return Answer(text=draft, stop_reason=stop_reason(draft, otherwise=ended))
 
@@ -138,7 +128,7 @@ class SelfRag:
         """Another query; the last one where the model wrote none."""
         done = await ask(
             run,
-            template=self._templates["self_rag_rewrite"],
+            template=self._templates["rewrite"],
             purpose="rewrite",
             fields={"question": question, "tried": "; ".join(tried)},
             max_tokens=self._params.query_tokens,
@@ -163,7 +153,7 @@ class SelfRag:
 
     async def _write(self, question: str, *, run: Run, relevant: PassagePool) -> tuple[str, bool]:
         """An answer from the relevant passages, and whether they support it; "" if the model said nothing usable."""
-        answer = await self._read(question, run=run, relevant=relevant)
+        answer = await self._read(question, run=run, pool=relevant, final=False)
         rejected: list[str] = []
         while answer:
             if answer in rejected:
@@ -177,22 +167,10 @@ class SelfRag:
             answer = await self._read_again(question, rejected=rejected, run=run, relevant=relevant)
         return (rejected[-1] if rejected else ""), False
 
-    async def _read(self, question: str, *, run: Run, relevant: PassagePool, final: bool = False) -> str:
-        return await read(
-            run,
-            question=question,
-            template=self._templates[self._reader],
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            pool=relevant,
-            passage_words=self._params.passage_words,
-            final=final,
-        )
-
     async def _read_again(self, question: str, *, rejected: Sequence[str], run: Run, relevant: PassagePool) -> str:
         done = await ask(
             run,
-            template=self._templates[self._again],
+            template=self._templates["again"],
             purpose="read_again",
             fields={"question": question, "rejected": "; ".join(rejected)},
             pool=relevant,
@@ -217,7 +195,7 @@ class SelfRag:
         """The verdict of one grader, yes where it cannot be read; on one passage of the pool, or on the answer."""
         done = await ask(
             run,
-            template=self._templates[f"self_rag_{grade}"],
+            template=self._templates[grade],
             purpose=f"grade_{grade}",
             fields=fields,
             pool=pool,

@@ -10,13 +10,14 @@ from typing import Annotated, ClassVar, Literal, cast
 from pydantic import Field
 
 from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
+from ragbandit.router.types import Json
+from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason, together
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 __all__ = ["SelfRagTrained", "SelfRagTrainedParams", "share"]
@@ -27,7 +28,7 @@ _WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SelfRagTrainedParams(ArmParams):
+class SelfRagTrainedParams(PassageParams):
     """Settings of self_rag_trained. The names of tokens are those of the paper's weights."""
 
     #: "small" shows few passages; "paper" is the paper's setting for short answers
@@ -36,10 +37,6 @@ class SelfRagTrainedParams(ArmParams):
     threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
     #: passages searched for, each read alone
     passages: Annotated[int, Field(ge=1)] = 3
-    #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
-    #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
@@ -59,13 +56,11 @@ class SelfRagTrainedParams(ArmParams):
     utility_tokens: Annotated[list[str], Field(min_length=5, max_length=5)] = field(
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
-    #: own prompts: template name -> text, or path of a file
-    templates: dict[str, str] = field(default_factory=dict)
 
     presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {"paper": {"passages": 10, "max_tokens": 100}}
 
 
-class SelfRagTrained:
+class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     """Ask the model whether it wants passages; read each alone; answer with the reading it judges best.
 
     The gate is the ratio of probabilities (the authors' short form takes the ratio of log-probabilities, which turns
@@ -84,22 +79,15 @@ class SelfRagTrained:
     """
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
-    presets: ClassVar = SelfRagTrainedParams.presets
-
-    def __init__(self, *, name: str = "self_rag_trained", **params: object) -> None:
-        self.name = ArmName(name)
-        self._params = read_params(SelfRagTrainedParams, given=params, arm=self.name)
-        self.params = public_params(self._params)
-        used = ["self_rag_answer", "self_rag_read"]
-        templates = load_templates(used, overrides=self._params.templates, field=f"arms.{name}.templates")
-        self._answer_template, self._read_template = (templates[each] for each in used)
+    kind = SelfRagTrainedParams
+    prompts: ClassVar = {"answer": "self_rag_answer", "read": "self_rag_read"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Gate, read, choose."""
         try:
             first = await ask(
                 run,
-                template=self._answer_template,
+                template=self._templates["answer"],
                 purpose="gate",
                 fields={"question": self._untold(question)},
                 max_tokens=self._params.max_tokens,
@@ -139,7 +127,7 @@ class SelfRagTrained:
         """The answer from one passage alone."""
         return await ask(
             run,
-            template=self._read_template,
+            template=self._templates["read"],
             purpose="read",
             fields={"question": self._untold(question), "retrieval": self._params.gate_tokens[0]},
             pool=pool,

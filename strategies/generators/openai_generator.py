@@ -12,14 +12,21 @@ from urllib.parse import urlsplit
 
 from ragbandit.router.errors import ArmFailed, ConfigError, required_module
 from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.openai_client import (
+    BrokenReply,
+    cause_of,
+    connect,
+    is_passing,
+    is_too_long,
+    is_unreachable,
+    pause_asked,
+)
 from ragbandit.router.plugins import check_values
 from ragbandit.router.redaction import shown_variable
 from ragbandit.router.retries import pause_before_retry
 from ragbandit.router.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.openai_errors import cause_of, is_passing, is_too_long, is_unreachable, pause_asked
 from ragbandit.strategies.generators.openai_protocol import (
-    BrokenReply,
     Reading,
     TokenCounter,
     check_stream,
@@ -28,8 +35,7 @@ from ragbandit.strategies.generators.openai_protocol import (
 )
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.turns import plain_parts
-from ragbandit.strategies.outbound.addresses import check_address, shown_address
-from ragbandit.strategies.outbound.headers import check_header_value
+from ragbandit.strategies.outbound.addresses import check_address, check_header_value, shown_address
 from ragbandit.strategies.outbound.rate_limits import RateLimit
 
 if TYPE_CHECKING:
@@ -201,11 +207,10 @@ class OpenAiGenerator(Generator):
         import openai
 
         if self._client is None:
-            self._client = openai.AsyncOpenAI(
+            self._client = connect(
                 base_url=self._options.base_url,
-                api_key=self._key or "none",
-                default_headers=dict(self._options.headers),
-                max_retries=0,  # ours know the deadline
+                key=self._key,
+                headers=self._options.headers,
                 timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
             )
         chat = self._options.mode == "chat"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.router.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.generators.turns import TURN_TOKENS, chat_turns, plain_parts
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 __all__ = [
-    "BrokenReply",
     "Reading",
     "TokenCounter",
     "check_stream",
@@ -35,15 +35,6 @@ _LONGEST_TOKEN: Final = 128
 #: characters of an unexpected body that are shown
 _BEGIN: Final = 80
 _ADDRESS_REMEDY: Final = "check generator.openai.base_url: a gateway or another page may be in between"
-
-
-class BrokenReply(Exception):
-    """The reply is broken or incomplete. permanent: another attempt would bring the same."""
-
-    def __init__(self, message: str, *, remedy: str | None = None, permanent: bool = False) -> None:
-        super().__init__(message)
-        self.remedy = remedy
-        self.permanent = permanent
 
 
 def check_stream(content_type: str, *, begin: str) -> None:

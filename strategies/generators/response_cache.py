@@ -83,14 +83,11 @@ class CachedGenerator(Generator):
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
     """SHA-256 of all that decides the answer, in hexadecimal digits; the deadline does not."""
-    prompt = asdict(request.prompt)
-    if not prompt["history"]:  # the key of before there were conversations
-        del prompt["history"]
     asked = {
         "format": _FORMAT,
         "generator": generator,
         "version": version,
-        "prompt": prompt,
+        "prompt": asdict(request.prompt),
         "max_tokens": request.max_tokens,
         "stop": list(request.stop),
         "want": sorted(request.want),

@@ -1,4 +1,4 @@
-"""Addresses of servers: one at which nobody can be is refused at the start, and none is shown with its password."""
+"""Addresses and headers of calls to servers: what cannot work is refused at the start, and no secret is shown."""
 
 from base64 import b64encode
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -6,7 +6,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.redaction import is_secret_in_query
 
-__all__ = ["check_address", "credentials_of", "shown_address"]
+__all__ = ["check_address", "check_header_value", "credentials_of", "shown_address"]
 
 
 def check_address(url: str, *, field: str, remedy: str) -> None:
@@ -17,6 +17,17 @@ def check_address(url: str, *, field: str, remedy: str) -> None:
     fault = _fault(url)
     if fault is not None:
         raise ConfigError(f"{shown_address(url)!r} is no url: {fault}", field=field, remedy=remedy)
+
+
+def check_header_value(value: str, *, what: str, field: str, remedy: str) -> None:
+    """Raises ConfigError, which does not show it, for a value that no header can carry. what: holds it, for a message.
+
+    Else the error of every call would be that of a header, with the value in it.
+    """
+    if value != value.strip() or not (value.isascii() and value.isprintable()):
+        raise ConfigError(
+            f"{what} holds a line break, a space at an end, or what is not ASCII", field=field, remedy=remedy
+        )
 
 
 def shown_address(url: str) -> str:

@@ -7,7 +7,6 @@ import threading
 import time
 from concurrent.futures import Future
 from dataclasses import replace
-from importlib import import_module
 from types import MappingProxyType
 from typing import get_args
 
@@ -27,7 +26,6 @@ from ragbandit.router.types import (
     Round,
     count_steps,
 )
-from ragbandit.strategies.arm_parts import two_stages
 from ragbandit.strategies.base import (
     ERROR_LENGTH,
     Completion,
@@ -287,8 +285,7 @@ def test_what_made_an_outcome_includes_the_texts_of_every_template(name, monkeyp
             found = dict(load_templates(wanted, **given))
             return found | {each: replace(found[each], body="edited") for each in wanted if each == edited}
 
-        arm = import_module(ARMS[name].partition(":")[0])
-        monkeypatch.setattr(arm if hasattr(arm, "load_templates") else two_stages, "load_templates", load)
+        monkeypatch.setattr("ragbandit.strategies.arm_parts.prompted.load_templates", load)
         (arm,) = make_arms({name: {}}, capabilities=frozenset(get_args(Need))).values()
         parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
         return made_by(arm, budget=Budget(), **parts)["templates"]

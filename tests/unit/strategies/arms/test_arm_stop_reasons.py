@@ -31,7 +31,7 @@ def asserted_by_file():
 def promised_words(kind):
     """What the docstrings of an arm's class quote: stop reasons and rules of the trace."""
     ours = [each for each in kind.__mro__ if each.__module__.startswith("ragbandit.strategies")]
-    said = " ".join(f"{each.__doc__} {each.answer.__doc__}" for each in ours)
+    said = " ".join(f"{each.__doc__} {getattr(each, 'answer', each).__doc__}" for each in ours)
     return set(re.findall(r'"([a-z]+(?:_[a-z]+)+|answered|finished|sure)"', said))
 
 

@@ -27,7 +27,7 @@ def test_an_answer_of_several_lines_comes_whole(name):
 
 @pytest.mark.parametrize("name", CHAT)
 def test_the_default_stays_a_few_words(name):
-    """Without the preset an answer is of one line and at most 32 tokens, as in release 0.1."""
+    """Without the preset an answer is of one line and at most 32 tokens."""
     arm = made(name)
     assert (arm.params["preset"], arm.params["max_tokens"]) == ("small", 32)
     assert arm.params["style"] in ("direct", "short")

@@ -5,11 +5,9 @@ from functools import partial
 
 import pytest
 
-from ragbandit.strategies.arm_parts.two_stages import one_line
+from ragbandit.strategies.arm_parts.notes import one_line
 from ragbandit.strategies.arms.adaptive_note import AdaptiveNote
-from ragbandit.strategies.arms.chain_of_note import ChainOfNote
-from ragbandit.strategies.arms.self_refine import SelfRefine
-from ragbandit.strategies.arms.self_rerank import SelfRerank
+from ragbandit.strategies.arms.two_stages import ChainOfNote, SelfRefine, SelfRerank
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms import arm_runs

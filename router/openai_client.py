@@ -1,0 +1,238 @@
+"""OpenAI-compatible servers: connections, what their failures mean, and chats; the one client of all that ask them.
+
+The `openai` package speaks to them and is loaded with the first call. Its own retries are off: ours know the deadline.
+A generator streams, paces and prices on top of this (strategies.generators.openai_generator). A `ChatServer` is asked
+from a process without an event loop of its own, and raises nothing for a server's sake: what goes wrong has a name.
+
+    timeout        the deadline came first
+    connection     the server cannot be reached, or hung up
+    http_429 ...   it answered with this status, and again after one retry if that could help
+    malformed      it answered with something that is no completion
+"""
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ragbandit.router.redaction import without_keys
+from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
+
+if TYPE_CHECKING:
+    import openai
+
+__all__ = [
+    "BrokenReply",
+    "ChatReply",
+    "ChatServer",
+    "cause_of",
+    "connect",
+    "event_loop",
+    "failure_name",
+    "is_passing",
+    "is_too_long",
+    "is_unreachable",
+    "pause_asked",
+]
+
+#: longest piece of a server's message that is passed on, in characters
+_MESSAGE: Final = 200
+#: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone
+_TOO_LONG: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_TOO_LONG_WORDS: Final = re.compile(r"context (length|size|window)", re.IGNORECASE)
+#: of a chat: attempts after the first, and the longest pause before one where the server names no time
+_RETRIES: Final = 1
+_PAUSE_S: Final = 0.2
+
+
+class BrokenReply(Exception):
+    """The reply is broken or incomplete. permanent: another attempt would bring the same."""
+
+    def __init__(self, message: str, *, remedy: str | None = None, permanent: bool = False) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+        self.permanent = permanent
+
+
+def connect(
+    *, base_url: str | None, key: str | None, headers: Mapping[str, str], timeout: "openai.Timeout | None" = None
+) -> "openai.AsyncOpenAI":
+    """A client. base_url: None is OPENAI_BASE_URL, or OpenAI's own. key: None is sent as "none"."""
+    import openai
+
+    return openai.AsyncOpenAI(
+        base_url=base_url, api_key=key or "none", default_headers=dict(headers), max_retries=0, timeout=timeout
+    )
+
+
+def is_passing(error: Exception) -> bool:
+    """True if another attempt may succeed."""
+    status = getattr(error, "status_code", None)
+    if status is None:
+        return not (isinstance(error, BrokenReply) and error.permanent)
+    return is_retryable(status, code=getattr(error, "code", None))
+
+
+def is_too_long(error: Exception) -> bool:
+    """True if the server says that the prompt and its answer are more than the model takes."""
+    if getattr(error, "status_code", None) != 400:
+        return False
+    named = (getattr(error, name, None) for name in ("code", "type"))
+    return any(str(name) in _TOO_LONG for name in named) or _TOO_LONG_WORDS.search(str(error)) is not None
+
+
+def is_unreachable(error: Exception) -> bool:
+    """True if there was no connection, or it broke."""
+    import openai
+
+    if isinstance(error, openai.APITimeoutError):
+        return type(error.__cause__).__name__ == "ConnectTimeout"  # of httpx, which goes by two names
+    return isinstance(error, openai.APIConnectionError)
+
+
+def pause_asked(error: Exception) -> float:
+    """Seconds that the server asks for; 0 if it asks for none."""
+    response = getattr(error, "response", None)
+    return retry_after_s(None if response is None else response.headers.get("retry-after"))
+
+
+def cause_of(error: Exception, *, address: str, secrets: Iterable[str]) -> str:
+    """The error in words, without the server's whole page, and without secrets.
+
+    address: of the server, for a message. secrets: see without_keys.
+    """
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        status = f"status {error.status_code}"
+        message = error.message.removeprefix(f"Error code: {error.status_code}").removeprefix(" - ")
+        return f"{status}: {_clipped(message, secrets=secrets)}" if message else status
+    if is_unreachable(error):
+        return f"{address} cannot be reached, or hung up: {_clipped(str(error.__cause__ or error), secrets=secrets)}"
+    if isinstance(error, openai.APITimeoutError | TimeoutError):
+        return "it was silent or slow for longer than allowed"
+    if isinstance(error, BrokenReply):
+        return _clipped(str(error), secrets=secrets)
+    return f"the reply cannot be read: {type(error).__name__}: {_clipped(str(error), secrets=secrets)}"
+
+
+def _clipped(text: str, *, secrets: Iterable[str]) -> str:
+    """Without secrets first: the half of one that a cut would leave could not be found any more."""
+    return without_keys(text, secrets=secrets)[:_MESSAGE]
+
+
+def failure_name(error: Exception) -> str:
+    """The failure in one word, for counters: see the module."""
+    import openai
+
+    if isinstance(error, openai.APIStatusError):
+        return f"http_{error.status_code}"
+    if isinstance(error, openai.APITimeoutError):
+        return "timeout"
+    return "connection" if isinstance(error, openai.APIConnectionError) else "malformed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatReply:
+    """What came of one chat."""
+
+    #: the model's text; "" if it failed
+    text: str = ""
+    #: the name of the failure
+    failed: str | None = None
+    #: why the server ended the text, in its words: "stop", "length"
+    finish: str | None = None
+    #: by the server's count, where it tells it
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChatServer:
+    """An OpenAI-compatible server.
+
+    base_url: None takes what the openai package takes, OPENAI_BASE_URL or OpenAI's own.
+    api_key_env: the environment variable that holds the key; servers that want none get "none".
+    headers: sent with every request.
+    """
+
+    base_url: str | None
+    api_key_env: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def complete(self, fields: Mapping[str, Any], *, give_up: float) -> ChatReply:
+        """The completion that these fields of a request ask for. Call it on `event_loop`.
+
+        give_up: a time of that loop; a second attempt is not begun where its pause would reach it. Who calls ends
+        the first one there.
+        """
+        attempts = 0
+        while True:
+            try:
+                return await self._once(fields)
+            except Exception as error:  # whatever a server sends must never cost a caller the answer
+                attempts, failed = attempts + 1, failure_name(error)
+                left_s = give_up - asyncio.get_running_loop().time()
+                if attempts > _RETRIES or not is_passing(error) or failed in ("timeout", "malformed"):
+                    return ChatReply(failed=failed)
+                pause = pause_before_retry(
+                    attempts, base_s=_PAUSE_S, longest_s=left_s, asked_s=pause_asked(error), left_s=left_s
+                )
+                if pause is None:
+                    return ChatReply(failed=failed)
+            await asyncio.sleep(pause)
+
+    async def _once(self, fields: Mapping[str, Any]) -> ChatReply:
+        completion: Any = await self._client().chat.completions.create(**fields)
+        choice, usage = completion.choices[0], completion.usage
+        text = choice.message.content or ""
+        if not isinstance(text, str):
+            return ChatReply(failed="malformed")
+        return ChatReply(
+            text=text,
+            finish=choice.finish_reason,
+            prompt_tokens=usage.prompt_tokens if usage else None,
+            completion_tokens=usage.completion_tokens if usage else None,
+        )
+
+    def _client(self) -> "openai.AsyncOpenAI":
+        """The process's client for this server: connections outlive who asks for them."""
+        clients, key = _running_loop().clients, os.environ.get(self.api_key_env) or "none"
+        known = (self.base_url, key, tuple(sorted(self.headers.items())))
+        if known not in clients:  # without a timeout of its own: the deadline is the caller's
+            clients[known] = connect(base_url=self.base_url, key=key, headers=self.headers)
+        return clients[known]
+
+
+@dataclass(kw_only=True)
+class _Loop:
+    """The event loop of this process's chats, on a thread of its own: the caller may have a loop or none."""
+
+    loop: asyncio.AbstractEventLoop
+    thread: threading.Thread
+    clients: "dict[tuple[str | None, str, tuple[tuple[str, str], ...]], openai.AsyncOpenAI]" = field(
+        default_factory=dict
+    )
+
+
+_lock = threading.Lock()
+_running: _Loop | None = None
+
+
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The event loop on which this process chats; it is made with the first call."""
+    return _running_loop().loop
+
+
+def _running_loop() -> _Loop:
+    global _running
+    with _lock:
+        if _running is None or not _running.thread.is_alive():  # after a fork the thread is gone
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name="ragbandit-llm", daemon=True)
+            thread.start()
+            _running = _Loop(loop=loop, thread=thread)
+        return _running

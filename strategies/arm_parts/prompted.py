@@ -1,0 +1,77 @@
+"""Prompted arms: how an arm of ours is made from its name, its params and its templates, and how it reads at last."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ragbandit.router.types import ArmName, Json
+from ragbandit.strategies.arm_parts.params import PromptParams, ReaderParams, public_params, read_params
+from ragbandit.strategies.arm_parts.steps import read
+from ragbandit.strategies.base import Need, Passage
+from ragbandit.strategies.prompting.passages import PassagePool
+from ragbandit.strategies.prompting.prompts import load_templates
+from ragbandit.strategies.registry import registered_name
+from ragbandit.strategies.run import Run
+
+__all__ = ["PromptedArm", "ReadingArm"]
+
+Params = TypeVar("Params", bound=PromptParams)
+Reading = TypeVar("Reading", bound=ReaderParams)
+
+
+class PromptedArm(Generic[Params]):
+    """Base of the arms that ask a model. Raises ConfigError for params and templates that cannot be used.
+
+    name: of the arm, by default the one under which its class is registered.
+    """
+
+    needs: frozenset[Need] = frozenset({"completion", "stop"})
+    #: preset name -> the values it stands for
+    presets: ClassVar[Mapping[str, Mapping[str, Json]]]
+    #: the class of its params
+    kind: type[Params]
+    #: what a template is used for -> its name, params in braces
+    prompts: ClassVar[Mapping[str, str]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" in vars(cls):
+            cls.presets = vars(cls)["kind"].presets
+
+    def __init__(self, *, name: str | None = None, **params: Any) -> None:
+        self.name = ArmName(name or registered_name(type(self)))
+        self._params = read_params(self.kind, given=params, arm=self.name)
+        self.params = public_params(self._params)
+        named = self._template_names()
+        field = f"arms.{self.name}.templates"
+        loaded = load_templates(list(named.values()), overrides=self._params.templates, field=field)
+        self._templates = {use: loaded[template] for use, template in named.items()}
+
+    def _template_names(self) -> dict[str, str]:
+        """`prompts`, with the params put in."""
+        return {use: template.format_map(self.params) for use, template in self.prompts.items()}
+
+
+class ReadingArm(PromptedArm[Reading]):
+    """Base of the arms that end with a reader of passages: the template that they use for "read"."""
+
+    async def _read(
+        self,
+        question: str,
+        *,
+        run: Run,
+        pool: PassagePool,
+        passages: Sequence[Passage] | None = None,
+        final: bool = True,
+    ) -> str:
+        """The answer of `read` from the pool's passages, or of it from these. final: nothing follows."""
+        return await read(
+            run,
+            question=question,
+            template=self._templates["read"],
+            style=self._params.style,
+            max_tokens=self._params.max_tokens,
+            pool=pool,
+            passages=passages,
+            passage_words=self._params.passage_words,
+            final=final,
+        )

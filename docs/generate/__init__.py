@@ -1,4 +1,4 @@
-"""What is written from the code: the reference pages of settings, HTTP, command line and alerts, and a client."""
+"""What is written from the code: the reference pages of settings, HTTP, command line, alerts and tables, and a client."""
 
 from pathlib import Path
 from typing import Final
@@ -8,6 +8,7 @@ from docs.generate.client import CLIENT, client_module
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
 from docs.generate.http import http_page
+from docs.generate.schema import schema_page
 
 __all__ = ["DOCS", "pages"]
 
@@ -21,5 +22,6 @@ def pages() -> dict[Path, str]:
         DOCS / "configuration.md": configuration_page(),
         DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),
+        DOCS / "schema.md": schema_page(),
         CLIENT: client_module(),
     }

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.schema import SetColumnComment
+from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from ragbandit.router.errors import BEFORE_1_0, StoreError
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
@@ -132,12 +132,15 @@ def write_code_from(connection: Connection, *, revision: str) -> None:
 
 
 def write_comments(connection: Connection) -> None:
-    """Write what the columns mean into the database, for whoever reads it with psql (SQLite keeps no comments)."""
+    """Write what tables and columns mean into the database, for readers with psql; SQLite keeps no comments."""
     if connection.dialect.name != "postgresql":
         return
     found = inspect(connection)
     for table in metadata.sorted_tables:
-        there = {column["name"] for column in found.get_columns(table.name)} if found.has_table(table.name) else set()
+        if not found.has_table(table.name):
+            continue
+        connection.execute(SetTableComment(table))
+        there = {column["name"] for column in found.get_columns(table.name)}
         for column in table.columns:
             if column.comment and column.name in there:
                 connection.execute(SetColumnComment(column))

@@ -21,6 +21,7 @@ api_keys = Table(
     Column("revoked_at", Double),
     Column("last_used_at", Double, comment="at most a minute old"),
     Column("replaced_by", String(16), comment="public id of the key that it was rotated to"),
+    comment="keys of callers; their secrets as sha256 alone",
 )
 
 audit_log = Table(
@@ -34,6 +35,7 @@ audit_log = Table(
     Column("tenant", String(64)),
     Column("facts", Text, nullable=False, comment="JSON object"),
     Column("sha256", String(64), nullable=False, comment="of the row before and of this one"),
+    comment="who changed what: append-only, each row sealed with the one before",
 )
 
 service_secrets = Table(
@@ -42,6 +44,7 @@ service_secrets = Table(
     Column("name", String(32), primary_key=True, comment="feedback: what feedback tokens are signed with"),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),
+    comment="secrets that the service made for itself",
 )
 
 leases = Table(
@@ -50,4 +53,5 @@ leases = Table(
     Column("name", String(64), primary_key=True),
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
+    comment="which process does what only one may do",
 )

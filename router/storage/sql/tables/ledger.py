@@ -18,6 +18,7 @@ policies = Table(
     Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
     Column("inherited_to", ID, comment="id of the last decision of that walk"),
     Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
+    comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
 waiting = Table(
@@ -33,25 +34,26 @@ waiting = Table(
     Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
     Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
+    comment="decisions that a ledger has not learned or closed yet; a row leaves when it has",
 )
 
 updates = Table(
     "updates",
     metadata,
     Column("policy", LABEL, primary_key=True),
-    Column("seq", LONG, primary_key=True, autoincrement=False),
+    Column("seq", LONG, primary_key=True, autoincrement=False, comment="1, 2, 3 ... of this policy, without a gap"),
     Column("decision_id", ID, ForeignKey("decisions.id"), nullable=False),
-    Column("arm", String(64), nullable=False),
-    Column("propensity", Double, nullable=False),
-    Column("value", Double, nullable=False),
+    Column("arm", String(64), nullable=False, comment="the arm that was drawn"),
+    Column("propensity", Double, nullable=False, comment="its probability"),
+    Column("value", Double, nullable=False, comment="the reward: quality - weight * cost, within its bounds"),
     Column("quality", Double, nullable=False),
-    Column("cost", Double, nullable=False),
-    Column("weight", Double, nullable=False),
-    Column("minimum", Double, nullable=False),
-    Column("maximum", Double, nullable=False),
+    Column("cost", Double, nullable=False, comment="the sum of what the terms price"),
+    Column("weight", Double, nullable=False, comment="of the cost (lambda)"),
+    Column("minimum", Double, nullable=False, comment="bound of the value"),
+    Column("maximum", Double, nullable=False, comment="bound of the value"),
     Column("terms", Text, nullable=False, comment="JSON object: price per unit of cost"),
-    Column("preset", String(32), nullable=False),
-    Column("source", String(16), nullable=False),
+    Column("preset", String(32), nullable=False, comment="measure of the quality, rating, mixed or reward"),
+    Column("source", String(16), nullable=False, comment="explicit (feedback) or default"),
     Column("feedback_ids", Text, nullable=False, comment="JSON list"),
     Column("feedback_at", Double, comment="when the last feedback that made it came in"),
     Column("made_at", Double, nullable=False),
@@ -60,6 +62,7 @@ updates = Table(
     Column("sample_weight", Double, comment="rows that it counts as; NULL: one"),
     Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
+    comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )
 
 closures = Table(
@@ -71,6 +74,7 @@ closures = Table(
     Column("field", String(64)),
     Column("reason", Text, nullable=False),
     Column("made_at", Double, nullable=False),
+    comment="decisions that a ledger closed without learning from them, and why",
 )
 
 snapshots = Table(
@@ -87,6 +91,7 @@ snapshots = Table(
     Column("made_at", Double, nullable=False),
     Index("snapshots_latest", "policy", "last_seq"),
     Index("snapshots_of_params", "policy", "algorithm", "params_sha256", "last_seq"),
+    comment="files of policies: a cache of the ledger",
 )
 
 checkpoints = Table(
@@ -104,6 +109,7 @@ checkpoints = Table(
     Column("verified_at", Double, comment="when a verify that found no fault got here; NULL: none has"),
     Column("decided_before", Double, comment="that verify checked every decision made before this time"),
     Column("decisions", BigInteger, comment="their number"),
+    comment="snapshots that are kept, from which a policy is rebuilt and verified",
 )
 
 chains = Table(
@@ -112,4 +118,5 @@ chains = Table(
     Column("policy", LABEL, primary_key=True),
     Column("last_seq", BigInteger, nullable=False, comment="the last update that is in the chain"),
     Column("sha256", String(64), nullable=False, comment="over every update up to there, each with what came before"),
+    comment="the sha256 over each ledger, up to where it was computed",
 )

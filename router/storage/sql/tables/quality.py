@@ -17,6 +17,7 @@ calibration_pairs = Table(
     Column("quality", Double, nullable=False, comment="what people made of it"),
     Column("after_seq", LONG, nullable=False, comment="updates with a larger seq are calibrated with it"),
     UniqueConstraint("policy", "decision_id", name="calibration_pairs_decision_once"),
+    comment="decisions that a model and a person judged: a judge is calibrated by them",
 )
 
 calibration_due = Table(
@@ -24,6 +25,7 @@ calibration_due = Table(
     metadata,
     Column("policy", LABEL, primary_key=True),
     Column("decision_id", ID, primary_key=True, comment="late feedback has made it a pair, maybe"),
+    comment="decisions that may have become such pairs",
 )
 
 judge_due = Table(
@@ -37,6 +39,7 @@ judge_due = Table(
     Column("failures", Integer, nullable=False, comment="tries that a failing server ended"),
     Index("judge_due_at", "due_at"),
     Index("judge_due_made_at", "made_at"),
+    comment="decisions that wait for the judge",
 )
 
 judge_days = Table(
@@ -54,6 +57,7 @@ judge_days = Table(
     Column("prompt_tokens", LONG, nullable=False),
     Column("completion_tokens", LONG, nullable=False),
     Column("dollars", Double, nullable=False),
+    comment="what the judge did and cost by day",
 )
 
 held_feedback = Table(
@@ -69,6 +73,7 @@ held_feedback = Table(
     Column("released_by", String(128)),
     Index("held_feedback_source", "policy", "source", "held_at"),
     Index("held_feedback_decision", "decision_id"),
+    comment="feedback that is not learned until an operator releases it",
 )
 
 quarantines = Table(
@@ -82,4 +87,5 @@ quarantines = Table(
     Column("actor", String(128), nullable=False),
     Column("made_at", Double, nullable=False),
     Column("lifted_at", Double),
+    comment="feedback that was taken out of a ledger, which was learned anew without it",
 )

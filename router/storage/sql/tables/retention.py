@@ -19,6 +19,7 @@ archive_segments = Table(
     Column("made_before", Double, nullable=False),
     Column("made_at", Double, nullable=False),
     Column("moved", Boolean, nullable=False, comment="its rows have left the database"),
+    comment="segments of the archive of old decisions",
 )
 
 erasures = Table(
@@ -33,4 +34,5 @@ erasures = Table(
     Column("decisions", LONG, nullable=False, comment="erased in the database"),
     Column("waiting", LONG, nullable=False, comment="of these, closed by it"),
     Column("archived", LONG, nullable=False, comment="erased in the archive"),
+    comment="requests to erase texts, and how far each has come",
 )

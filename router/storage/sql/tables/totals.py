@@ -13,6 +13,7 @@ counters = Table(
     Column("name", String(24), primary_key=True),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
     Column("value", LONG, nullable=False),
+    comment="counts that are moved with the rows, so that no reader counts them",
 )
 
 arm_hours = Table(
@@ -22,6 +23,7 @@ arm_hours = Table(
     Column("hour", Integer, primary_key=True, autoincrement=False, comment="hours since the epoch, UTC"),
     Column("arm", String(64), primary_key=True),
     Column("totals", Text, nullable=False, comment="JSON object: counts and sums of types/totals.py"),
+    comment="what each arm did and earned in each hour",
 )
 
 reading_positions = Table(
@@ -30,6 +32,7 @@ reading_positions = Table(
     Column("reader", String(64), primary_key=True, comment="arm_hours:LABEL, ..."),
     Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
     Column("moved_at", Double, nullable=False),
+    comment="up to where readers of the tables have come",
 )
 
 import_cursors = Table(
@@ -38,4 +41,5 @@ import_cursors = Table(
     Column("source", String(128), primary_key=True, comment="langfuse:HOST, openwebui:HOST, ..."),
     Column("position", Text, nullable=False, comment="JSON object: where the next import begins"),
     Column("moved_at", Double, nullable=False),
+    comment="where imports from other systems go on",
 )

@@ -48,6 +48,7 @@ decisions = Table(
         "request", Text, comment="JSON object: messages, asked, forced, and what else the edge knows; NULL: nothing"
     ),
     Index("decisions_made_at", "made_at"),
+    comment="every decision, with all that its draw was made of; never updated but to erase texts",
 )
 Index(
     "decisions_session",
@@ -75,6 +76,7 @@ outcomes = Table(
     Column("made_at", Double, nullable=False),
     Column("sources", Text, comment="JSON list: the passages that were shown; NULL: none"),
     Index("outcomes_made_at", "made_at"),
+    comment="what came of a decision: the answer, and what it cost; one per decision",
 )
 
 cancellations = Table(
@@ -82,6 +84,7 @@ cancellations = Table(
     metadata,
     Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
     Column("asked_at", Double, nullable=False),
+    comment="decisions that callers asked to cancel",
 )
 
 feedback = Table(
@@ -100,6 +103,7 @@ feedback = Table(
     Column("facts", Text, comment="JSON object, what else the rater said"),
     Column("api_key", String(16), comment="public id of the key it came with"),
     Index("feedback_decision", "decision_id"),
+    comment="labels, ratings, rewards and events, as they came in",
 )
 
 decision_links = Table(
@@ -109,4 +113,5 @@ decision_links = Table(
     Column("value", String(128), primary_key=True, comment="the id there"),
     Column("decision_id", ID, primary_key=True, comment="it may be in the archive"),
     Index("decision_links_decision", "decision_id"),
+    comment="ids that other systems know decisions by",
 )

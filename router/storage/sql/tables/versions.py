@@ -23,6 +23,7 @@ policy_versions = Table(
     Column("made_at", Double, nullable=False),
     Column("since", Double, nullable=False, comment="when its state or weight changed last"),
     Index("policy_versions_base", "base", "state"),
+    comment="versions of a policy that roll out by evidence",
 )
 
 policy_verdicts = Table(
@@ -38,6 +39,7 @@ policy_verdicts = Table(
     Column("facts", Text, nullable=False, comment="JSON object"),
     Column("made_at", Double, nullable=False),
     Index("policy_verdicts_version", "version", "number"),
+    comment="what each look at the evidence came to",
 )
 
 policy_control = Table(
@@ -50,4 +52,5 @@ policy_control = Table(
     Column("actor", String(128), nullable=False),
     Column("reason", Text, nullable=False),
     Column("made_at", Double, nullable=False),
+    comment="the kill switch, and a number that rises with every change of a version",
 )

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _measured(processes: int, *, url: str | None) -> list[tuple[str, str, str, str]]:
     """A row for each load."""
-    bounds = {"max_wait_s": 60.0, "max_waiting": 100_000, "tenant_bytes_per_s": 1_000_000_000}
+    bounds = {"max_wait_s": 60.0, "max_waiting": 100_000}
     with served({"server": {"processes": processes, **bounds}}, database=url) as service:
         asyncio.run(drive(service.port, callers=8, seconds=1.0))
         return [_row(service.port, service.pid, callers=callers, batch=batch) for callers, batch in LOADS]

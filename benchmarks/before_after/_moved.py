@@ -5,8 +5,6 @@ __all__ = ["MOVED"]
 #: where a module is now -> where it was
 MOVED = {
     "ragbandit.router.api.http_server.middleware": "ragbandit.router.api.middleware",
-    "ragbandit.router.api.http_server.protocol": "ragbandit.router.api.protocol",
-    "ragbandit.router.api.http_server.read_delay": "ragbandit.router.api.read_delay",
     "ragbandit.router.api.http_server.server": "ragbandit.router.api.server",
     "ragbandit.router.api.http_server.threads": "ragbandit.router.api.threads",
     "ragbandit.router.api.schemas.requests": "ragbandit.router.api.requests",
@@ -23,7 +21,6 @@ MOVED = {
     "ragbandit.router.learning.audit.verdict": "ragbandit.router.learning.verdict",
     "ragbandit.router.learning.audit.verify": "ragbandit.router.learning.audit",
     "ragbandit.router.serving.batching.admission": "ragbandit.router.serving.admission",
-    "ragbandit.router.serving.batching.batched_writes": "ragbandit.router.serving.batched_writes",
     "ragbandit.router.serving.batching.micro_batching": "ragbandit.router.serving.micro_batching",
     "ragbandit.router.serving.health.arm_health": "ragbandit.router.serving.arm_health",
     "ragbandit.router.serving.health.circuit_breaker": "ragbandit.router.serving.circuit_breaker",

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -24,15 +24,15 @@ from ragbandit.router.api.endpoints.overview import add_overview
 from ragbandit.router.api.endpoints.policies import POLICIES, add_policies
 from ragbandit.router.api.endpoints.routing import DECISIONS
 from ragbandit.router.api.endpoints.sessions import add_sessions
-from ragbandit.router.api.http_server.middleware import LimitsMiddleware
+from ragbandit.router.api.error_shapes import ErrorMiddleware
+from ragbandit.router.api.http_server.middleware import AdmissionMiddleware
 from ragbandit.router.api.http_server.threads import Reads
-from ragbandit.router.api.limiting.middleware import RateMiddleware
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
-from ragbandit.router.api.openai.errors import OpenAIErrors, unforeseen_reply
+from ragbandit.router.api.openai.errors import unforeseen_reply
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
@@ -43,7 +43,6 @@ from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
-from ragbandit.router.api.ui.middleware import PageMiddleware
 from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -94,40 +93,69 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        router = await asyncio.to_thread(open_router)
-        app.state.router, app.state.metrics = router, Metrics(router)
-        told = router.settings.telemetry
-        app.state.tracing = make_tracing(enabled=told.enabled, service=told.service_name, process="service")
-        app.state.read_state = state_of(router)
-        app.state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
-        app.state.page_sessions = PageSessions(router.database)
-        ring, server = KeyRing(KeyStore(router.database)), router.settings.server
-        app.state.gate = Gate(ring, server=server, sessions=app.state.page_sessions)
-        with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
-            await app.state.gate.ring.in_force()
+        state = app.state
+        state.router = router = await asyncio.to_thread(open_router)
+        telemetry = router.settings.telemetry
+        state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
+        state.read_state = state_of(router)
+        state.metrics = Metrics(router)
+        state.processes = None if place is None else ProcessMetrics(place, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
-        app.state.owners = Owners()
-        rates = router.settings.server.rate_limits
-        app.state.rate_limiter = RateLimiter(
-            redis_url(router.settings), rates=rates, foreign=router.jobs.outage.foreign
-        )
-        app.state.quotas = Quotas(router.settings.tenants, limiter=app.state.rate_limiter)
-        app.state.metrics.watch_rates(app.state.rate_limiter)
-        app.state.processes = None if place is None else ProcessMetrics(place, text=app.state.metrics.own_text)
-        if app.state.processes is not None:
-            await app.state.processes.start()
         try:
-            yield
+            async with _on_this_loop(app):
+                yield
         finally:
-            if app.state.processes is not None:
-                app.state.processes.close()
-            await app.state.rate_limiter.close()
-            app.state.gate.ring.close()
-            app.state.read_state.close()
-            app.state.reads.close()
+            state.read_state.close()
             await asyncio.to_thread(router.close)
-            await asyncio.to_thread(app.state.tracing.close)
+            await asyncio.to_thread(state.tracing.close)
 
+    return _app(lifespan)
+
+
+def operators_app(app: FastAPI) -> FastAPI:
+    """The app of server.admin_port, for an event loop of its own; it is around the Router that `app` has opened."""
+
+    @asynccontextmanager
+    async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
+        for name in ("router", "tracing", "read_state", "metrics", "processes"):  # safe to use from several threads
+            operators.state[name] = app.state[name]
+        async with _on_this_loop(operators):
+            yield
+
+    operators = _app(lifespan)
+    operators.state.port = "operators"
+    return operators
+
+
+@asynccontextmanager
+async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
+    """What belongs to the event loop of one app, beside its Router."""
+    state, router = app.state, app.state.router
+    server = router.settings.server
+    state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
+    state.page_sessions = PageSessions(router.database)
+    state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
+    with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
+        await state.gate.ring.in_force()
+    state.owners = Owners()
+    foreign = router.jobs.outage.foreign
+    state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits, foreign=foreign)
+    state.quotas = Quotas(router.settings.tenants, limiter=state.rate_limiter)
+    state.metrics.limiters.append(state.rate_limiter)
+    shows_metrics = state.processes is not None and state.port != "public"
+    if shows_metrics:
+        await state.processes.start()
+    try:
+        yield
+    finally:
+        if shows_metrics:
+            state.processes.close()
+        await state.rate_limiter.close()
+        state.gate.ring.close()
+        state.reads.close()
+
+
+def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:
     app = _Service(
         title="RagBandit",
         version="1",
@@ -139,7 +167,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         docs_url=None,
         redoc_url=None,
     )
-    app.state.admin_port = None  # a server with one sets it
+    app.state.port = "all"  # a server with a port for operators has one app for each port: "public", "operators"
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     add_decisions(app)
     add_sessions(app, tag=DECISIONS)
@@ -152,12 +180,11 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
     add_overview(app, tag=OPERATIONS)
     _add_docs(app)
     _add_errors(app)
-    app.add_middleware(RateMiddleware, state=app.state)
+    # The last one is the outermost.
     app.add_middleware(AccessMiddleware, state=app.state)
-    app.add_middleware(LimitsMiddleware, state=app.state)
-    app.add_middleware(PageMiddleware, state=app.state)
-    app.add_middleware(OpenAIErrors)  # what every other layer refuses is said in OpenAI's shape there
-    app.add_middleware(RequestMiddleware, state=app.state)  # the outermost: it names the request for all of them
+    app.add_middleware(AdmissionMiddleware, state=app.state)
+    app.add_middleware(ErrorMiddleware, state=app.state)
+    app.add_middleware(RequestMiddleware, state=app.state)
     return app
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 
-from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
+from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.errors import InvalidInput, NotReady

@@ -17,8 +17,9 @@ class ServerSettings(Section):
     host: str = "127.0.0.1"
     #: port to listen on; 0: any free one
     port: Annotated[int, Field(ge=0, le=65535)] = 8100
-    #: a port of its own for what operators ask: /health, /ready, /metrics, /v1/status and every endpoint that only
-    #: reader, operator or admin may call; `port` then has none of them (404). 0: any free one; None: all on `port`
+    #: a port of its own, with a thread of its own, for what operators ask: /health, /ready, /metrics, /v1/status and
+    #: every endpoint that only reader, operator or admin may call; `port` then has none of them (404), and they reply
+    #: whatever its load. 0: any free one; None: all on `port`
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     #: address that admin_port listens on
     admin_host: str = "127.0.0.1"
@@ -54,12 +55,10 @@ class ServerSettings(Section):
     #: open connections; further ones are refused with 503, but for a few that may ask /health, /ready and /metrics.
     #: Less where `ulimit -n` allows fewer files
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    #: a request must have arrived whole, and a reply must be taken, within that long; else the connection is closed
+    #: a head and a body must each arrive, and some of a reply be taken, within that long; else the connection is closed
     request_timeout_s: Seconds = 10.0
     #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
-    #: bytes of questions and contexts that one tenant may have stored in a second, averaged over 5 s; beyond it 429
-    tenant_bytes_per_s: Annotated[int, Field(ge=1024)] = 4_194_304
     #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port
     allowed_hosts: list[Annotated[str, Field(min_length=1, max_length=253)]] = Field(default_factory=list)
     #: dangerous: without API keys, whoever reaches the service may read every question and teach the policy. Without

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,7 +21,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.batching.admission import QueueLimits
-from ragbandit.router.serving.batching.batched_writes import BatchedWrites
+from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.conversations.queries import ConversationQueries
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.pending_answers import PendingAnswers
@@ -41,12 +42,15 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import PolicyLabel, PolicyVersion
+from ragbandit.router.storage.vote_limits import VoteLimit
+from ragbandit.router.types import Feedback, Outcome, PolicyLabel, PolicyVersion, Receipt
 
 __all__ = ["RouterLifecycle"]
 
 log = logging.getLogger("ragbandit.versions")
 
+#: most outcomes, or items of feedback, in one transaction
+MAX_WRITES = 500
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
 
@@ -94,7 +98,12 @@ class RouterLifecycle:
         self.conversations = ConversationQueries(settings, store=self.store)
         self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
         limits = QueueLimits.of(settings.server)
-        self._writes = BatchedWrites(self.store, notify_learner=self._notifier.notify_learner, limits=limits)
+        self._feedback: MicroBatcher[tuple[Feedback, VoteLimit | None], Receipt] = MicroBatcher(
+            self._add_feedback, name="ragbandit-feedback", limit=MAX_WRITES, limits=limits
+        )
+        self._outcomes: MicroBatcher[Outcome, bool] = MicroBatcher(
+            self._add_outcomes, name="ragbandit-outcomes", limit=MAX_WRITES, limits=limits
+        )
         self._pending = PendingAnswers(
             self.store,
             notifier=self._notifier,
@@ -176,13 +185,27 @@ class RouterLifecycle:
             # The newest snapshot is lost or has other params: the learner makes it from the ledger.
             self._notifier.notify_learner()
         self.service.start()
-        self._writes.start()
+        self._feedback.start()
+        self._outcomes.start()
         self._pending.start()
         self._poll.start()
         if isinstance(self.jobs, RedisJobs):
             secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
         self._listener = self.jobs.listen(self._handle_notification)
+
+    def _add_feedback(self, batch: Sequence[tuple[Feedback, VoteLimit | None]]) -> Sequence[Receipt | Exception]:
+        limits = {item.id: limit for item, limit in batch if limit is not None}
+        results = self.store.add_feedback([item for item, _ in batch], limits=limits)
+        if any(isinstance(result, Receipt) and not result.duplicate for result in results):
+            self._notifier.notify_learner()
+        return results
+
+    def _add_outcomes(self, batch: Sequence[Outcome]) -> Sequence[bool | Exception]:
+        results = self.store.add_outcomes(batch)
+        if True in results:
+            self._notifier.notify_learner()
+        return results
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped."""
@@ -240,7 +263,8 @@ class RouterLifecycle:
     def close(self) -> None:
         """Finish the requests handed in, stop all threads, close the connections."""
         self.service.close()
-        self._writes.close()
+        self._feedback.close()
+        self._outcomes.close()
         self._pending.close()
         self._poll.close()
         self.versions.close()

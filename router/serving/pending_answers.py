@@ -75,6 +75,7 @@ class PendingAnswers:
 
         decision_id: one that is asked again has its place already.
         """
+        self._requests.check_admission()
         with self._lock:
             count = self._by_tenant.get(tenant, 0)
             if decision_id not in self._unanswered:
@@ -102,10 +103,6 @@ class PendingAnswers:
             self._futures.clear()
         for future in waiting:
             self._give_up(future)
-
-    def check_admission(self) -> None:
-        """Raises Overloaded if what came now would wait too long until a worker is asked."""
-        self._requests.check_admission()
 
     def queue(self) -> QueueState:
         """State of the queue in front of Redis; its refusals are also those for want of a place."""

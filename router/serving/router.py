@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from ragbandit.router.config.loading import with_arms
 from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBanditError
@@ -54,10 +54,7 @@ from ragbandit.router.types import (
 
 Reply = TypeVar("Reply")
 
-__all__ = ["Queue", "Router"]
-
-#: what waits in this process for its batch
-Queue = Literal["questions", "answers", "feedback", "outcomes"]
+__all__ = ["Router"]
 
 log = logging.getLogger("ragbandit.router")
 
@@ -264,7 +261,7 @@ class Router(RouterLifecycle):
             raise InvalidInput(
                 message, field="outcome.run_by", remedy='report what your own stack ran: run_by="caller"'
             )
-        return self._writes.submit_outcome(outcome)
+        return self._outcomes.submit(outcome)
 
     def feedback(
         self,
@@ -312,11 +309,11 @@ class Router(RouterLifecycle):
         limit: of new feedback that a token brings; beyond it the Future raises Forbidden or Conflict.
         """
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self._writes.submit_feedback(feedback, limit=limit)
+        return self._feedback.submit((feedback, limit))
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Several at once: all of them are taken, or none. Raises Overloaded."""
-        return self._writes.submit_feedback_batch(items)
+        return self._feedback.submit_all([(item, None) for item in items])
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""
@@ -383,21 +380,16 @@ class Router(RouterLifecycle):
 
     def waiting(self) -> int:
         """Requests, outcomes and feedback waiting for the next batch."""
-        return self.service.depth() + self._writes.depth()
-
-    def check_admission(self, queue: Queue) -> None:
-        """Raises Overloaded if what came now would wait too long in this queue."""
-        check = {
-            "questions": self.service.check_admission,
-            "answers": self._pending.check_admission,
-            "feedback": self._writes.check_feedback,
-            "outcomes": self._writes.check_outcomes,
-        }
-        check[queue]()
+        return self.service.depth() + self._feedback.depth() + self._outcomes.depth()
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
-        return {"questions": self.service.queue(), "answers": self._pending.queue(), **self._writes.queues()}
+        return {
+            "questions": self.service.queue(),
+            "answers": self._pending.queue(),
+            "feedback": self._feedback.state(),
+            "outcomes": self._outcomes.state(),
+        }
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.

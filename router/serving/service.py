@@ -9,9 +9,9 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput, TooManyRequests
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.batching.admission import QueueLimits, QueueState, TenantBytes
+from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.context_counts import ContextCounts
 from ragbandit.router.serving.conversations.checks import check_sticky_turns
@@ -78,7 +78,6 @@ class RouteService:
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
         self.context_counts = ContextCounts(settings.context)
-        self._tenant_bytes = TenantBytes(settings.server.tenant_bytes_per_s)
         self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
             self._route_batch,
             name="ragbandit-route",
@@ -94,7 +93,7 @@ class RouteService:
         """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
 
         Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
-        too many of its tenant wait, or too many bytes came from it. The Future raises Conflict if the query's id was
+        too many of its tenant wait. The Future raises Conflict if the query's id was
         used for another request.
         """
         asked = self._checked(query, run_by=run_by)
@@ -111,7 +110,7 @@ class RouteService:
             futures.append(Future())
             try:
                 sound.append((at, self._checked(query, run_by=run_by)))
-            except (InvalidInput, TooManyRequests) as error:
+            except InvalidInput as error:
                 futures[at].set_exception(error)
         taken = self._batcher.submit_each(
             [asked for _, asked in sound], tenants=[asked.query.tenant for _, asked in sound]
@@ -124,19 +123,15 @@ class RouteService:
         offered = self._offered(run_by)
         query = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
         check_sticky_turns(query, most=self.settings.conversation.sticky_turns_cap)
-        size = len(query.text.encode()) + self._context_bytes(query)
-        self._tenant_bytes.take(size, tenant=query.tenant)
+        self._check_context_bytes(query)
         self.context_counts.add(query)
         return PendingRequest(query=query, run_by=run_by, offered=offered)
 
-    def _context_bytes(self, query: Query) -> int:
-        if not query.context:
-            return 0
-        size, most = len(canonical(query.context).encode()), self.settings.server.max_context_bytes
-        if size > most:
+    def _check_context_bytes(self, query: Query) -> None:
+        most = self.settings.server.max_context_bytes
+        if query.context and (size := len(canonical(query.context).encode())) > most:
             remedy = f"send at most {most} bytes (server.max_context_bytes)"
             raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
-        return size
 
     @property
     def serving(self) -> Serving:
@@ -181,14 +176,9 @@ class RouteService:
         """Requests waiting for the next batch."""
         return self._batcher.depth()
 
-    def check_admission(self) -> None:
-        """Raises Overloaded if a question that came now would wait too long."""
-        self._batcher.check_admission()
-
     def queue(self) -> QueueState:
-        """State of the queue of questions; "bytes" among the refusals are those of tenants that sent too many."""
-        state = self._batcher.state()
-        return replace(state, refused={**state.refused, "bytes": self._tenant_bytes.refused})
+        """State of the queue of questions."""
+        return self._batcher.state()
 
     def close(self) -> None:
         """Serve what was handed in, then stop."""

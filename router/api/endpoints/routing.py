@@ -1,14 +1,9 @@
-"""Routing endpoints: POST /v1/route, which takes a short way around FastAPI, and POST /v1/route/batch.
-
-FastAPI documents /v1/route and answers every request that is not plain: another content type, a body that is no JSON
-or does not fit, a caller that has gone. A plain one is validated by the same model and answered at once; what FastAPI
-would do in between costs more than the decision.
-"""
+"""Routing endpoints: POST /v1/route and POST /v1/route/batch."""
 
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Final
@@ -17,8 +12,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
-from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import ClientDisconnect
 
 from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
 from ragbandit.client.replies.errors import ErrorReply
@@ -27,7 +21,7 @@ from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
-from ragbandit.router.api.schemas.responses import JsonReply, described, error_json, gone, refusal
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError
@@ -46,30 +40,29 @@ DECISIONS = "Decisions"
 
 _ROUTE: Final = "/v1/route"
 #: what FastAPI reads as JSON; it takes more, which goes its way
-_JSON_TYPES: Final = frozenset({b"application/json", b"application/json; charset=utf-8"})
+_JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 
 
 def add_routing(app: FastAPI) -> None:
     """Put /v1/route and /v1/route/batch on the app."""
 
-    @app.post(
-        _ROUTE,
-        tags=[DECISIONS],
-        summary="Choose an arm for your own pipeline",
-        responses={200: described("The arm to run.", RouteReply)},
-    )
     async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
         """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
 
         The decision is stored, with the probability of every arm, before the reply is sent.
         """
-        query = await whole_query(request, body, key=idempotency_key)
-        decision, seconds = await decide(request, query, run_by="caller")
-        return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
+        return await _routed(request, body, key=idempotency_key)
 
+    app.router.add_api_route(
+        _ROUTE,
+        route,
+        methods=["POST"],
+        tags=[DECISIONS],
+        summary="Choose an arm for your own pipeline",
+        responses={200: described("The arm to run.", RouteReply)},
+        route_class_override=_DirectRoute,
+    )
     _add_batch(app)
-    documented = next(each for each in app.routes if isinstance(each, APIRoute) and each.path == _ROUTE)
-    app.add_middleware(ShortWay, route=documented)
 
 
 def _add_batch(app: FastAPI) -> None:
@@ -190,71 +183,42 @@ def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Qu
         return error
 
 
-class ShortWay:
-    """Middleware: answers plain requests to POST /v1/route; all others go on to FastAPI, as if nobody had read them."""
+class _DirectRoute(APIRoute):
+    """POST /v1/route as FastAPI documents it, whose plain requests are read by its model alone.
 
-    def __init__(self, app: ASGIApp, *, route: APIRoute) -> None:
-        self.app = app
-        self.route = route
+    What FastAPI does between a request and an endpoint costs more than the decision. It still answers every request
+    that is not plain: it has the words for what is wrong.
+    """
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http" or scope["path"] != _ROUTE or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        read: list[Message] = []
-        refused: list[Exception] = []
-        try:
-            body = _plain_body(scope, await _read(receive, into=read))
-        except HTTPException as error:  # the body is too large
-            body, refused = None, [error]
-        if body is None:
-            messages = iter(read)
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler of every request to this path."""
+        by_fastapi = super().get_route_handler()
 
-            async def again() -> Message:
-                for message in messages:
-                    return message
-                for error in refused:
-                    raise error
-                return await receive()
+        async def handle(request: Request) -> Response:
+            body = await _plain_body(request)
+            if body is None:
+                return await by_fastapi(request)
+            return await _routed(request, body, key=request.headers.get("idempotency-key"))
 
-            await self.app(scope, again, send)
-            return
-        scope["route"] = self.route  # under which it is counted
-        await (await _answered(Request(scope, receive), body))(scope, receive, send)
+        return handle
 
 
-async def _answered(request: Request, body: RouteBody) -> Response:
-    try:
-        query = await whole_query(request, body, key=request.headers.get("idempotency-key"))
-        decision, seconds = await decide(request, query, run_by="caller")
-    except CallerGone:
-        return gone()
-    except RagBanditError as error:
-        return refusal(error)
-    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
-
-
-async def _read(receive: Receive, *, into: list[Message]) -> bytes | None:
-    """The whole body; None if the caller has gone. into: takes every message that was read."""
-    while True:
-        message = await receive()
-        into.append(message)
-        if message["type"] != "http.request":
-            return None
-        if not message.get("more_body", False):
-            return b"".join(each.get("body", b"") for each in into)
-
-
-def _plain_body(scope: Scope, raw: bytes | None) -> RouteBody | None:
-    """The body, or None for one that FastAPI is to look at: it has the words for what is wrong."""
-    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
-    if raw is None or scope["query_string"] or len(kinds) != 1 or kinds[0].lower() not in _JSON_TYPES:
+async def _plain_body(request: Request) -> RouteBody | None:
+    """The body, or None for one that FastAPI is to look at. The request keeps what was read."""
+    if request.scope["query_string"] or request.headers.getlist("content-type") not in _JSON_TYPES:
         return None
     try:
-        return RouteBody.model_validate(json.loads(raw))
+        return RouteBody.model_validate(json.loads(await request.body()))
     except (ValueError, RecursionError):  # pydantic's error is a ValueError
         return None
+    except ClientDisconnect:
+        raise CallerGone from None
+
+
+async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
+    query = await whole_query(request, body, key=key)
+    decision, seconds = await decide(request, query, run_by="caller")
+    return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:

@@ -1,7 +1,6 @@
 """Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
 
 import asyncio
-from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import State
@@ -10,25 +9,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.http_server.ports import has_path
-from ragbandit.router.api.http_server.read_delay import WAITED_S
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.errors import NotReady, Overloaded
-from ragbandit.router.serving.router import Queue, Router
+from ragbandit.router.errors import NotReady
+from ragbandit.router.serving.router import Router
 
-__all__ = ["LimitsMiddleware"]
-
-#: path of a POST -> the queues in which it would wait
-_QUEUES: Final[Mapping[str, tuple[Queue, ...]]] = {
-    "/v1/route": ("questions",),
-    "/v1/route/batch": ("questions",),
-    "/v1/answer": ("questions", "answers"),
-    "/v1/chat/completions": ("questions", "answers"),
-    "/v1/outcomes": ("outcomes",),
-    "/v1/feedback": ("feedback",),
-    "/v1/feedback/batch": ("feedback",),
-}
-
+__all__ = ["AdmissionMiddleware"]
 
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
@@ -41,11 +27,8 @@ def _most_bytes(path: str, *, server: ServerSettings) -> int:
     return server.max_chat_bytes if path.startswith("/v1/chat/") else server.max_body_bytes
 
 
-class LimitsMiddleware:
-    """Outermost layer. Refuses what would wait too long and bodies that are too large; counts replies.
-
-    A refusal under overload must cost next to nothing, so it comes before the body is read.
-    """
+class AdmissionMiddleware:
+    """Refuses what this port does not have, other protocols and bodies that are too large; counts replies."""
 
     def __init__(self, app: ASGIApp, *, state: State) -> None:
         self.app = app
@@ -57,8 +40,9 @@ class LimitsMiddleware:
             await self.app(scope, receive, send)
             return
         router: Router = self.state.router
-        server = router.settings.server
-        limit = _most_bytes(scope["path"], server=server)
+        limit = _most_bytes(scope["path"], server=router.settings.server)
+        headers = dict(scope["headers"])
+        offers = b"upgrade" in headers
         seen, started = 0, False
 
         async def bounded() -> Message:
@@ -73,13 +57,14 @@ class LimitsMiddleware:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                path = getattr(scope.get("route"), "path", None) or overloaded or "unknown"
+                path = getattr(scope.get("route"), "path", None) or "unknown"
                 self.state.metrics.requests.labels(path, message["status"]).inc()
+                if offers:  # the parser takes what follows for the offered protocol
+                    message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
             await send(message)
 
-        overloaded, refused = "", self._refusal(scope, limit=limit)
+        refused = self._refusal(scope, headers=headers, limit=limit)
         if refused is not None:
-            overloaded = scope["path"] if refused.status_code not in (404, 413) else ""
             await refused(scope, receive, counted)
             return
         try:
@@ -89,23 +74,16 @@ class LimitsMiddleware:
                 raise
             await refusal(_ENDING)(scope, receive, counted)
 
-    def _refusal(self, scope: Scope, *, limit: int) -> Response | None:
+    def _refusal(self, scope: Scope, *, headers: dict[bytes, bytes], limit: int) -> Response | None:
         """The reply to a request that is refused before its body is read; None for one that is taken in."""
-        router: Router = self.state.router
         if not has_path(scope, state=self.state):
             body = error_body("NOT_FOUND", f"there is no endpoint {scope['path']}", remedy="/docs lists the endpoints")
             return JsonReply(body, status_code=404)
-        queues = _QUEUES.get(scope["path"], ()) if scope["method"] == "POST" else ()
-        try:
-            if queues:
-                delay_s = scope.get(WAITED_S, 0.0)
-                self.state.metrics.read_delay.check(delay_s, max_wait_s=router.settings.server.max_wait_s)
-            for queue in queues:
-                router.check_admission(queue)
-        except Overloaded as error:
-            return refusal(error)
-        announced = dict(scope["headers"]).get(b"content-length", b"")
+        announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > limit:
             too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")
             return JsonReply(too_large, status_code=413)
+        if b"upgrade" in headers and (announced not in (b"", b"0") or b"transfer-encoding" in headers):
+            remedy = "send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy"
+            return JsonReply(error_body("UPGRADE", "only HTTP/1.1 is spoken here", remedy=remedy), status_code=400)
         return None

@@ -1,12 +1,15 @@
-"""HTTP server: uvicorn with limits on connections and times, which ends within a grace period."""
+"""HTTP server: uvicorn with bounded connections, a thread of its own for the operators' port, and an end in time."""
 
+import asyncio
 import logging
 import socket
+import threading
 
 import uvicorn
 from fastapi import FastAPI
 
-from ragbandit.router.api.http_server.protocol import BoundedProtocol, Limits, most_connections
+from ragbandit.router.api.app import operators_app
+from ragbandit.router.api.http_server.connections import Connections
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.processes.service_process import shared_port
 
@@ -16,63 +19,90 @@ log = logging.getLogger("ragbandit.server")
 
 #: ticks of uvicorn's main loop in a second
 _TICKS = 10
+#: seconds between two looks at whether the operators' server has started
+_LOOK_S = 0.01
 
 
 class HttpServer(uvicorn.Server):
-    """It logs its address once it accepts connections, cuts off slow clients, and ends waits when it shuts down."""
+    """uvicorn's server with bounded connections. operators: of server.admin_port, run as long as this one is."""
 
     def __init__(
-        self, config: uvicorn.Config, *, app: FastAPI, limits: Limits, admin: socket.socket | None = None
+        self, app: FastAPI, *, settings: ServerSettings, loop: str, operators: "_OperatorsThread | None" = None
     ) -> None:
+        self.connections = Connections(most=settings.max_connections, request_s=settings.request_timeout_s)
+        config = uvicorn.Config(
+            app,
+            host=settings.host,
+            port=settings.port,
+            http=self.connections.protocol,  # type: ignore[arg-type] # uvicorn calls it, and asks for no class
+            ws="none",
+            lifespan="on",
+            loop=loop,
+            log_level="info" if settings.access_log else "warning",
+            access_log=settings.access_log,
+            timeout_graceful_shutdown=settings.shutdown_s,
+        )
         super().__init__(config)
         self._app = app
-        self._limits = limits
-        self._admin = admin
+        self._operators = operators
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
-        if self._admin is not None:
-            sockets = [*(sockets or [bound(self.config.host, self.config.port)]), self._admin]
+        """Begin to accept connections; the address is logged."""
         await super().startup(sockets)
         if self.started:
-            port = self.servers[0].sockets[0].getsockname()[1]
-            log.info("listening on http://%s:%d", self.config.host, port, extra={"action": "serve"})
-        if self.started and self._admin is not None:
-            host, port = self._admin.getsockname()[:2]
-            log.info("operators: http://%s:%d", f"[{host}]" if ":" in host else host, port, extra={"action": "serve"})
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            host = f"[{host}]" if ":" in host else host
+            what = "operators:" if self._app.state.port == "operators" else "listening on"
+            log.info("%s http://%s:%d", what, host, port, extra={"action": "serve"})
+        if self.started and self._operators is not None:
+            await self._operators.start()
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second."""
         if counter % _TICKS == 0:
-            self._look()
+            self.connections.look()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: whoever waits for an answer is told that it is pending; what is being done is finished, in time."""
         self._app.state.router.end_waits()
+        if self._operators is not None:
+            await self._operators.end()
         await super().shutdown(sockets)
 
-    def _look(self) -> None:
-        now = self.servers[0].get_loop().time()
-        for connection in list(self.server_state.connections):
-            if isinstance(connection, BoundedProtocol):
-                connection.look(now)
-        limits = self._limits
-        limits.say("connections were refused: server.max_connections are open", count=limits.refused)
-        limits.say("connections were cut off: nothing moved for server.request_timeout_s", count=limits.cut_off)
+
+class _OperatorsThread:
+    """The server of server.admin_port, on a thread and an event loop of its own, whatever load the other one has."""
+
+    def __init__(self, server: HttpServer, *, listener: socket.socket) -> None:
+        self._server = server
+        self._thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listener]}, name="ragbandit-operators", daemon=True
+        )
+
+    async def start(self) -> None:
+        """Return once it accepts connections."""
+        self._thread.start()
+        while not self._server.started and self._thread.is_alive():
+            await asyncio.sleep(_LOOK_S)
+
+    async def end(self) -> None:
+        """Finish its requests, and end its thread."""
+        self._server.should_exit = True
+        await asyncio.to_thread(self._thread.join)
 
 
 def bound(host: str, port: int) -> socket.socket:
     """A socket bound to this address. Raises OSError."""
     family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind)
+    listener = socket.socket(family, kind)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
     except BaseException:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener
 
 
 def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto", shared: bool = False) -> HttpServer:
@@ -80,29 +110,18 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto", s
 
     shared: server.admin_port is shared with other processes of the service. Raises OSError where it is taken.
     """
-    admin = None
+    operators = None
     if settings.admin_port is not None:
-        admin = (shared_port if shared else bound)(settings.admin_host, settings.admin_port)
-    app.state.admin_port = None if admin is None else admin.getsockname()[1]
-    limits = Limits(connections=most_connections(settings.max_connections), request_s=settings.request_timeout_s)
-    if limits.connections < settings.max_connections:
+        listener = (shared_port if shared else bound)(settings.admin_host, settings.admin_port)
+        app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
+        of_operators = HttpServer(operators_app(app), settings=settings, loop=loop)
+        operators = _OperatorsThread(of_operators, listener=listener)
+    server = HttpServer(app, settings=settings, loop=loop, operators=operators)
+    if server.connections.most < settings.max_connections:
         log.warning(
             "at most %d connections are served, not %d: raise `ulimit -n`",
-            limits.connections,
+            server.connections.most,
             settings.max_connections,
             extra={"action": "limit"},
         )
-    app.state.limits = limits
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        http=BoundedProtocol,
-        ws="none",
-        lifespan="on",
-        loop=loop,
-        log_level="info" if settings.access_log else "warning",
-        access_log=settings.access_log,
-        timeout_graceful_shutdown=settings.shutdown_s,
-    )
-    return HttpServer(config, app=app, limits=limits, admin=admin)
+    return server

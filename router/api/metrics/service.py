@@ -1,13 +1,12 @@
 """Prometheus metrics: what this process counts, and the router's state at the time of the scrape."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ragbandit.router.api.http_server.read_delay import ReadDelay
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.arms import earned_metrics, worker_metrics
 from ragbandit.router.encoders.base import Encoder
@@ -60,8 +59,10 @@ class Metrics:
             "Decisions, outcomes and feedback that were stored after their caller had closed the connection.",
             registry=self.registry,
         )
-        self.read_delay = ReadDelay()
-        self.registry.register(_ProcessCollector(router, read_delay=self.read_delay))
+        self.registry.register(_ProcessCollector(router))
+        #: of the event loops of this process; their counts are shown too
+        self.limiters: list[RateLimiter] = []
+        self.registry.register(_RateCollector(self.limiters))
 
     def decided(self, decision: Decision, *, seconds: float) -> None:
         """Count a decision. seconds: from request to committed decision."""
@@ -69,10 +70,6 @@ class Metrics:
         self.decisions.labels(decision.arm, decision.explored).inc()
         if decision.fault:
             self.faults.inc()
-
-    def watch_rates(self, limiter: RateLimiter) -> None:
-        """Show the counts of this process's rate limiter too."""
-        self.registry.register(_RateCollector(limiter))
 
     def own_text(self) -> bytes:
         """Prometheus text of what this process counts."""
@@ -86,21 +83,21 @@ class Metrics:
 
 
 class _RateCollector(Collector):
-    def __init__(self, limiter: RateLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, limiters: Sequence[RateLimiter]) -> None:
+        self._limiters = limiters
 
     def collect(self) -> Iterator[Metric]:
         """Requests over a rate, and those counted without Redis."""
         refused = CounterMetricFamily(
             "ragbandit_rate_limited", "Requests refused with 429: over the rate of their API key.", labels=["role"]
         )
-        for role, count in sorted(self._limiter.refused.items()):
-            refused.add_metric([role], count)
+        for role in sorted({role for limiter in self._limiters for role in limiter.refused}):
+            refused.add_metric([role], sum(limiter.refused.get(role, 0) for limiter in self._limiters))
         yield refused
         yield CounterMetricFamily(
             "ragbandit_rate_in_memory",
             "Requests counted by this process for itself, since Redis could not be reached.",
-            value=float(self._limiter.in_memory),
+            value=float(sum(limiter.in_memory for limiter in self._limiters)),
         )
 
 
@@ -122,9 +119,8 @@ class _StateCollector(Collector):
 class _ProcessCollector(Collector):
     """What this process counts beside its requests, and its queues; nothing outside it is asked."""
 
-    def __init__(self, router: Router, *, read_delay: ReadDelay) -> None:
+    def __init__(self, router: Router) -> None:
         self._router = router
-        self._read_delay = read_delay
 
     def collect(self) -> Iterator[Metric]:
         """The policy in use, the features in memory, and length, expected wait, refusals and drops of each queue."""
@@ -140,7 +136,7 @@ class _ProcessCollector(Collector):
         refused = CounterMetricFamily(
             "ragbandit_requests_refused",
             "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
-            "tenant (tenant), or too many of its bytes (bytes).",
+            "tenant (tenant).",
             labels=["queue", "reason"],
         )
         dropped = CounterMetricFamily(
@@ -155,9 +151,6 @@ class _ProcessCollector(Collector):
                 refused.add_metric([queue, reason], count)
             for reason, count in state.dropped.items():
                 dropped.add_metric([queue, reason], count)
-        # What waits to be read is in no queue of ours.
-        wait.add_metric(["http"], self._read_delay.last_s)
-        refused.add_metric(["http", "wait"], self._read_delay.refused)
         yield from (waiting, wait, refused, dropped)
 
 

@@ -1,7 +1,7 @@
 """Errors as OpenAI's clients read them: {"error": {"message", "type", "param", "code"}}, on every path that is theirs.
 
-The endpoints here, and every layer before them, raise and reply as the rest of the service does. One middleware around
-all of them says it in OpenAI's words, so that no layer has to know both.
+The endpoints here, and every layer before them, raise and reply as the rest of the service does. The middleware
+`ErrorMiddleware` around them says it in OpenAI's words, so that no layer has to know both.
 """
 
 import json
@@ -9,13 +9,13 @@ import re
 from typing import Any, ClassVar, Final
 
 from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Scope, Send
 
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of
 
-__all__ = ["ModelNotFound", "OpenAIErrors", "Unsupported", "as_openai_error", "is_openai_path", "unforeseen_reply"]
+__all__ = ["ModelNotFound", "Unsupported", "as_openai_error", "is_openai_path", "shaping_errors", "unforeseen_reply"]
 
 #: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings")
@@ -72,38 +72,29 @@ def unforeseen_reply(scope: Scope, reply: JsonReply) -> JsonReply:
     return JsonReply(body, status_code=status, headers=said)
 
 
-class OpenAIErrors:
-    """Middleware: on OpenAI's paths errors are in its shape, and every reply has x-request-id."""
+def shaping_errors(scope: Scope, send: Send) -> Send:
+    """`send` with the errors of this request in OpenAI's shape, and x-request-id on every reply."""
+    request_id = _request_id(scope)
+    held: Message | None = None
+    parts: list[bytes] = []
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http" or not is_openai_path(scope["path"]):
-            await self.app(scope, receive, send)
-            return
-        request_id = _request_id(scope)
-        held: Message | None = None
-        parts: list[bytes] = []
-
-        async def shaped(message: Message) -> None:
-            nonlocal held
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
-                if message["status"] >= 400 and headers.get("content-type", "").startswith("application/json"):
-                    held = message
-                    return
-            elif held is not None:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    await _send_error(held, b"".join(parts), send=send)
-                    held = None
+    async def shaped(message: Message) -> None:
+        nonlocal held
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["x-request-id"] = request_id
+            if message["status"] >= 400 and headers.get("content-type", "").startswith("application/json"):
+                held = message
                 return
-            await send(message)
+        elif held is not None:
+            parts.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                await _send_error(held, b"".join(parts), send=send)
+                held = None
+            return
+        await send(message)
 
-        await self.app(scope, receive, shaped)
+    return shaped
 
 
 async def _send_error(start: Message, body: bytes, *, send: Send) -> None:

@@ -5,9 +5,7 @@ bounds the memory, and a share bounds one tenant while others ask too.
 """
 
 import math
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +13,7 @@ from typing import Final
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.errors import Overloaded, TooManyRequests
 
-__all__ = ["Admission", "BatchTime", "QueueLimits", "QueueState", "TenantBytes"]
+__all__ = ["Admission", "BatchTime", "QueueLimits", "QueueState"]
 
 #: batches that are not measured: the first ones load, connect and warm up
 WARM_UP: Final = 3
@@ -23,10 +21,6 @@ WARM_UP: Final = 3
 RISE, FALL = 0.5, 0.2
 #: for how long a tenant that asked counts as one of several, seconds
 TENANT_S: Final = 60.0
-#: a tenant's rate of bytes is averaged over so many seconds
-BURST_S: Final = 5.0
-#: tenants whose bytes are counted; the one that was quiet longest is forgotten first
-MAX_TENANTS: Final = 10_000
 #: longest Retry-After, seconds
 MAX_RETRY_S: Final = 60.0
 
@@ -197,35 +191,3 @@ class Admission:
         after_s = min(MAX_RETRY_S, max(1.0, math.ceil(wait_s)))
         remedy = f"try again in {after_s:g} s, with the same id"
         return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
-
-
-class TenantBytes:
-    """A rate of bytes for each tenant (token bucket). Safe to use from several threads."""
-
-    def __init__(self, rate: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._rate = rate
-        self._clock = clock
-        #: tenant -> bytes over its rate, and when that was so
-        self._over: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        self._lock = threading.Lock()
-        self.refused = 0
-
-    def take(self, size: int, *, tenant: str) -> None:
-        """Count so many bytes. Raises TooManyRequests while the tenant has sent more than its rate."""
-        now = self._clock()
-        with self._lock:
-            over, at = self._over.pop(tenant, (0.0, now))
-            over = max(0.0, over - (now - at) * self._rate)
-            refused = over > BURST_S * self._rate
-            self._over[tenant] = (over if refused else over + size, now)
-            if len(self._over) > MAX_TENANTS:
-                self._over.popitem(last=False)
-            self.refused += refused
-        if refused:
-            after_s = math.ceil(over / self._rate - BURST_S) or 1
-            raise TooManyRequests(
-                f"the tenant {tenant!r} sends more than {self._rate:g} bytes in a second (server.tenant_bytes_per_s)",
-                field="tenant",
-                remedy=f"try again in {after_s} s, with the same id",
-                retry_after_s=after_s,
-            )

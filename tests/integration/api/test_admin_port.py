@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import httpx
 import pytest
 import yaml
 
+from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.http_server.ports import is_for_operators
-from ragbandit.router.api.http_server.protocol import OPERATOR_PATHS
 from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.setup.exposure import check_exposure
@@ -40,6 +41,26 @@ def test_each_port_has_its_own_endpoints(serve):
     assert httpx.get(f"{admin_url(service)}/v1/models").json()["error"]["type"] == "invalid_request_error"
     for base in (service.url, admin_url(service)):
         assert httpx.get(f"{base}/docs").status_code == 200
+
+
+def test_operators_are_answered_while_the_public_port_stands_still(serve):
+    """While the event loop of the public port is blocked, probes and metrics come from the operators' within 1 s."""
+    service = serve(server={"admin_port": 0})
+    routed(service.http)
+    blocked, opened = threading.Event(), threading.Event()
+    loop = service._server.servers[0].get_loop()
+    loop.call_soon_threadsafe(lambda: (blocked.set(), opened.wait(20)))
+    assert blocked.wait(10)
+    try:
+        for path in ("/health", "/ready", "/metrics"):
+            began = time.monotonic()
+            assert httpx.get(admin_url(service) + path).status_code == 200
+            assert time.monotonic() - began < 1, path
+    finally:
+        opened.set()
+    assert (
+        'ragbandit_requests_total{path="/v1/route",status="200"} 1.0' in httpx.get(f"{admin_url(service)}/metrics").text
+    )
 
 
 def test_one_port_has_all(service):

@@ -31,7 +31,7 @@ WANTED = int(os.environ.get("API_FUZZ", "0"))
 def answering(tmp_path_factory):
     """A service whose questions are answered at once, as by a worker."""
     given = {"encoder": {"model": "hashing", "dimension": 8}, "feedback_events": {"copied": 0.8}}
-    given["server"] = {"max_wait_s": 60.0, "answer_wait_s": 5.0, "tenant_bytes_per_s": 1_000_000_000}
+    given["server"] = {"max_wait_s": 60.0, "answer_wait_s": 5.0}
     service = Service(Settings.model_validate({"data_dir": str(tmp_path_factory.mktemp("fuzz"))} | given))
     ask, threads = service.jobs.enqueue_answer, []
 

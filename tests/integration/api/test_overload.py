@@ -2,7 +2,6 @@
 
 import re
 import socket
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +10,6 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.router.api.http_server.read_delay import LATE
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
@@ -216,32 +214,3 @@ def test_bodies_and_contexts_are_small_by_default(http):
     items = [{"decision_id": "nobody", "label": ["x" * 900]}] * 1000
     assert http.post("/v1/feedback/batch", json={"items": items}).status_code == 202
     refused(http.post("/v1/feedback/batch", json={"items": items * 2}), 413, "BODY_TOO_LARGE")
-
-
-def test_a_tenant_has_a_rate_of_bytes(serve):
-    """A tenant that sends more bytes than its rate is 429 with Retry-After, by the field; another one is served."""
-    service = serve(server={"tenant_bytes_per_s": 1024})
-    text = "x" * 3000
-    replies = [service.http.post("/v1/route", json={"question": text, "tenant": "big"}) for _ in range(4)]
-    refused(replies[-1], 429, "TOO_MANY_REQUESTS", field="tenant")
-    assert int(replies[-1].headers["retry-after"]) >= 1
-    routed(service.http, tenant="small")
-    assert service.router.queues()["questions"].refused["bytes"] >= 1
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone says how long a request waited in its socket")
-def test_requests_that_waited_to_be_read_are_refused(serve):
-    """Requests that lay in their sockets for longer than max_wait_s, while the event loop was busy, are 503 but for the
-    first few; later ones are served, and the refusals are counted.
-    """
-    service = serve(server={"max_wait_s": 0.3})
-    loop = service._server.servers[0].get_loop()
-    stopped = threading.Event()
-    loop.call_soon_threadsafe(lambda: (stopped.set(), time.sleep(0.6)))
-    assert stopped.wait(10)
-    links = [asked(service, f"late {number}") for number in range(LATE + 10)]
-    replies = [reply_on(link).split(b" ")[1] for link in links]
-    assert (replies.count(b"200"), replies.count(b"503")) == (LATE, 10)
-    assert measured(service, "ragbandit_requests_refused_total", queue="http") == 10
-    assert service.router.status().counters.decided == LATE
-    routed(service.http)

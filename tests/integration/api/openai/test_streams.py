@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import threading
 import time
 
@@ -216,23 +215,6 @@ def test_a_client_that_goes_away(http, service):
         assert time.monotonic() < give_up
         time.sleep(0.01)
     assert service.http.get("/health").status_code == 200
-
-
-def test_a_half_closed_client(service, answers):
-    """A client that has closed its sending side after the request gets the whole stream, and then the end."""
-    answers()
-    body = json.dumps(BODY).encode()
-    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-    port = int(service.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as raw:
-        raw.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        raw.shutdown(socket.SHUT_WR)
-        read = b""
-        while piece := raw.recv(65_536):
-            read += piece
-    assert read.count(b"data: ") == 4
-    assert b"Bram Stoker" in read
-    assert read.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
 def test_the_same_key_in_pieces_and_whole(http, decided, answers):

@@ -4,14 +4,11 @@ import pytest
 
 from ragbandit.router.errors import Overloaded, TooManyRequests
 from ragbandit.router.serving.batching.admission import (
-    BURST_S,
-    MAX_TENANTS,
     TENANT_S,
     WARM_UP,
     Admission,
     BatchTime,
     QueueLimits,
-    TenantBytes,
 )
 
 
@@ -162,28 +159,3 @@ def test_another_tenant_is_forgotten():
         admission.check_tenant("a")
     clock.now += TENANT_S + 1
     taken(admission, 5)
-
-
-def test_a_tenant_has_a_rate_of_bytes():
-    """Once a tenant has sent more than its rate over 5 s it is refused until that is over; others are not."""
-    clock = Clock()
-    rate = TenantBytes(100.0, clock=clock)
-    for _ in range(6):
-        rate.take(100, tenant="a")
-    with pytest.raises(TooManyRequests, match="'a' sends more than 100 bytes in a second") as caught:
-        rate.take(1, tenant="a")
-    assert (caught.value.field, caught.value.retry_after_s, rate.refused) == ("tenant", 1, 1)
-    rate.take(100, tenant="b")
-    clock.now += 1.0
-    rate.take(1, tenant="a")
-    clock.now += 2 * BURST_S
-    rate.take(500, tenant="a")
-    rate.take(1, tenant="a")
-
-
-def test_the_tenants_that_are_counted_are_bounded():
-    """However many tenants there are, the bytes of the last ones alone are kept."""
-    rate = TenantBytes(100.0, clock=Clock())
-    for number in range(MAX_TENANTS + 10):
-        rate.take(1, tenant=f"t{number}")
-    assert len(rate._over) == MAX_TENANTS

@@ -1,4 +1,4 @@
-"""Middleware of the pages: headers that keep a page to itself, and errors that a person can read.
+"""Replies to pages: headers that keep a page to itself, and errors that a person can read.
 
 The layers below refuse as they do everywhere, in JSON. Here a request without a session becomes a way to the login, and
 any other error a page with the same words.
@@ -8,15 +8,14 @@ import json
 from typing import Any, Final
 from urllib.parse import quote
 
-from starlette.datastructures import MutableHeaders, State
+from starlette.datastructures import MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from ragbandit.router.api.http_server.ports import has_path
-from ragbandit.router.api.security.page_sessions import is_page, needs_session
+from ragbandit.router.api.security.page_sessions import needs_session
 from ragbandit.router.api.ui.rendering import error_page
 
-__all__ = ["HEADERS", "PageMiddleware"]
+__all__ = ["HEADERS", "shaping_page"]
 
 #: of every reply under /ui
 HEADERS: Final = {
@@ -33,38 +32,28 @@ _STATIC: Final = "/ui/static/"
 _MOST: Final = 65_536
 
 
-class PageMiddleware:
-    """Around all other layers."""
+def shaping_page(scope: Scope, receive: Receive, send: Send) -> Send:
+    """`send` for the reply to a page's request: with HEADERS, and an error as a person reads it."""
+    held: Message | None = None
+    body = b""
 
-    def __init__(self, app: ASGIApp, *, state: State) -> None:
-        self.app = app
-        self.state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request."""
-        if scope["type"] != "http" or not (is_page(scope["path"]) and has_path(scope, state=self.state)):
-            await self.app(scope, receive, send)
-            return
-        held: Message | None = None
-        body = b""
-
-        async def shaped(message: Message) -> None:
-            nonlocal held, body
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                _protect(headers, path=scope["path"])
-                if message["status"] >= 400 and headers.get("content-type", "").startswith("application/json"):
-                    held = message
-                    return
-            elif held is not None:
-                body += message.get("body", b"")
-                if not message.get("more_body", False) or len(body) > _MOST:
-                    start, held = held, None
-                    await _readable(scope, start, body)(scope, receive, send)
+    async def shaped(message: Message) -> None:
+        nonlocal held, body
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            _protect(headers, path=scope["path"])
+            if message["status"] >= 400 and headers.get("content-type", "").startswith("application/json"):
+                held = message
                 return
-            await send(message)
+        elif held is not None:
+            body += message.get("body", b"")
+            if not message.get("more_body", False) or len(body) > _MOST:
+                start, held = held, None
+                await _readable(scope, start, body)(scope, receive, send)
+            return
+        await send(message)
 
-        await self.app(scope, receive, shaped)
+    return shaped
 
 
 def _protect(headers: MutableHeaders, *, path: str) -> None:

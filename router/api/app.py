@@ -34,8 +34,8 @@ from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
 from ragbandit.router.api.openai.errors import unforeseen_reply
 from ragbandit.router.api.schemas.openapi import add_limits, describe
-from ragbandit.router.api.schemas.requests import complaint
 from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
+from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.middleware import AccessMiddleware

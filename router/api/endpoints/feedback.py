@@ -14,8 +14,9 @@ from ragbandit.client.replies.feedback import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.schemas.replies import receipt_json
-from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, complaint, identity
+from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
+from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.tracing import tell_feedback
 from ragbandit.router.errors import InvalidInput, RagBanditError

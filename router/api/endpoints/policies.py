@@ -30,15 +30,8 @@ _NamePath = Annotated[
     str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
 ]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
-_Reason = Annotated[
-    str,
-    Field(
-        description="Why; it stands in the audit log.",
-        min_length=1,
-        max_length=verbs.MAX_REASON,
-        pattern="[!-~]",  # it says something; the class names ASCII, so that every engine reads it alike
-    ),
-]
+#: it says something; the character class names ASCII, so that every engine reads it alike
+_Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
 
 
 class UnkillBody(Body):
@@ -47,6 +40,7 @@ class UnkillBody(Body):
     model_config = example(reason="the outage is over")
 
     reason: _Reason
+    """Why; it stands in the audit log."""
 
 
 class KillBody(Body):
@@ -55,9 +49,9 @@ class KillBody(Body):
     model_config = example(reason="the canary answers nonsense")
 
     reason: _Reason
-    arm: str | None = Field(
-        default=None, description="The arm for every question; null: the champion alone.", max_length=64
-    )
+    """Why; it stands in the audit log."""
+    arm: str | None = Field(default=None, max_length=64)
+    """The arm for every question; null: the champion alone."""
 
 
 class VerbBody(Body):
@@ -66,19 +60,15 @@ class VerbBody(Body):
     model_config = example(reason="it looked well in shadow")
 
     reason: _Reason
-    expected_state: VersionState | None = Field(
-        default=None, description="The state that was seen: 409 if it is in another one by now."
-    )
-    revision: int | None = Field(
-        default=None, description="The revision that was seen: 409 if it was changed meanwhile.", ge=1, le=10**15
-    )
-    weight: float | None = Field(
-        default=None,
-        description="Of `canary`: the share of its pmf in what is served; null: the first of `rollout.steps`.",
-        gt=0,
-        le=0.5,
-    )
-    force: bool = Field(default=False, description="Of `promote`: whatever the evidence says. It is marked.")
+    """Why; it stands in the audit log."""
+    expected_state: VersionState | None = None
+    """The state that was seen: 409 if it is in another one by now."""
+    revision: int | None = Field(default=None, ge=1, le=10**15)
+    """The revision that was seen: 409 if it was changed meanwhile."""
+    weight: float | None = Field(default=None, gt=0, le=0.5)
+    """Of `canary`: the share of its pmf in what is served; null: the first of `rollout.steps`."""
+    force: bool = False
+    """Of `promote`: whatever the evidence says. It is marked."""
 
 
 def add_policies(app: FastAPI) -> None:

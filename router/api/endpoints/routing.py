@@ -20,8 +20,9 @@ from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaite
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
-from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, complaint, identity
+from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
+from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.open_webui import links_of
-from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT
+from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT, limits
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import checked_text
@@ -56,6 +56,11 @@ _MESSAGE: Final[dict[str, Any]] = {
         },
     },
 }
+_METADATA: Final[dict[str, Any]] = {
+    "maxProperties": _MOST_PAIRS,
+    "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
+    "additionalProperties": {"type": "string", "maxLength": _LONGEST_VALUE, **STORABLE},
+}
 _NO_CALL: Final[dict[str, Any]] = {"enum": ["none", "auto", None]}
 
 
@@ -70,49 +75,43 @@ class ChatBody(BaseModel):
         },
     )
 
-    model: str = Field(description="`auto`: the policy chooses the arm. `arm/<name>`: this arm, and nothing is learned")
-    messages: list[Annotated[dict[str, Any], Field(json_schema_extra=_MESSAGE)]] = Field(
-        description="the conversation: objects with `role` and `content`, which is text or a list of parts of text",
-        # That the last message of user and assistant must be the user's is in no schema.
-        json_schema_extra={"minItems": 1},
-    )
-    stream: bool | None = Field(default=None, description="send the answer in pieces, as server-sent events")
-    stream_options: dict[str, Any] | None = Field(
-        default=None, description='{"include_usage": true}: the usage in a chunk of its own, before the end'
-    )
-    metadata: dict[str, str] | None = Field(
-        default=None,
-        json_schema_extra={
-            "maxProperties": _MOST_PAIRS,
-            "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
-            "additionalProperties": {"type": "string", "maxLength": _LONGEST_VALUE, **STORABLE},
-        },
-        description="up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept",
-    )
-    user: str | None = Field(
-        default=None, description="who asks, an id; kept with the decision", json_schema_extra=ANY_TEXT
-    )
-    safety_identifier: str | None = Field(default=None, description="newer name of `user`", json_schema_extra=ANY_TEXT)
-    n: int | None = Field(default=None, description="1; there is one answer", json_schema_extra={"enum": [1, None]})
-    tools: list[Any] | None = Field(default=None, description="ignored, unless `tool_choice` asks for a call: refused")
-    tool_choice: str | dict[str, Any] | None = Field(
-        default=None, description="`none` or `auto`", json_schema_extra=_NO_CALL
-    )
-    functions: list[Any] | None = Field(default=None, description="older name of `tools`")
-    function_call: str | dict[str, Any] | None = Field(
-        default=None, description="older name of `tool_choice`", json_schema_extra=_NO_CALL
-    )
-    response_format: dict[str, Any] | None = Field(
-        default=None,
-        description='{"type": "text"}',
-        json_schema_extra={"required": ["type"], "properties": {"type": {"enum": ["text"]}}},
-    )
-    logprobs: bool | None = Field(default=None, description="false", json_schema_extra={"enum": [False, None]})
-    top_logprobs: int | None = Field(default=None, description="0", json_schema_extra={"enum": [0, None]})
-    modalities: list[str] | None = Field(
-        default=None, description='["text"]', json_schema_extra={"items": {"enum": ["text"]}}
-    )
-    audio: dict[str, Any] | None = Field(default=None, description="null", json_schema_extra={"enum": [None]})
+    model: str
+    """`auto`: the policy chooses the arm. `arm/<name>`: this arm, and nothing is learned."""
+    # That the last message of user and assistant must be the user's is in no schema.
+    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
+    """The conversation: objects with `role` and `content`, which is text or a list of parts of text."""
+    stream: bool | None = None
+    """Send the answer in pieces, as server-sent events."""
+    stream_options: dict[str, Any] | None = None
+    """{"include_usage": true}: the usage in a chunk of its own, before the end."""
+    metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
+    """Up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept."""
+    user: Annotated[str | None, limits(ANY_TEXT)] = None
+    """Who asks, an id; kept with the decision."""
+    safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
+    """Newer name of `user`."""
+    n: Annotated[int | None, limits(enum=[1, None])] = None
+    """1; there is one answer."""
+    tools: list[Any] | None = None
+    """Ignored, unless `tool_choice` asks for a call: refused."""
+    tool_choice: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
+    """`none` or `auto`."""
+    functions: list[Any] | None = None
+    """Older name of `tools`."""
+    function_call: Annotated[str | dict[str, Any] | None, limits(_NO_CALL)] = None
+    """Older name of `tool_choice`."""
+    response_format: Annotated[
+        dict[str, Any] | None, limits(required=["type"], properties={"type": {"enum": ["text"]}})
+    ] = None
+    """{"type": "text"}."""
+    logprobs: Annotated[bool | None, limits(enum=[False, None])] = None
+    """false."""
+    top_logprobs: Annotated[int | None, limits(enum=[0, None])] = None
+    """0."""
+    modalities: Annotated[list[str] | None, limits(items={"enum": ["text"]})] = None
+    """["text"]."""
+    audio: Annotated[dict[str, Any] | None, limits(enum=[None])] = None
+    """null."""
 
     @property
     def include_usage(self) -> bool:

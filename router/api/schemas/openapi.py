@@ -1,4 +1,4 @@
-"""The OpenAPI document of one service: descriptions of reply fields, and the limits that its settings make."""
+"""The OpenAPI document of one service: descriptions of fields, and the limits that its settings make."""
 
 import ast
 import inspect
@@ -18,7 +18,7 @@ from ragbandit.router.types import MAX_TEXT
 
 __all__ = ["add_limits", "describe", "field_texts"]
 
-#: modules whose classes replies are made of; the text below a field describes it
+#: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
     "ragbandit.router.types.versions",
     "ragbandit.router.rollouts.overview",
@@ -29,6 +29,9 @@ _MODULES: Final = (
     "ragbandit.client.replies.status",
     "ragbandit.client.replies.overview",
     "ragbandit.router.api.openai.replies",
+    "ragbandit.router.api.openai.requests",
+    "ragbandit.router.api.schemas.requests",
+    "ragbandit.router.api.endpoints.policies",
 )
 
 
@@ -59,7 +62,7 @@ def _texts(node: ast.ClassDef) -> dict[str, str]:
 
 
 def describe(api: dict[str, Any]) -> dict[str, Any]:
-    """Add the texts below the fields of replies to an OpenAPI document; the same document.
+    """Add the texts below the fields to an OpenAPI document; the same document.
 
     Pydantic reads only those in a class's own body, and at every start.
     """

@@ -1,24 +1,23 @@
-"""Requests: the JSON bodies that callers send, and the error for a body of another shape.
+"""Requests: the JSON bodies that callers send. The text below a field is its description in /openapi.json.
 
 Only shapes are checked here; serving/validation.py checks the values, and has the words for what is wrong with them.
-The limits that it enforces stand beside the fields as JSON Schema (`json_schema_extra`): a request that fits the
-document is not refused as invalid. What differs from service to service is added in `openapi`.
+The limits that it enforces stand at the fields as JSON Schema: a request that fits the document is not refused as
+invalid. What differs from service to service is added in `openapi`.
 """
 
-import json
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetPydanticSchema
-from pydantic_core import core_schema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
+from ragbandit.router.api.schemas.shape_errors import wanted
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.conversations.checks import MAX_SESSION, MAX_STICKY_TURNS
 from ragbandit.router.serving.field_checks import ID_PATTERN
 from ragbandit.router.serving.link_checks import LINK_KIND, LINK_VALUE, MAX_LINKS
 from ragbandit.router.serving.validation import MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS, checked_id
-from ragbandit.router.types import MAX_ERROR, MAX_TEXT, Cost, OutcomeStatus
+from ragbandit.router.types import MAX_TEXT, Cost, OutcomeStatus
 
 __all__ = [
     "ANY_TEXT",
@@ -40,17 +39,23 @@ __all__ = [
     "OutcomeBody",
     "RouteBatchBody",
     "RouteBody",
-    "complaint",
     "example",
     "identity",
+    "limits",
     "plain_decision_id",
 ]
+
+
+def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
+    """Limits of a field, as JSON Schema says them; a keyword holds for values of its own type alone."""
+    extra: dict[str, Any] = {name: value for schema in (*schemas, keywords) for name, value in schema.items()}
+    return FieldInfo(json_schema_extra=extra)
+
 
 #: a character that is no space (str.isspace) and can be stored
 _VISIBLE: Final = r"[^\u0000\u0009-\u000d\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]"
 _NO_NUL: Final = r"[^\u0000]*"
 
-# Limits as JSON Schema says them; a keyword holds for values of its own type alone.
 ID: Final[dict[str, Any]] = {"pattern": f"^{ID_PATTERN.pattern}$"}
 NAME: Final[dict[str, Any]] = {"pattern": "^[A-Za-z0-9_.-]{1,64}$"}
 #: a text that is not blank
@@ -60,50 +65,9 @@ ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NU
 #: any text that can be stored
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": MAX_SESSION}
-_RATER: Final[dict[str, Any]] = TEXT | {"maxLength": MAX_RATER}
-_COUNT: Final[dict[str, Any]] = {"minimum": 1, "maximum": int(MAX_CAP)}
-#: above 0; OpenAPI 3.0 and 3.1 write an open bound in two ways
-_AMOUNT: Final[dict[str, Any]] = {"minimum": 1e-9, "maximum": int(MAX_CAP)}
-_FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_CAP)}
-_RATING: Final[dict[str, Any]] = {"minimum": 0, "maximum": 5}
-_SCALE: Final[dict[str, Any]] = {"enum": ["0-1", "1-5"]}
 
 #: the header that may stand for decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
-#: pydantic's error type of ours; the message is what is accepted
-_WANTED: Final = "wanted"
-#: pydantic's error type -> what is accepted
-_KINDS: Final = {
-    "string_type": "text",
-    "list_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "float_parsing": "a number",
-    "int_parsing": "a whole number",
-    "float_type": "a number",
-    "int_type": "a whole number",
-    "bool_type": "true or false",
-    "finite_number": "a finite number",
-    "greater_than": "above {gt:g}",
-    "greater_than_equal": "{ge:g} at least",
-    "less_than": "below {lt:g}",
-    "less_than_equal": "{le:g} at most",
-    "string_too_short": "of {min_length} characters at least",
-    "string_too_long": "of {max_length} characters at most",
-    "string_pattern_mismatch": "a text that {pattern} matches",
-}
-
-
-def _wanted(what: str) -> GetPydanticSchema:
-    """One error for a value of several types, instead of one for each of them."""
-
-    def said(source: Any, handler: Any) -> core_schema.CoreSchema:
-        return core_schema.custom_error_schema(handler(source), custom_error_type=_WANTED, custom_error_message=what)
-
-    return GetPydanticSchema(said)
-
-
 #: what clients of OpenAI's interface have before a decision's id
 COMPLETION_PREFIX: Final = "chatcmpl-"
 
@@ -114,21 +78,47 @@ def plain_decision_id(sent: str) -> str:
 
 
 DecisionIdText = Annotated[str, AfterValidator(plain_decision_id)]
-Text = Annotated[str | None, _wanted("text or null")]
-OwnId = Annotated[str | None, _wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent))]
-Count = Annotated[int | None, _wanted("a whole number or null")]
-Amount = Annotated[int | float | None, _wanted("a finite number or null")]
+Text = Annotated[str | None, wanted("text or null")]
+OwnId = Annotated[
+    str | None, wanted("text or null"), AfterValidator(lambda sent: sent and plain_decision_id(sent)), limits(ID)
+]
+Rater = Annotated[Text, limits(TEXT, maxLength=MAX_RATER)]
+Event = Annotated[Text, limits(NAME)]
+Count = Annotated[int | None, wanted("a whole number or null")]
+Amount = Annotated[int | float | None, wanted("a finite number or null")]
+CountCap = Annotated[Count, limits(minimum=1, maximum=int(MAX_CAP))]
+#: above 0; OpenAPI 3.0 and 3.1 write an open bound in two ways
+AmountCap = Annotated[Amount, limits(minimum=1e-9, maximum=int(MAX_CAP))]
+Rating = Annotated[
+    bool | int | float | None, wanted("true, false, a finite number or null"), limits(minimum=0, maximum=5)
+]
+Scale = Annotated[str, limits(enum=["0-1", "1-5"])]
+NotBlank = Annotated[str, limits(TEXT)]
 Fact = Annotated[
-    Annotated[str, Field(json_schema_extra=STORABLE | {"maxLength": MAX_TEXT})]
+    Annotated[str, limits(STORABLE, maxLength=MAX_TEXT)]
     | int
     | float
     | bool
-    | Annotated[list[Annotated[str, Field(json_schema_extra=TEXT)]], Field(json_schema_extra={"maxItems": MAX_WORDS})]
+    | Annotated[list[NotBlank], limits(maxItems=MAX_WORDS)]
     | None,
-    _wanted("text, a finite number, true, false, a list of texts or null"),
+    wanted("text, a finite number, true, false, a list of texts or null"),
 ]
-
-_LinkValue = Annotated[str, Field(json_schema_extra={"pattern": f"^{LINK_VALUE.pattern}$"})]
+Links = Annotated[
+    dict[str, Annotated[str, limits(pattern=f"^{LINK_VALUE.pattern}$")]] | None,
+    wanted("an object of texts or null"),
+    limits(maxProperties=MAX_LINKS, propertyNames={"pattern": f"^{LINK_KIND.pattern}$"}),
+]
+Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
+_FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_CAP)}
+#: what an outcome may have cost
+_COSTS: Final[dict[str, Any]] = {
+    field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0} for field in fields(Cost)
+}
+#: a rating lies within its scale
+_WITHIN_SCALE: Final[list[dict[str, Any]]] = [
+    {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
+    {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
+]
 
 
 class Body(BaseModel):
@@ -152,45 +142,31 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
     return [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
 
 
-#: what an outcome may have cost
-_COSTS: Final[dict[str, Any]] = {
-    "properties": {
-        field.name: {"type": "integer" if isinstance(field.default, int) else "number", **_FROM_0}
-        for field in fields(Cost)
-    },
-    "additionalProperties": False,
-}
-#: a rating lies within its scale
-_WITHIN_SCALE: Final[list[dict[str, Any]]] = [
-    {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
-    {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
-]
-
-
 class BudgetBody(Body):
     """Caps on one answer, all above 0; left out or null: the service's own, which is also the most."""
 
     # Hashable: pydantic makes a deep copy of any other default, for every request that leaves it out.
     model_config = ConfigDict(frozen=True)
 
-    rounds: Count = Field(default=None, description="retrieve-and-generate rounds", json_schema_extra=_COUNT)
-    passages: Count = Field(default=None, description="distinct passages shown to the model", json_schema_extra=_COUNT)
-    tokens: Count = Field(
-        default=None, description="prompt plus completion tokens over all calls", json_schema_extra=_COUNT
-    )
-    seconds: Amount = Field(
-        default=None, description="wall-clock seconds from the start of the arm", json_schema_extra=_AMOUNT
-    )
-    dollars: Amount = Field(
-        default=None, description="price of the generator's tokens, where it has a price", json_schema_extra=_AMOUNT
-    )
+    rounds: CountCap = None
+    """Retrieve-and-generate rounds."""
+    passages: CountCap = None
+    """Distinct passages shown to the model."""
+    tokens: CountCap = None
+    """Prompt plus completion tokens over all calls."""
+    seconds: AmountCap = None
+    """Wall-clock seconds from the start of the arm."""
+    dollars: AmountCap = None
+    """Price of the generator's tokens, where it has a price."""
 
 
 class MessageBody(Body):
     """One message of a conversation."""
 
-    role: Literal["system", "user", "assistant"] = Field(description="who said it")
-    content: str = Field(description="what was said; a blank message does not count", json_schema_extra=ANY_TEXT)
+    role: Literal["system", "user", "assistant"]
+    """Who wrote it."""
+    content: Annotated[str, limits(ANY_TEXT)]
+    """Its text; a blank message does not count."""
 
 
 class RouteBody(Body):
@@ -204,48 +180,30 @@ class RouteBody(Body):
         tenant="acme",
     )
 
-    question: str = Field(
-        description="the question; its text, and what the setting `context` declares, move the choice",
-        json_schema_extra=TEXT,
-    )
-    decision_id: OwnId = Field(
-        default=None, description="your own id: makes the request idempotent", json_schema_extra=ID
-    )
-    context: dict[str, Fact] = Field(
-        default_factory=dict,
-        description="facts of yours, kept with the decision",
-        json_schema_extra={"propertyNames": TEXT},
-    )
-    arms: list[Annotated[str, Field(json_schema_extra=NAME)]] | None = Field(
-        default=None,
-        description="the arms that may be drawn; left out: all",
-        json_schema_extra={"minItems": 1, "uniqueItems": True},
-    )
-    budget: BudgetBody = Field(default=BudgetBody(), description="caps on the answer; the service's own hold as well")
-    tenant: str = Field(
-        default="default", description="whose question it is; kept with the decision", json_schema_extra=ID
-    )
-    links: Annotated[dict[str, _LinkValue] | None, _wanted("an object of texts or null")] = Field(
-        default=None,
-        description="ids that other systems have for this question, by kind (trace, span, run, ...): feedback that is "
-        "given there finds the decision by them",
-        json_schema_extra={"maxProperties": MAX_LINKS, "propertyNames": {"pattern": f"^{LINK_KIND.pattern}$"}},
-    )
-    session_id: Text = Field(
-        default=None, description="the conversation that it belongs to: an id of yours", json_schema_extra=SESSION
-    )
-    messages: list[MessageBody] = Field(
-        default_factory=list,
-        description="what was said before the question, the oldest first: the question is rewritten to stand alone, "
-        "where the service has a model for it, and the arm sees the last of them",
-    )
-    sticky_turns: Count = Field(
-        default=None,
-        description="turns that the session stays on the arm of one draw, that turn among them; 0: this turn is drawn; "
-        "left out: the setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; with a key of the "
-        "scope forced=false at most `conversation.sticky_turns`",
-        json_schema_extra={"minimum": 0, "maximum": MAX_STICKY_TURNS},
-    )
+    question: NotBlank
+    """The question; its text, and what the setting `context` declares, move the choice."""
+    decision_id: OwnId = None
+    """Your own id: makes the request idempotent."""
+    context: Annotated[dict[str, Fact], limits(propertyNames=TEXT)] = Field(default_factory=dict)
+    """Facts of yours, kept with the decision."""
+    arms: Annotated[list[Annotated[str, limits(NAME)]] | None, limits(minItems=1, uniqueItems=True)] = None
+    """The arms that may be drawn; left out: all."""
+    budget: BudgetBody = BudgetBody()
+    """Caps on the answer; the service's own hold as well."""
+    tenant: Annotated[str, limits(ID)] = "default"
+    """Whose question it is; kept with the decision."""
+    links: Links = None
+    """Ids that other systems have for this question, by kind (trace, span, run, ...): feedback that is given there
+    finds the decision by them."""
+    session_id: Annotated[Text, limits(SESSION)] = None
+    """The conversation that it belongs to: an id of yours."""
+    messages: list[MessageBody] = Field(default_factory=list)
+    """The conversation before the question, the oldest first: the question is rewritten to stand alone, where the
+    service has a model for it, and the arm sees the last of them."""
+    sticky_turns: Annotated[Count, limits(minimum=0, maximum=MAX_STICKY_TURNS)] = None
+    """Turns that the session stays on the arm of one draw, that turn among them; 0: this turn is drawn; left out: the
+    setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; with a key of the scope forced=false
+    at most `conversation.sticky_turns`."""
 
 
 class RouteBatchBody(Body):
@@ -255,9 +213,8 @@ class RouteBatchBody(Body):
         items=[{"question": "Who wrote Dracula?", "decision_id": "ticket-4711"}, {"question": "And who filmed it?"}]
     )
 
-    items: list[dict[str, Any]] = Field(
-        description="each as the body of /v1/route, with an id of its own", json_schema_extra={"minItems": 1}
-    )
+    items: Items
+    """Each as the body of /v1/route, with an id of its own."""
 
 
 class FeedbackBody(Body):
@@ -270,46 +227,32 @@ class FeedbackBody(Body):
         anyOf=_WITHIN_SCALE,
     )
 
-    decision_id: DecisionIdText = Field(
-        description="the decision that is judged, or its chat completion", json_schema_extra=ID
-    )
-    feedback_id: Text = Field(
-        default=None, description="your own id: makes the feedback idempotent", json_schema_extra=ID
-    )
+    decision_id: Annotated[DecisionIdText, limits(ID)]
+    """The decision that is judged, or its chat completion."""
+    feedback_id: Annotated[Text, limits(ID)] = None
+    """Your own id: makes the feedback idempotent."""
     label: Annotated[
-        str | list[Annotated[str, Field(json_schema_extra=TEXT)]] | None, _wanted("text, a list of texts or null")
-    ] = Field(
-        None,
-        description="gold answers, any is right",
-        json_schema_extra=TEXT | {"minItems": 1, "maxItems": MAX_ANSWERS},
-    )
-    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = Field(
-        default=None,
-        description="a user's judgement of the answer: true, false, or a number on `scale`",
-        json_schema_extra=_RATING,
-    )
-    scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"', json_schema_extra=_SCALE)
-    reward: Amount = Field(default=None, description="the reward itself, cost included")
-    event: Text = Field(
-        default=None, description="what the user did: a name of the setting feedback_events", json_schema_extra=NAME
-    )
-    source: Text = Field(
-        default=None,
-        description="who judged: human (the default), judge or code; left out for an event",
-        json_schema_extra={"enum": ["human", "judge", "code", None]},
-    )
-    rater: Text = Field(
-        default=None,
-        description="which one of the source judged, an id of up to 64 characters: a later judgement of the same one "
-        "replaces the earlier, until the decision is closed",
-        json_schema_extra=_RATER,
-    )
-    retract: Text = Field(
-        default=None,
-        description="in place of a judgement: take back what the same source and rater said before, of this kind: "
-        "label, rating or reward",
-        json_schema_extra={"enum": ["label", "rating", "reward", None]},
-    )
+        str | list[NotBlank] | None,
+        wanted("text, a list of texts or null"),
+        limits(TEXT, minItems=1, maxItems=MAX_ANSWERS),
+    ] = None
+    """Gold answers; any of them is right."""
+    rating: Rating = None
+    """A user's judgement of the answer: true, false, or a number on `scale`."""
+    scale: Scale = "0-1"
+    """Of a number in `rating`: "0-1" or "1-5"."""
+    reward: Amount = None
+    """The reward itself, cost included."""
+    event: Event = None
+    """What the user did: a name of the setting `feedback_events`."""
+    source: Annotated[Text, limits(enum=["human", "judge", "code", None])] = None
+    """Who judged: human (the default), judge or code; left out for an event."""
+    rater: Rater = None
+    """Which person or model of that source judged, an id of up to 64 characters: a later judgement of the same one
+    replaces the earlier, until the decision is closed."""
+    retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
+    """In place of a judgement: take back the earlier one of this kind (label, rating or reward) by the same source and
+    rater."""
 
 
 class FeedbackTokenBody(Body):
@@ -317,20 +260,14 @@ class FeedbackTokenBody(Body):
 
     model_config = example(decision_id="ticket-4711", rater="user-17")
 
-    decision_id: str = Field(description="the decision that may be judged", json_schema_extra=ID)
-    kinds: list[Annotated[str, Field(json_schema_extra={"enum": ["rating", "event"]})]] | None = Field(
-        default=None, description="rating, event; left out: both", json_schema_extra={"minItems": 1}
-    )
-    rater: Text = Field(
-        default=None,
-        description="in whose name, an id of up to 64 characters: one vote of each kind; left out: whoever has a token",
-        json_schema_extra=_RATER,
-    )
-    expires_s: Amount = Field(
-        default=None,
-        description="seconds that it lasts, up to server.browser_feedback_s; left out: three hours",
-        json_schema_extra={"minimum": 1e-9},
-    )
+    decision_id: Annotated[str, limits(ID)]
+    """The decision that may be judged."""
+    kinds: Annotated[list[Annotated[str, limits(enum=["rating", "event"])]] | None, limits(minItems=1)] = None
+    """rating, event; left out: both."""
+    rater: Rater = None
+    """In whose name, an id of up to 64 characters: one vote of each kind; left out: whoever has a token."""
+    expires_s: Annotated[Amount, limits(minimum=1e-9)] = None
+    """Seconds that it lasts, up to `server.browser_feedback_s`; left out: three hours."""
 
 
 class BrowserFeedbackBody(Body):
@@ -342,21 +279,16 @@ class BrowserFeedbackBody(Body):
         anyOf=_WITHIN_SCALE,
     )
 
-    token: str = Field(description="of /v1/feedback/token: it names the decision and who judges")
-    rating: Annotated[bool | int | float | None, _wanted("true, false, a finite number or null")] = Field(
-        default=None,
-        description="a judgement of the answer: true, false, or a number on `scale`",
-        json_schema_extra=_RATING,
-    )
-    scale: str = Field(default="0-1", description='of a number in rating: "0-1" or "1-5"', json_schema_extra=_SCALE)
-    event: Text = Field(
-        default=None, description="what the user did: a name of the setting feedback_events", json_schema_extra=NAME
-    )
-    retract: Text = Field(
-        default=None,
-        description="in place of a judgement: rating, to take the rating back",
-        json_schema_extra={"enum": ["rating", None]},
-    )
+    token: str
+    """Of /v1/feedback/token: it names the decision and who judges."""
+    rating: Rating = None
+    """A judgement of the answer: true, false, or a number on `scale`."""
+    scale: Scale = "0-1"
+    """Of a number in `rating`: "0-1" or "1-5"."""
+    event: Event = None
+    """What the user did: a name of the setting `feedback_events`."""
+    retract: Annotated[Text, limits(enum=["rating", None])] = None
+    """In place of a judgement: `rating` takes the rating back."""
 
 
 class FeedbackBatchBody(Body):
@@ -366,9 +298,8 @@ class FeedbackBatchBody(Body):
         items=[{"decision_id": "ticket-4711", "rating": True}, {"decision_id": "ticket-4712", "label": ["Bram Stoker"]}]
     )
 
-    items: list[dict[str, Any]] = Field(
-        description="each as the body of /v1/feedback, with an id of its own", json_schema_extra={"minItems": 1}
-    )
+    items: Items
+    """Each as the body of /v1/feedback, with an id of its own."""
 
 
 class OutcomeBody(Body):
@@ -386,84 +317,23 @@ class OutcomeBody(Body):
         anyOf=[{"required": ["steps"]}, {"properties": {"cost": {"maxProperties": 0}}}],
     )
 
-    decision_id: DecisionIdText = Field(description="the decision that /v1/route returned", json_schema_extra=ID)
-    status: OutcomeStatus = Field(default="answered", description="how the pipeline ended")
-    answer: Text = Field(
-        default=None, description="the answer; a label is compared with it", json_schema_extra=ANY_TEXT
-    )
-    steps: Annotated[int | float, _wanted("a finite number")] = Field(
-        default=0.0,
-        description="rounds of search and generation; by default the reward charges them alone, and a cost is refused "
-        "without them",
-        json_schema_extra=_FROM_0,
-    )
-    cost: dict[str, Annotated[int | float, _wanted("a finite number")]] = Field(
-        default_factory=dict,
-        description="what else it used, by the names of Cost, for example dollars",
-        json_schema_extra=_COSTS,
-    )
-    stop_reason: str = Field(
-        default="", description="why it stopped, in a word of yours", json_schema_extra=ANY_TEXT | {"maxLength": 64}
-    )
-    error: Text = Field(
-        default=None,
-        description=f"what failed; of a longer text the first {MAX_ERROR:,} characters are kept",
-        json_schema_extra={"pattern": ANY_TEXT["pattern"]},
-    )
-
-
-#: required fields -> their type in JSON
-_REQUIRED: Final = {
-    name: "list" if field.annotation == list[dict[str, Any]] else "string"
-    for body in (
-        RouteBody,
-        RouteBatchBody,
-        FeedbackBody,
-        FeedbackTokenBody,
-        BrowserFeedbackBody,
-        FeedbackBatchBody,
-        OutcomeBody,
-    )
-    for name, field in body.model_fields.items()
-    if field.is_required()
-}
-
-
-def complaint(fault: Mapping[str, Any], *, skip: int = 0, content_type: str | None = None) -> InvalidInput:
-    """An error of pydantic as InvalidInput.
-
-    skip: parts at the start of its location that are no fields ("body", "query"). content_type: the request's header.
-    """
-    kind, sent = fault["type"], fault.get("input")
-    field = ".".join(map(str, fault["loc"][skip:])) or "body"
-    if kind == "extra_forbidden":
-        remedy = "remove it; /docs lists the fields"
-        if field == "wait_s":
-            remedy = "send it to /v1/answer as a query parameter: /v1/answer?wait_s=10"
-        return InvalidInput(f'"{field}" is not a field of this request', field=field, remedy=remedy)
-    if isinstance(sent, bytes):  # read as JSON it would be something else
-        came = "without a content type" if content_type is None else f"as {content_type:.80}"
-        remedy = "send the header content-type: application/json"
-        return InvalidInput(f"the body came {came}, not as JSON", field="content-type", remedy=remedy)
-    if kind == "missing":
-        kind = _REQUIRED.get(field, "string")
-        return InvalidInput(f'"{field}" is required ({kind})', field=field, remedy=f"add it to the request as a {kind}")
-    wanted = fault["msg"] if kind == _WANTED else _KINDS.get(kind)
-    if kind == "literal_error":
-        wanted = "{expected}"
-    if wanted is None:
-        return InvalidInput(fault["msg"], field=field, remedy="/docs describes what is accepted")
-    if kind != _WANTED:
-        wanted = wanted.format(**fault.get("ctx", {}))
-    return InvalidInput(f'"{field}" must be {wanted}, not {_shown(sent)}', field=field, remedy=f"send {wanted}")
-
-
-def _shown(sent: object) -> str:
-    """The value that was sent, in a few words: a whole list may be deep."""
-    if isinstance(sent, dict | list):
-        return "this object" if isinstance(sent, dict) else "this list"
-    # No reply can hold half a surrogate pair, which JSON may bring.
-    return f"{json.dumps(sent, ensure_ascii=False):.80}".encode("utf-8", "backslashreplace").decode()
+    decision_id: Annotated[DecisionIdText, limits(ID)]
+    """The decision that /v1/route returned."""
+    status: OutcomeStatus = "answered"
+    """How the pipeline ended."""
+    answer: Annotated[Text, limits(ANY_TEXT)] = None
+    """The answer; a label is compared with it."""
+    steps: Annotated[int | float, wanted("a finite number"), limits(_FROM_0)] = 0.0
+    """Rounds of search and generation; by default the reward charges them alone, and a cost is refused without them."""
+    cost: Annotated[
+        dict[str, Annotated[int | float, wanted("a finite number")]],
+        limits(properties=_COSTS, additionalProperties=False),
+    ] = Field(default_factory=dict)
+    """What else it used, by the names of Cost, for example dollars."""
+    stop_reason: Annotated[str, limits(ANY_TEXT, maxLength=64)] = ""
+    """Why it stopped, in a word of yours."""
+    error: Annotated[Text, limits(pattern=ANY_TEXT["pattern"])] = None
+    """What failed; of a longer text the first 20,000 characters are kept."""
 
 
 def identity(given: str | None, *, key: str | None, field: str) -> str | None:

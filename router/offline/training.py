@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.offline.logs.questions import LabelledRow, question_rows
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
-from ragbandit.router.storage.files.json_lines import lines, naming, parsed
 from ragbandit.router.types import Json, TableRow
 
 __all__ = ["read_questions", "train", "trainable"]
@@ -64,24 +64,14 @@ def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[
     Questions of `known` rows are left out: what the arms made of them is the better label (as Adaptive-RAG does).
     Raises InvalidInput naming file, line and key.
     """
-    file = Path(path)
-    taken = {row.question for row in known}
-    rows = []
-    for number, raw in lines(file):
-        with naming(file, line=number):
-            row = _question(parsed(raw), key=f"question-{number}")
-        if row.question not in taken:
-            rows.append(row)
+    known_texts = {row.question for row in known}
+    rows = [row for row in question_rows(Path(path), _question, kind="question") if row.question not in known_texts]
     if not rows:
-        raise InvalidInput("has no questions that the table lacks", field=str(file), remedy="leave it out")
+        raise InvalidInput("has no questions that the table lacks", field=str(path), remedy="leave it out")
     return rows
 
 
-def _question(found: Mapping[str, Any], *, key: str) -> TableRow:
-    remedy = 'write {"question": text, "hops": whole number} a line'
-    text, hops = found.get("question"), found.get("hops")
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInput("is missing or empty", field="question", remedy=remedy)
-    if isinstance(hops, bool) or not isinstance(hops, int) or hops < 0:
-        raise InvalidInput(f"{hops!r} is not a count", field="hops", remedy=remedy)
-    return TableRow(id=key, question=text, correct={}, steps={}, hops=hops)
+def _question(_found: Mapping[str, Any], row: LabelledRow) -> TableRow:
+    if row.hops is None:
+        raise InvalidInput("is missing", field="hops", remedy='write {"question": text, "hops": whole number} a line')
+    return TableRow(id=row.id, question=row.question, correct={}, steps={}, hops=row.hops)

@@ -7,8 +7,7 @@ from typing import Any
 
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
-from ragbandit.router.serving.validation import checked_text
-from ragbandit.router.storage.files.json_lines import lines, naming, parsed
+from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, required_text
 from ragbandit.workers.judge.quiz import Quiz
 
 __all__ = ["CRUD", "FAMILY_NAMES", "LabelledQuestion", "check_family", "read_questions"]
@@ -48,34 +47,12 @@ def read_questions(path: Path, *, family: str, limit: int | None = None) -> tupl
 
     Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
-    rows: list[LabelledQuestion] = []
-    places: dict[str, int] = {}
-    for number, raw in lines(path):
-        if limit is not None and len(rows) == limit:
-            break
-        with naming(path, line=number):
-            row = _asked(parsed(raw), number=number, family=family)
-            if row.id in places:
-                raise InvalidInput(
-                    f"{row.id!r} stands on line {places[row.id]} too",
-                    field="id",
-                    remedy="give every question an id of its own",
-                )
-        places[row.id] = number
-        rows.append(row)
-    return tuple(rows)
 
+    def question(found: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+        gold = _quiz_of(found) if family == CRUD else _answers_of(found, family=family)
+        return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
-def _asked(found: Mapping[str, Any], *, number: int, family: str) -> LabelledQuestion:
-    question = _text_of(found, field="question", remedy="every line has one, a text")
-    gold = _quiz_of(found) if family == CRUD else _answers_of(found, family=family)
-    identity, dataset, hops = found.get("id", f"row-{number}"), found.get("dataset"), found.get("hops")
-    for field, value in (("id", identity), ("dataset", dataset)):
-        if value is not None and not (isinstance(value, str) and value.strip()):
-            raise InvalidInput(f"{value!r} is no name", field=field, remedy="write text, or leave it out")
-    if hops is not None and (isinstance(hops, bool) or not isinstance(hops, int) or hops < 0):
-        raise InvalidInput(f"{hops!r} is no count", field="hops", remedy="write a whole number, or leave it out")
-    return LabelledQuestion(id=str(identity), question=question, dataset=dataset, hops=hops, **gold)
+    return tuple(question_rows(path, question, limit=limit))
 
 
 def _answers_of(found: Mapping[str, Any], *, family: str) -> dict[str, Any]:
@@ -88,16 +65,10 @@ def _quiz_of(found: Mapping[str, Any]) -> dict[str, Any]:
     """The gold text, or the quiz about it, of a question of CRUD."""
     quiz = found.get("quiz")
     if quiz is None:
-        return {"reference": _text_of(found, field="reference", remedy='give the gold text, or a "quiz" about it')}
+        return {"reference": required_text(found, "reference", remedy='give the gold text, or a "quiz" about it')}
     if not (isinstance(quiz, dict) and set(quiz) == _COLUMNS and all(map(_are_texts, quiz.values()))):
         raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
     return {"quiz": Quiz(**{column: tuple(texts) for column, texts in quiz.items()})}
-
-
-def _text_of(found: Mapping[str, Any], *, field: str, remedy: str) -> str:
-    if found.get(field) is None:
-        raise InvalidInput("is missing", field=field, remedy=remedy)
-    return checked_text(found[field], field=field)
 
 
 def _are_texts(values: object) -> bool:

@@ -1,4 +1,4 @@
-"""What is written from the code: the reference pages of settings, HTTP, command line, alerts and tables, and a client."""
+"""What is written from the code: the reference pages (settings, HTTP, command line, alerts, tables) and a client."""
 
 from pathlib import Path
 from typing import Final

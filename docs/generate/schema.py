@@ -74,7 +74,7 @@ def _table(table: Table) -> str:
 
 
 def _column(column: Column[object]) -> str:
-    kind = column.type.compile(postgresql.dialect()).lower().replace("varchar", "text")
+    kind = column.type.compile(postgresql.dialect()).lower().replace("varchar", "text")  # type: ignore[no-untyped-call] # SQLAlchemy leaves it untyped
     more = ["key"] if column.primary_key else [] if not column.nullable else ["may be NULL"]
     more += [f"of `{key.target_fullname}`" for key in column.foreign_keys]
     meaning = "; ".join([*more, *([column.comment.replace("|", "\\|")] if column.comment else [])])

@@ -1,157 +1,117 @@
-"""Command line: the root of `ragbandit`. It knows every verb by its line of help and loads the modules of the one that
-runs, so that help is there at once and no verb pays for another's imports.
-"""
+"""Command line: the root of `ragbandit`, with the table of its verbs."""
 
 import os
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
-from typer.main import get_group
 
 import ragbandit
-from ragbandit.router.cli.console import CommandLine, VerbGroup
+from ragbandit.router.cli.groups import Group, LazyGroup, Verbs
 from ragbandit.workers.log_setup import set_up_log
-from ragbandit.workers.verbs import SECTIONS, all_verbs
 
-__all__ = ["VERBS", "main"]
+__all__ = ["VERBS", "app", "main"]
 
-console = Console(emoji=False)
+_CLI: Final = "ragbandit.router.cli"
+_VERBS: Final = "ragbandit.workers.verbs"
 
-#: verb -> the section that it is loaded with, and its line in the help: the first paragraph of its own
-VERBS: Final[dict[str, tuple[str, str]]] = {
-    "serve": (
-        "service",
-        "Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again.",
+#: every verb, in the order of the help
+VERBS: Final[Verbs] = {
+    "up": f"{_VERBS}.up:up",
+    "serve": f"{_VERBS}.serve:serve",
+    "worker": f"{_VERBS}.worker:worker",
+    "validate": f"{_VERBS}.validate:validate",
+    "migrate": f"{_CLI}.data:migrate",
+    "route": f"{_CLI}.calls:route",
+    "answer": f"{_CLI}.calls:answer",
+    "cancel": f"{_CLI}.calls:cancel",
+    "status": f"{_CLI}.inspection.status:status",
+    "top": f"{_CLI}.inspection.top:top",
+    "explain": f"{_CLI}.inspection.explain:explain",
+    "verify": f"{_CLI}.inspection.status:verify",
+    "doctor": f"{_CLI}.doctor.command:doctor",
+    "replay": f"{_CLI}.offline.replay:replay_verb",
+    "simulate": f"{_CLI}.offline.simulate:simulate_verb",
+    "evaluate": "ragbandit.workers.evaluation.command:evaluate",
+    "feedback": Group(
+        "Judge decisions; hold, release and quarantine feedback; import it from other systems.",
+        {
+            "send": f"{_CLI}.calls:feedback",
+            "import": f"{_CLI}.feedback:import_",
+            "held": f"{_CLI}.feedback:held",
+            "release": f"{_CLI}.feedback:release",
+            "quarantined": f"{_CLI}.feedback:quarantined",
+            "quarantine": f"{_CLI}.feedback:quarantine",
+            "quarantines": f"{_CLI}.feedback:quarantines",
+            "lift": f"{_CLI}.feedback:lift",
+        },
     ),
-    "migrate": ("service", "Bring the database to this version's schema."),
-    "validate": (
-        "validate",
-        "Check the configuration and the packages that it needs; print every setting with its value and its source.",
+    "policy": Group(
+        "Train policies; roll versions of them out by evidence, back, or stop them.",
+        {
+            "train": f"{_CLI}.offline.train:train_verb",
+            "warm": f"{_CLI}.offline.warm:warm",
+            "list": f"{_CLI}.policy:list_versions",
+            "show": f"{_CLI}.policy:show_version",
+            **{
+                verb: f"{_CLI}.policy:{verb}"
+                for verb in ("add", "shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire")
+            },
+            "kill": f"{_CLI}.policy:kill",
+            "unkill": f"{_CLI}.policy:unkill",
+        },
     ),
-    "route": ("calls", "Draw an arm for a question; your own pipeline runs it."),
-    "answer": ("calls", "Draw an arm for a question and have a worker run it; the answer is printed first."),
-    "cancel": ("calls", "Tell the workers not to answer a decision, or to stop where they are."),
-    "feedback": ("calls", "Judge a decision: a label, a rating, a reward or an event."),
-    "status": (
-        "facts",
-        "Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.",
+    "data": Group(
+        "Export, import, archive, erase, back up and restore what is stored.",
+        {
+            "export": f"{_CLI}.offline.logs:export",
+            "import": f"{_CLI}.offline.logs:import_",
+            "archive": f"{_CLI}.data:archive",
+            "erase": f"{_CLI}.data:erase",
+            "backup": f"{_CLI}.backup:backup",
+            "restore": f"{_CLI}.backup:restore",
+            "retire": f"{_CLI}.data:retire",
+            "recount": f"{_CLI}.data:recount",
+        },
     ),
-    "verify": (
-        "facts",
-        "Draw decisions again and learn the ledger again; exit code 1 on any difference.",
+    "keys": Group(
+        "Make, list, rotate and revoke the service's API keys.",
+        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
+        | {"list": f"{_CLI}.access:list_keys"},
     ),
-    "explain": (
-        "explain",
-        "Why a decision was made and what came of it, from its question to its place in the ledger.",
+    "audit": Group(
+        "Check and export the log of who did what.",
+        {"verify": f"{_CLI}.access:verify_log", "export": f"{_CLI}.access:export_log"},
     ),
-    "top": ("top", "Reward, quality, cost, savings and traffic of each arm, lag, queues and workers; live."),
-    "quarantine": (
-        "sources",
-        "Decisions that could not be learned, and why. With --source: learn a new ledger without its feedback.",
+    "index": Group(
+        "Build, inspect and search passage indexes.",
+        {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "info", "search")},
     ),
-    "held": ("sources", "Feedback that is held back, since its source has more than its share; release it."),
-    "recount": (
-        "facts",
-        "Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.",
-    ),
-    "archive": (
-        "archive",
-        "Move old decisions, with all that is known about them, from the database into sealed Parquet files.",
-    ),
-    "retire": (
-        "retire",
-        "Let no decision wait for a ledger any more, and remove those that do; what it has learned stays readable.",
-    ),
-    "erase": (
-        "erase",
-        "Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.",
-    ),
-    "doctor": ("doctor", "Check a running installation and say what to do; exit code 1 if there is a problem."),
-    "backup": (
-        "backup",
-        "Copy database, snapshots, checkpoints, archive and indexes to a folder while everything runs.",
-    ),
-    "restore": (
-        "backup",
-        "Check a backup, put it into an empty place, migrate it and verify it; exit code 1 on any difference.",
-    ),
-    "keys": ("keys", "Make, list, rotate and revoke the service's API keys."),
-    "policy": ("policy", "Roll versions of the policy out by evidence, back, or stop them."),
-    "audit": ("audit", "Check and export the log of who did what."),
-    "simulate": (
-        "offline",
-        "Learn from a full-information table as live traffic would, then judge on rows not learned.",
-    ),
-    "warm": (
-        "offline",
-        "Let the policy learn a table or a log before the first user; say what it does on questions held out.",
-    ),
-    "train": ("offline", "Train a policy on a full-information table, for the param `trained`."),
-    "export": ("logs", "Write what a ledger learned as a log, in its order; the file is whole or not there."),
-    "import": ("logs", "Add a log's rows to a ledger, in the file's order; rows that it has already add nothing."),
-    "import-feedback": (
-        "import-feedback",
-        "Bring ratings and scores from Open WebUI, Langfuse, LangSmith or Phoenix, and say what became of them.",
-    ),
-    "replay": ("replay", "Estimate the reward of other policies on logged traffic, with intervals."),
-    "evaluate": ("evaluate", "Run strategies on labelled questions: quality, steps, time, tokens and price of each."),
-    "up": ("start", "Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."),
-    "worker": ("start", "Take jobs: answer decisions, judge answers, learn from feedback."),
-    "index": ("index", "Build, inspect and search passage indexes."),
 }
 
 
-class _Verbs(VerbGroup):
-    """The root: lists the verbs from the table, and loads the one that is named."""
+class _Root(LazyGroup):
+    verbs = VERBS
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
-        return list(VERBS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
-        if cmd_name in self.commands or cmd_name not in VERBS:
-            return self.commands.get(cmd_name)
-        return TyperCommand(cmd_name, help=VERBS[cmd_name][1])
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in VERBS:
-            section = CommandLine()
-            SECTIONS[VERBS[args[0]][0]](section)
-            self.commands.update(get_group(section).commands)
-        return super().resolve_command(ctx, args)
+app = typer.Typer(
+    cls=_Root, name="ragbandit", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False
+)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        console.print(f"ragbandit {ragbandit.__version__}", highlight=False)
+        Console(emoji=False).print(f"ragbandit {ragbandit.__version__}", highlight=False)
         raise typer.Exit
 
 
+@app.callback()
 def _root(
     version: Annotated[  # the callback of the option reads it: click checks for a missing verb before this function
         bool, typer.Option("--version", callback=_print_version, help="Print the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     """Per question, the cheapest retrieval strategy that gets it right, learned online."""
-
-
-def _command(**options: Any) -> CommandLine:
-    made = CommandLine(
-        name="ragbandit", no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False, **options
-    )
-    made.callback()(_root)
-    return made
-
-
-def __getattr__(name: str) -> Any:
-    """`app`: the command with all its verbs loaded, for tests and for those that read its options."""
-    if name != "app":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    whole = _command()
-    all_verbs(whole)
-    globals()["app"] = whole
-    return whole
 
 
 def main() -> None:
@@ -163,7 +123,7 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     set_up_log()
-    _command(cls=_Verbs)()
+    app()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from ragbandit.workers.cli import VERBS, app
+from ragbandit.router.cli.groups import LazyGroup
+from ragbandit.workers.cli import app
 
 __all__ = ["command_page"]
 
@@ -19,24 +20,24 @@ prints JSON for programs; progress bars go to standard error, and are left out i
 
 def command_page() -> str:
     """The page."""
-    root = get_command(app)
-    verbs: dict[str, Any] = getattr(root, "commands", {})
-    parts = [_HEAD]
-    for name in VERBS:
-        parts += _described(f"ragbandit {name}", verbs[name], level=2)
-    return "\n".join(parts)
+    return "\n".join([_HEAD, *_verbs(get_command(app), path="ragbandit", level=2)])
+
+
+def _verbs(group: Any, *, path: str, level: int) -> Iterator[str]:
+    for name in group.verbs:
+        yield from _described(f"{path} {name}", group.load(name), level=level)
 
 
 def _described(path: str, command: Any, *, level: int) -> Iterator[str]:
     yield f"{'#' * level} {path}\n"
     if command.help:
         yield f"{_plain(command.help)}\n"
-    below = getattr(command, "commands", {})
+    if isinstance(command, LazyGroup):
+        yield from _verbs(command, path=path, level=level + 1)
+        return
     rows = [row for parameter in command.params if (row := _row(parameter)) is not None]
-    if rows and not below:
+    if rows:
         yield "| argument or option | what it is |\n|---|---|\n" + "\n".join(rows) + "\n"
-    for name, each in below.items():
-        yield from _described(f"{path} {name}", each, level=level + 1)
 
 
 def _row(parameter: Any) -> str | None:

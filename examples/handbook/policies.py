@@ -44,11 +44,11 @@ class Place:
 
     @property
     def trained(self) -> Path:
-        """Folder that `ragbandit train` writes."""
+        """Folder that `ragbandit policy train` writes."""
         return self.data / "trained"
 
 
-#: the policies that `ragbandit train` makes
+#: the policies that `ragbandit policy train` makes
 TRAINED: Final = ("adaptive_rag", "multi_label")
 #: the questions asked are few: three passes over 120 in batches of 8 are 45 steps
 FITTING: Final[dict[str, Json]] = {"epochs": 3, "batch": 8, "learning_rate": 5e-5}
@@ -126,7 +126,7 @@ def prepared(
 def _train(
     name: str, *, place: Place, questions: Sequence[Row], ragbandit: Callable[[list[str]], str], console: Console
 ) -> None:
-    """Run `ragbandit train` on a table of these questions, and say what came of it."""
+    """Run `ragbandit policy train` on a table of these questions, and say what came of it."""
     place.data.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(table_row(question)) + "\n" for question in questions]
     place.table.write_text("".join(lines), encoding="utf-8")

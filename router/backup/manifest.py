@@ -106,7 +106,7 @@ def read_manifest(place: Place, *, expect: str | None = None) -> Manifest:
         raise InvalidInput(
             f"the manifest has sha256 {actual}, not the expected one; nothing else was read, and nothing was restored",
             field="expect",
-            remedy="compare it with what `ragbandit backup` printed: the backup was changed, or it is another one",
+            remedy="compare it with what `ragbandit data backup` printed: the backup was changed, or it is another one",
         )
     try:
         described: dict[str, Any] = json.loads(data)
@@ -138,7 +138,7 @@ def _bytes_of_manifest(place: Place) -> bytes:
         raise NotFound(
             f"{place.root} is no backup: it has no {MANIFEST_FILE}, which is written last",
             field="backup",
-            remedy="name the folder that `ragbandit backup` printed; one without a manifest was interrupted",
+            remedy="name the folder that `ragbandit data backup` printed; one without a manifest was interrupted",
         ) from error
     except OSError as error:
         raise StoreError(
@@ -161,7 +161,7 @@ def _check_names(names: Sequence[str]) -> None:
         raise InvalidInput(
             f"the manifest names files that no backup has, or one twice: {_listed(refused)}; nothing was restored",
             field="backup",
-            remedy="`ragbandit backup` writes no such manifest: find out who did, and restore another backup",
+            remedy="`ragbandit data backup` writes no such manifest: find out who did, and restore another backup",
         )
     if DATABASE_FILE not in times:
         raise _damaged([f"{DATABASE_FILE} (not in the manifest)"])

@@ -2,16 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import yaml
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.formats import seconds_of
-
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.types import Json
+from ragbandit.router.types import Json
 
 __all__ = ["is_age", "parse_line", "parse_policies", "parse_time", "parse_weights", "split_commas"]
 
@@ -19,9 +16,7 @@ _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
-def parse_policies(
-    names: Sequence[str], *, params: Sequence[str], settings: "Settings"
-) -> "dict[str, Mapping[str, Json]]":
+def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
     """Registry name -> params: the configured ones where that policy is configured, and NAME.KEY=VALUE over them.
 
     names: each may hold several, with commas between. VALUE is a YAML scalar.

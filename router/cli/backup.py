@@ -7,32 +7,39 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well, show
+import ragbandit
+from ragbandit.router.backup.manifest import Manifest
+from ragbandit.router.backup.restoring import check_backup, restore_backup
+from ragbandit.router.backup.taking import take_backup
+from ragbandit.router.cli.access import actor
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, show
+from ragbandit.router.cli.data import alone
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.formats import moment
+from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.learning.audit.verify import verify
+from ragbandit.router.learning.checkpoints import Checkpoints
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.policies import make_policy
+from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.waiting import labels_in_use
+from ragbandit.router.types import IMPORTED, PolicyLabel
 
-if TYPE_CHECKING:
-    from ragbandit.router.backup.manifest import Manifest
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.learning.audit.verdict import Verdict
-
-__all__ = ["add_backup"]
+__all__ = ["backup", "restore"]
 
 #: the archive's lease is prolonged that often, seconds
 PROLONG_S = 30.0
 
 
-def add_backup(app: typer.Typer) -> None:
-    """Put the verbs on the command."""
-    app.command(name="backup")(_backup)
-    app.command(name="restore")(_restore)
-
-
-def _backup(
+def backup(
     to: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="a folder that is not there, or an fsspec URL")],
     without_indexes: Annotated[
         bool, typer.Option("--without-indexes", help="leave the indexes out: `index build` makes them again")
@@ -45,47 +52,39 @@ def _backup(
     It holds questions, answers and hashes of keys: keep it as you keep the database. docs/backup.md says more.
     Note `manifest_sha256` in another place: `restore --expect` refuses a backup that was changed.
     """
-    import ragbandit
-    from ragbandit.router.backup.taking import take_backup
-    from ragbandit.router.cli.archive import alone
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.serving.setup.bootstrap import ledger_of
-
     began = time.monotonic()
-    with failing_well():
-        loaded = configuration.load(config)
-        settings = loaded.settings
-        with (
-            ledger_of(settings, label=settings.policy.label) as ledger,
-            alone(ledger.database) as prolong,
-            bars(errors) as progress,
-        ):
-            prolonged = time.monotonic()
+    loaded = configuration.load(config)
+    settings = loaded.settings
+    with (
+        ledger_of(settings, label=settings.policy.label) as ledger,
+        alone(ledger.database) as prolong,
+        bars(errors) as progress,
+    ):
+        prolonged = time.monotonic()
 
-            def report(what: str, done: int, total: int) -> None:
-                nonlocal prolonged
-                if time.monotonic() - prolonged > PROLONG_S:
-                    prolong()
-                    prolonged = time.monotonic()
-                progress(what, done, total)
+        def report(what: str, done: int, total: int) -> None:
+            nonlocal prolonged
+            if time.monotonic() - prolonged > PROLONG_S:
+                prolong()
+                prolonged = time.monotonic()
+            progress(what, done, total)
 
-            manifest = take_backup(
-                settings,
-                database=ledger.database,
-                to=to,
-                config=configuration.effective(loaded),
-                version=ragbandit.__version__,
-                now=time.time(),
-                with_indexes=not without_indexes,
-                progress=report,
-            )
-        facts = {"backup": to, **_told(manifest), "seconds": round(time.monotonic() - began, 2)}
-        show(facts | {"manifest_sha256": sha256(manifest.packed()).hexdigest()}, as_json=as_json)
+        manifest = take_backup(
+            settings,
+            database=ledger.database,
+            to=to,
+            config=configuration.effective(loaded),
+            version=ragbandit.__version__,
+            now=time.time(),
+            with_indexes=not without_indexes,
+            progress=report,
+        )
+    facts = {"backup": to, **_facts(manifest), "seconds": round(time.monotonic() - began, 2)}
+    show(facts | {"manifest_sha256": sha256(manifest.packed()).hexdigest()}, as_json=as_json)
 
 
-def _restore(
-    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="what `ragbandit backup` wrote")],
+def restore(
+    source: Annotated[str, typer.Argument(metavar="FOLDER|URL", help="what `ragbandit data backup` wrote")],
     to: Annotated[
         str | None, typer.Option("--to", help="the new data_dir; default: that of the configuration, if it is empty")
     ] = None,
@@ -102,42 +101,35 @@ def _restore(
     The database is the configured one: SQLite in the new data_dir, or what DATABASE_URL names. Either takes any backup.
     Without --expect restore only what you trust like the database: whoever can write a backup can make it pass.
     """
-    from ragbandit.router.backup.restoring import check_backup, restore_backup
-    from ragbandit.router.cli.keys import actor
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.storage.sql.database import Database
-
     began = time.monotonic()
-    with failing_well():
-        if expect is not None and not re.fullmatch("[0-9a-fA-F]{64}", expect):
-            raise InvalidInput("64 hexadecimal digits are needed", field="expect", remedy="copy what `backup` printed")
-        settings = _into(configuration.load(config).settings, to)
-        with bars(errors) as progress:
-            manifest = check_backup(source, progress=progress, expect=expect)
-            restore_backup(
-                source,
-                settings=settings,
-                manifest=manifest,
-                actor=actor(),
-                now=time.time(),
-                progress=progress,
-            )
-            verdicts = dict(_verdicts(settings, deep=deep))
-        ok = all(verdict.ok for verdict in verdicts.values())
-        database = Database(settings.database)
-        shown = database.url.render_as_string(hide_password=True)
-        database.close()
-        facts = {"data_dir": settings.data_dir, "database": shown, **_told(manifest)}
-        facts |= {"seconds": round(time.monotonic() - began, 2), "ok": ok}
-        told = (lambda one: asdict(one) | {"ok": one.ok}) if as_json else _verified
-        facts |= {f"verify {label}": told(verdict) for label, verdict in verdicts.items()}
-        show(facts, as_json=as_json)
-        if not ok:
-            raise typer.Exit(1)
+    if expect is not None and not re.fullmatch("[0-9a-fA-F]{64}", expect):
+        raise InvalidInput("64 hexadecimal digits are needed", field="expect", remedy="copy what `backup` printed")
+    settings = _into(configuration.load(config).settings, to)
+    with bars(errors) as progress:
+        manifest = check_backup(source, progress=progress, expect=expect)
+        restore_backup(
+            source,
+            settings=settings,
+            manifest=manifest,
+            actor=actor(),
+            now=time.time(),
+            progress=progress,
+        )
+        verdicts = dict(_verdicts(settings, deep=deep))
+    ok = all(verdict.ok for verdict in verdicts.values())
+    database = Database(settings.database)
+    shown = database.url.render_as_string(hide_password=True)
+    database.close()
+    facts = {"data_dir": settings.data_dir, "database": shown, **_facts(manifest)}
+    facts |= {"seconds": round(time.monotonic() - began, 2), "ok": ok}
+    line = (lambda one: asdict(one) | {"ok": one.ok}) if as_json else _verified
+    facts |= {f"verify {label}": line(verdict) for label, verdict in verdicts.items()}
+    show(facts, as_json=as_json)
+    if not ok:
+        raise typer.Exit(1)
 
 
-def _verified(verdict: "Verdict") -> str:
+def _verified(verdict: Verdict) -> str:
     """What `verify` found, in a line, with every count that should be 0 and is not."""
     facts = asdict(verdict)
     wrong = [f"{key} {facts[key]}" for key in facts if (key.endswith("_mismatches") or key == "refused") and facts[key]]
@@ -145,7 +137,7 @@ def _verified(verdict: "Verdict") -> str:
     return f"ok: {found}" if verdict.ok else f"differs ({', '.join([*wrong, *verdict.notes])}): {found}"
 
 
-def _into(settings: "Settings", to: str | None) -> "Settings":
+def _into(settings: Settings, to: str | None) -> Settings:
     """The settings with another data_dir."""
     if to is None:
         return settings
@@ -158,7 +150,7 @@ def _into(settings: "Settings", to: str | None) -> "Settings":
     return settings.model_copy(update={"data_dir": str(Path(to))})
 
 
-def _told(manifest: "Manifest") -> dict[str, object]:
+def _facts(manifest: Manifest) -> dict[str, object]:
     taken = moment(manifest.taken_at)
     return {
         "taken_at": taken,
@@ -171,17 +163,8 @@ def _told(manifest: "Manifest") -> dict[str, object]:
     }
 
 
-def _verdicts(settings: "Settings", *, deep: bool) -> "Iterator[tuple[str, Verdict]]":
+def _verdicts(settings: Settings, *, deep: bool) -> Iterator[tuple[str, Verdict]]:
     """What `verify` says of every ledger that is in use."""
-    from ragbandit.router.learning.audit.verify import verify
-    from ragbandit.router.learning.checkpoints import Checkpoints
-    from ragbandit.router.learning.snapshots import SnapshotFiles
-    from ragbandit.router.policies import make_policy
-    from ragbandit.router.serving.setup.bootstrap import ledger_of
-    from ragbandit.router.storage.ledgers.ledger import Ledger
-    from ragbandit.router.storage.sql.waiting import labels_in_use
-    from ragbandit.router.types import IMPORTED, PolicyLabel
-
     with ledger_of(settings, label=settings.policy.label) as first:
         with first.database.read() as connection:
             labels = sorted(labels_in_use(connection, label=settings.policy.label))

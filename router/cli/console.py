@@ -1,4 +1,4 @@
-"""Console of the command line: shared options, output streams, and how facts and failures are printed."""
+"""Console of the command line: shared options, output streams, progress bars, how facts and failures are printed."""
 
 import contextlib
 import errno
@@ -12,15 +12,15 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperCommand, TyperGroup
 
 from ragbandit.router.errors import RagBanditError, StoreError
 from ragbandit.router.formats import printable
 
 __all__ = [
-    "CommandLine",
     "ConfigOption",
     "HostOption",
     "IdOption",
@@ -29,7 +29,7 @@ __all__ = [
     "LabelOption",
     "PortOption",
     "UrlOption",
-    "VerbGroup",
+    "bars",
     "console",
     "errors",
     "failing_well",
@@ -85,38 +85,6 @@ def listen_on(*, host: str | None, port: int | None) -> None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
 
 
-class _Command(TyperCommand):
-    def get_params(self, ctx: Any) -> Any:
-        return _without_types(super().get_params(ctx))
-
-
-class VerbGroup(TyperGroup):
-    """A group of verbs whose help shows no type beside flags."""
-
-    def get_params(self, ctx: Any) -> Any:
-        """As of typer, flags without their type."""
-        return _without_types(super().get_params(ctx))
-
-
-def _without_types(params: Any) -> Any:
-    """Parameters whose flags show no type: `--json <bool>` would look as if it took a value."""
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
-
-
-class CommandLine(typer.Typer):
-    """A Typer application whose help shows no type beside flags."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{"cls": VerbGroup, **options})
-
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        """As of Typer."""
-        return super().command(name, **{"cls": _Command, **options})
-
-
 def show(facts: Mapping[str, object], *, as_json: bool) -> None:
     """Facts as a table of two columns, or as JSON."""
     if as_json:
@@ -159,3 +127,33 @@ def print_json(value: object) -> None:
     text = _LATE_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     # Half a surrogate pair cannot be written, and what "backslashreplace" makes of it is its escape in JSON.
     sys.stdout.write(text.encode("utf-8", "backslashreplace").decode() + "\n")
+
+
+@contextlib.contextmanager
+def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
+    """Progress bars, one for each kind of work, with rate and time left; gone at the end; none in a pipe.
+
+    A total of 0 is not known.
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                for ended in set(tasks) - {"runs"}:  # it may have stopped before its last step
+                    progress.remove_task(tasks.pop(ended))
+                tasks[what] = progress.add_task(what, total=None, rate="")
+            speed = progress.tasks[progress.task_ids.index(tasks[what])].speed
+            rate = f"{speed:,.0f}/s" if speed and speed >= 10 else f"{speed:.1f}/s" if speed else ""
+            progress.update(tasks[what], completed=done, total=total or None, rate=rate)
+            if done == total:
+                progress.remove_task(tasks.pop(what))
+
+        yield report

@@ -4,90 +4,52 @@ They work on the database, so that a switch can be thrown while service, Redis a
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.markup import escape
 from rich.table import Table
 
-from ragbandit.router.cli.console import CommandLine, ConfigOption, JsonOption, console, failing_well, print_json, show
-from ragbandit.router.cli.inspect import opened_ledger
-from ragbandit.router.cli.keys import actor
+from ragbandit.router.cli.access import actor
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show
+from ragbandit.router.cli.store import opened
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.formats import moment, percent
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.rollouts.overview import PolicyList, detail, overview
+from ragbandit.router.rollouts.served import check_changes
+from ragbandit.router.rollouts.verbs import Verb
+from ragbandit.router.types import PolicyControl, PolicyVersion
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.rollouts.overview import PolicyList
-    from ragbandit.router.rollouts.verbs import Verb
-    from ragbandit.router.storage.sql.database import Database
-    from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
+__all__ = [
+    "add",
+    "canary",
+    "kill",
+    "list_versions",
+    "pause",
+    "promote",
+    "resume",
+    "retire",
+    "rollback",
+    "shadow",
+    "show_version",
+    "step",
+    "unkill",
+]
 
-__all__ = ["add_policy"]
-
-_NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
-_ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"
 
-#: verb -> its line of help
-_PLAIN: Mapping["Verb", str] = {
-    "shadow": "Compute its pmf beside the champion's for every decision, and log it; nothing of it is served.",
-    "step": "Give a canary the next share of `rollout.steps`; from shadow the first one.",
-    "pause": "Compute and serve nothing of it until it is resumed; it goes on learning.",
-    "resume": "Let a paused one go on in the state that it was in.",
-    "rollback": "Take it out; of a champion: let the one before it decide again.",
-    "retire": "Give it up: its ledger is kept, and no decision waits for it any more.",
-}
 
-
-def add_policy(app: typer.Typer) -> None:
-    """Put the verbs on the command."""
-    policy = CommandLine(
-        name="policy", no_args_is_help=True, help="Roll versions of the policy out by evidence, back, or stop them."
-    )
-    policy.command(name="list")(_list)
-    policy.command(name="show")(_show)
-    policy.command(name="add")(_add)
-    policy.command(name="canary")(_canary)
-    policy.command(name="promote")(_promote)
-    for verb, told in _PLAIN.items():
-        policy.command(name=verb, help=told)(_plain(verb))
-    policy.command(name="kill")(_kill)
-    policy.command(name="unkill")(_unkill)
-    app.add_typer(policy, name="policy")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Opened:
-    """The configured store."""
-
-    settings: "Settings"
-    database: "Database"
-
-    @property
-    def base(self) -> "PolicyLabel":
-        from ragbandit.router.types import PolicyLabel
-
-        return PolicyLabel(self.settings.policy.label)
-
-
-@contextmanager
-def _opened(config: str | None) -> Iterator[_Opened]:
-    # A ledger that no router has opened is that of another folder or label: a switch thrown there would stop nobody.
-    with opened_ledger(config) as (settings, ledger):
-        yield _Opened(settings=settings, database=ledger.database)
-
-
-def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def list_versions(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all versions: state, share, since when, and what each waits for."""
-    from ragbandit.router.rollouts.overview import overview
-
-    with failing_well(), _opened(config) as store:
-        found = overview(store.database, base=store.base)
+    with opened(config) as (_, ledger):
+        found = overview(ledger.database, base=ledger.label)
         if as_json:
             print_json(asdict(found))
             return
@@ -104,7 +66,7 @@ def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
             console.print("no version yet: the configuration decides (ragbandit policy add --help)")
 
 
-def _print_switch(found: "PolicyList") -> None:
+def _print_switch(found: PolicyList) -> None:
     control = found.control
     if control.killed is None:
         return
@@ -113,12 +75,10 @@ def _print_switch(found: "PolicyList") -> None:
     console.print("ragbandit policy unkill takes it back")
 
 
-def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def show_version(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show a version: what it changes, what it waits for, what can be done, and the newest verdicts."""
-    from ragbandit.router.rollouts.overview import detail
-
-    with failing_well(), _opened(config) as store:
-        found = asdict(detail(store.database, name, base=store.base, settings=store.settings.rollout))
+    with opened(config) as (settings, ledger):
+        found = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
         if as_json:
             print_json(found)
             return
@@ -129,46 +89,73 @@ def _show(name: _NameArgument, config: ConfigOption = None, as_json: JsonOption 
             console.print(escape(told), highlight=False, soft_wrap=True)
 
 
-def _add(
+def add(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="its name; default: v1, v2 ...")] = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="a setting that differs: policy.name=linucb; repeat it")
     ] = None,
-    reason: _ReasonOption = _BY_HAND,
+    reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Add a version as a draft: the configuration with settings of policy, reward or arms changed."""
-    from ragbandit.router.rollouts import verbs
-    from ragbandit.router.rollouts.served import check_changes
-
-    with failing_well(), _opened(config) as store:
+    with opened(config) as (settings, ledger):
         given = _changes(changes or ())
-        check_changes(store.settings, given)
+        check_changes(settings, given)
         made = verbs.add(
-            store.database, base=store.base, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
+            ledger.database, base=ledger.label, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
         )
         _tell(made, as_json=as_json)
 
 
-def _plain(verb: "Verb") -> Any:
-    def run(
-        name: _NameArgument,
-        reason: _ReasonOption = _BY_HAND,
-        config: ConfigOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        _perform(verb, name, reason=reason, config=config, as_json=as_json)
-
-    return run
+def shadow(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Compute its pmf beside the champion's for every decision, and log it; nothing of it is served."""
+    _perform("shadow", name, reason=reason, config=config, as_json=as_json)
 
 
-def _canary(
-    name: _NameArgument,
+def step(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Give a canary the next share of `rollout.steps`; from shadow the first one."""
+    _perform("step", name, reason=reason, config=config, as_json=as_json)
+
+
+def pause(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Compute and serve nothing of it until it is resumed; it goes on learning."""
+    _perform("pause", name, reason=reason, config=config, as_json=as_json)
+
+
+def resume(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Let a paused one go on in the state that it was in."""
+    _perform("resume", name, reason=reason, config=config, as_json=as_json)
+
+
+def rollback(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Take it out; of a champion: let the one before it decide again."""
+    _perform("rollback", name, reason=reason, config=config, as_json=as_json)
+
+
+def retire(
+    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """Give it up: its ledger is kept, and no decision waits for it any more."""
+    _perform("retire", name, reason=reason, config=config, as_json=as_json)
+
+
+def canary(
+    name: NameArgument,
     weight: Annotated[
         float | None, typer.Option(help="share of its pmf in what is served; default: the first of rollout.steps")
     ] = None,
-    reason: _ReasonOption = _BY_HAND,
+    reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -176,10 +163,10 @@ def _canary(
     _perform("canary", name, reason=reason, config=config, as_json=as_json, weight=weight)
 
 
-def _promote(
-    name: _NameArgument,
+def promote(
+    name: NameArgument,
     force: Annotated[bool, typer.Option("--force", help="whatever the evidence says; it is marked")] = False,
-    reason: _ReasonOption = _BY_HAND,
+    reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -187,52 +174,51 @@ def _promote(
     _perform("promote", name, reason=reason, config=config, as_json=as_json, force=force)
 
 
-def _perform(verb: "Verb", name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
-    from ragbandit.router.rollouts import verbs
+def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
 
-    with failing_well(), _opened(config) as store:
-        act = verbs.Act(verb=verb, name=name, base=store.base, actor=actor(), reason=reason, now=time.time(), **more)
-        _tell(verbs.perform(store.database, act, settings=store.settings.rollout), as_json=as_json)
+    with opened(config) as (settings, ledger):
+        act = verbs.Act(verb=verb, name=name, base=ledger.label, actor=actor(), reason=reason, now=time.time(), **more)
+        _tell(verbs.perform(ledger.database, act, settings=settings.rollout), as_json=as_json)
 
 
-def _kill(
+def kill(
     arm: Annotated[
         str | None, typer.Argument(metavar="[ARM]", help="the arm for every question; default: the champion alone")
     ] = None,
-    reason: _ReasonOption = _BY_HAND,
+    reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Stop all candidates, and with ARM the champion too: that arm answers, from the next decision of every router."""
-    from ragbandit.router.rollouts import verbs
+    with opened(config) as (settings, ledger):
+        throw = partial(verbs.kill, arm=arm, offered=tuple(settings.arms))
+        _switch(
+            throw(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time()), as_json=as_json
+        )
 
-    with failing_well(), _opened(config) as store:
-        throw = partial(verbs.kill, arm=arm, offered=tuple(store.settings.arms))
-        _switch(throw(store.database, base=store.base, actor=actor(), reason=reason, now=time.time()), as_json=as_json)
 
-
-def _unkill(reason: _ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def unkill(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Take the switch back: champion and candidates go on where they were."""
-    from ragbandit.router.rollouts import verbs
-
-    with failing_well(), _opened(config) as store:
-        control = verbs.unkill(store.database, base=store.base, actor=actor(), reason=reason, now=time.time())
+    with opened(config) as (_, ledger):
+        control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
         _switch(control, as_json=as_json)
 
 
-def _switch(control: "PolicyControl", *, as_json: bool) -> None:
+def _switch(control: PolicyControl, *, as_json: bool) -> None:
+
     facts = asdict(control)
     if not as_json:
         facts = {"switch": _decides(control), **_in_words(facts | {"killed": None, "arm": None})}
     show(facts, as_json=as_json)
 
 
-def _tell(version: "PolicyVersion", *, as_json: bool) -> None:
+def _tell(version: PolicyVersion, *, as_json: bool) -> None:
+
     facts = asdict(version)
     show(facts if as_json else _in_words(facts), as_json=as_json)
 
 
-def _decides(control: "PolicyControl") -> str:
+def _decides(control: PolicyControl) -> str:
     """What the switch has routers do."""
     if control.killed is None:
         return "off: champion and candidates go on where they were"
@@ -257,8 +243,6 @@ def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes(given: Sequence[str]) -> dict[str, Any]:
     """What `policy.params.ridge=2` and others say: {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
-    import yaml
-
     found: dict[str, Any] = {}
     for each in given:
         key, equals, text = each.partition("=")

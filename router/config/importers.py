@@ -147,7 +147,7 @@ class OpenWebUiSettings(ImporterSettings):
 
 
 class ImportersSettings(Section):
-    """Feedback from other systems; see `ragbandit import-feedback`."""
+    """Feedback from other systems; see `ragbandit feedback import`."""
 
     langfuse: LangfuseSettings = LangfuseSettings()
     langsmith: LangSmithSettings = LangSmithSettings()

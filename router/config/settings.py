@@ -180,7 +180,7 @@ class Settings(_Section):
     snapshots: str | None = None
     #: where checkpoints lie; None: data_dir/checkpoints, or SNAPSHOTS/checkpoints where snapshots is set
     checkpoints: str | None = None
-    #: where `ragbandit archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
+    #: where `ragbandit data archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
     archive: Annotated[str, Field(min_length=1)] | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))

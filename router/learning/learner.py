@@ -301,7 +301,10 @@ class Learner:
             match closure.state:
                 case "quarantined":
                     facts = {"action": "quarantine", "decision": closure.decision_id}
-                    log.error("a decision cannot be learned and is set apart; see `ragbandit quarantine`", extra=facts)
+                    log.error(
+                        "a decision cannot be learned and is set apart; see `ragbandit feedback quarantined`",
+                        extra=facts,
+                    )
                 case "closed":
                     pass
                 case _:

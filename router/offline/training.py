@@ -1,4 +1,4 @@
-"""Training of the policies that learn from labelled tables, before they serve (`ragbandit train`).
+"""Training of the policies that learn from labelled tables, before they serve (`ragbandit policy train`).
 
 A full-information table has the result of every arm on each question, which live traffic never shows. These policies
 are trained on it once, and serve from the folder that the training writes.

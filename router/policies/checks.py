@@ -117,7 +117,7 @@ def _with_inner(policy: Policy, *, where: str) -> Iterator[tuple[Policy, str]]:
 
 def _check_training(policy: TableClassifier, *, arms: Sequence[str], field: str) -> None:
     """It chooses among the arms of its table alone; it may know more arms than are offered."""
-    retrain = f"ragbandit train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
+    retrain = f"ragbandit policy train --policy {policy.algorithm} --table T.jsonl --out FOLDER"
     if policy.params.get("trained") is None:
         setting = f"set {field}: FOLDER" if field.startswith(WHERE) else f"give --param {field}=FOLDER"
         message = f"{policy.algorithm} is not trained, and learns nothing from a log"

@@ -49,7 +49,7 @@ def tiny_encoder(seed: int = 0) -> str:
 
 @functools.cache
 def tiny_trained(algorithm: str, *, seed: int = 1) -> str:
-    """The path of a folder as `ragbandit train` writes it, with random weights."""
+    """The path of a folder as `ragbandit policy train` writes it, with random weights."""
     files = _encoder_files(seed)
     random = np.random.default_rng([seed, 7])
     layers = {"pre": random.normal(0, 0.4, (WIDTH, WIDTH + 1)), "heads": random.normal(0, 0.8, (3, WIDTH + 1))}

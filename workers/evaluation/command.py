@@ -7,115 +7,118 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, errors, failing_well
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.serving.validation import capped
+from ragbandit.router.storage.files.json_lines import new_lines
+from ragbandit.router.types import Budget
+from ragbandit.strategies.base import Generator
+from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
+from ragbandit.strategies.run import Strategy
+from ragbandit.workers.evaluation.arms import parse_arms
+from ragbandit.workers.evaluation.questions import CRUD, FAMILY_NAMES, LabelledQuestion, check_family, read_questions
+from ragbandit.workers.evaluation.report import show
+from ragbandit.workers.evaluation.results import (
+    Answered,
+    Evaluated,
+    Qualities,
+    evaluated,
+    log_records,
+    qualities,
+    quizzed_answers,
+    table_records,
+)
+from ragbandit.workers.evaluation.runs import Answers, Bench, StoredAnswer
+from ragbandit.workers.judge.checks import judge_templates
+from ragbandit.workers.judge.quiz import QuizModel, chinese_words
+from ragbandit.workers.wiring.generators import generator_version, make_generator
+from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import GeneratorSettings, Settings
-    from ragbandit.strategies.base import Generator
-    from ragbandit.strategies.run import Strategy
-    from ragbandit.workers.evaluation.questions import LabelledQuestion
-    from ragbandit.workers.evaluation.results import Answered, Evaluated, Qualities
-    from ragbandit.workers.evaluation.runs import Answers, StoredAnswer
-    from ragbandit.workers.judge.quiz import QuizModel
-
-__all__ = ["add_evaluate_verb"]
+__all__ = ["evaluate"]
 
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
-#: questions.FAMILY_NAMES, written out: the help of a verb loads nothing that judges
-FAMILIES_HELP = "2wiki, adaptive_note, asqa, asqa_adaptive_note, crud, hotpotqa, musique, nq, ours, squad, triviaqa"
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
 
 
-def add_evaluate_verb(app: typer.Typer) -> None:
-    """Put the verb on the command."""
+def evaluate(
+    *,
+    questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
+    strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
+    corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
+    index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
+    family: Annotated[str, typer.Option(help=f"how answers are judged: {', '.join(FAMILY_NAMES)}")] = "ours",
+    judge: Annotated[
+        str | None,
+        typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
+    answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on with the answers that are there")] = False,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
+    ] = False,
+    table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
+    log: Annotated[
+        Path | None, typer.Option(help="write what `ragbandit data import` reads, to start a policy warm")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
 
-    @app.command(name="evaluate")
-    def evaluate(
-        *,
-        questions: Annotated[Path, typer.Option(help="JSONL: question and answers, a list; id, dataset, hops")],
-        strategy: Annotated[list[str], typer.Option(help="NAME[,NAME...] or all; may be repeated")],
-        corpus: Annotated[Path | None, typer.Option(help="JSONL or Parquet to search in; indexed once")] = None,
-        index: Annotated[str | None, typer.Option(help="name or folder of an index; default: the configured")] = None,
-        family: Annotated[str, typer.Option(help=f"how answers are judged: {FAMILIES_HELP}")] = "ours",
-        judge: Annotated[
-            str | None,
-            typer.Option(help="of family crud: configuration whose model and prompts judge; default: --config"),
-        ] = None,
-        limit: Annotated[int | None, typer.Option(min=1, help="only the first so many questions")] = None,
-        concurrency: Annotated[int, typer.Option(min=1, help="answers at a time; above 1 Time is that of a crowd")] = 1,
-        answers: Annotated[Path | None, typer.Option(help="every answer; default: data_dir/evaluations")] = None,
-        resume: Annotated[bool, typer.Option("--resume", help="go on with the answers that are there")] = False,
-        retry_failed: Annotated[
-            bool, typer.Option("--retry-failed", help="as --resume, and ask again where the answer failed")
-        ] = False,
-        table: Annotated[Path | None, typer.Option(help="write what `simulate` and `train` read")] = None,
-        log: Annotated[Path | None, typer.Option(help="write what `import` reads, to start a policy warm")] = None,
-        config: ConfigOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Run strategies on labelled questions: quality, steps, time, tokens and price of each.
-
-        Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
-        asked for cannot be done. 130: Ctrl-C.
-        """
-        from ragbandit.router.config import loading as configuration
-        from ragbandit.workers.evaluation.arms import parse_arms
-        from ragbandit.workers.evaluation.questions import read_questions
-        from ragbandit.workers.evaluation.report import show
-        from ragbandit.workers.evaluation.results import evaluated, log_records, qualities, table_records
-        from ragbandit.workers.evaluation.runs import Answers
-
-        with failing_well():
-            settings = configuration.load(config).settings
-            judging = _judging(settings, family=family, judge=judge)
-            settings = _searching(settings, corpus=corpus, index=index)
-            rows = read_questions(questions, family=family, limit=limit)
-            arms, lacking = parse_arms(strategy, settings=settings)
-            if len(arms) < 2 and (table or log):
-                raise InvalidInput(
-                    "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
-                )
-            _tell_lacking(lacking)
-            file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-            with Answers(file, resume=resume or retry_failed) as kept:
-                if retry_failed:
-                    kept.forget_failed()
-                answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
-                judged_by = None if judging is None else judging()
-                judged_as = (
-                    qualities(rows, answered=answered, family=family)
-                    if judged_by is None
-                    else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
-                )
-            found = evaluated(rows, answered=answered, judged_as=judged_as)
-            if table is not None:
-                _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
-            if log is not None:
-                records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
-                _write(log, _encoded(records, asked=rows, settings=settings))
-            show(found, file=file, judge=None if judged_by is None else judged_by.generator.name, as_json=as_json)
-            _tell_lost(found)
+    Exit 0: judged. 1: written and judged, but every answer of some strategy failed, or was not judged. 2: what was
+    asked for cannot be done. 130: Ctrl-C.
+    """
+    settings = configuration.load(config).settings
+    judging = _judging(settings, family=family, judge=judge)
+    settings = _searching(settings, corpus=corpus, index=index)
+    rows = read_questions(questions, family=family, limit=limit)
+    arms, lacking = parse_arms(strategy, settings=settings)
+    if len(arms) < 2 and (table or log):
+        raise InvalidInput(
+            "one strategy gives nothing to route", field="strategy", remedy="name two, or leave out the table"
+        )
+    _tell_lacking(lacking)
+    file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
+    with Answers(file, resume=resume or retry_failed) as kept:
+        if retry_failed:
+            kept.forget_failed()
+        answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
+        judged_by = None if judging is None else judging()
+        judged_as = (
+            qualities(rows, answered=answered, family=family)
+            if judged_by is None
+            else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
+        )
+    found = evaluated(rows, answered=answered, judged_as=judged_as)
+    if table is not None:
+        _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
+    if log is not None:
+        records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
+        _write(log, _encoded(records, asked=rows, settings=settings))
+    show(found, file=file, judge=None if judged_by is None else judged_by.generator.name, as_json=as_json)
+    _tell_lost(found)
 
 
-def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callable[[], QuizModel] | None":
+def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
     """Loader of the judge of family "crud", behind a cache; None for a family that needs no judge.
 
     Its prompts are read at once: what is wrong with them is said before anything is answered. The environment sets
     our generator and prompts, and not those of another configuration.
     """
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.workers.evaluation.questions import CRUD, check_family
-    from ragbandit.workers.judge.checks import judge_templates
-    from ragbandit.workers.judge.quiz import QuizModel, chinese_words
-
     check_family(family)
     if family != CRUD:
         if judge is not None:
@@ -129,7 +132,7 @@ def _judging(settings: "Settings", *, family: str, judge: str | None) -> "Callab
     return lambda: QuizModel(generator=_loaded(generator, what="judge"), templates=templates)
 
 
-def _searching(settings: "Settings", *, corpus: Path | None, index: str | None) -> "Settings":
+def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
     """The settings with the index that was asked for."""
     if corpus is not None and index is not None:
         raise InvalidInput("--corpus and --index exclude each other", field="index", remedy="give one of them")
@@ -139,11 +142,8 @@ def _searching(settings: "Settings", *, corpus: Path | None, index: str | None) 
     return settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"index": name})})
 
 
-def _indexed(corpus: Path, *, settings: "Settings") -> str:
+def _indexed(corpus: Path, *, settings: Settings) -> str:
     """The name of the corpus's index, built if nobody has built it before from the same bytes."""
-    from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
-    from ragbandit.workers.wiring.retrievers import index_folder
-
     if corpus.is_dir():
         raise InvalidInput(
             f"{corpus} is a folder",
@@ -164,21 +164,14 @@ def _indexed(corpus: Path, *, settings: "Settings") -> str:
 
 
 def _run(
-    asked: "Sequence[LabelledQuestion]",
+    asked: Sequence[LabelledQuestion],
     *,
-    arms: "Mapping[str, Strategy]",
-    settings: "Settings",
-    answers: "Answers",
+    arms: Mapping[str, Strategy],
+    settings: Settings,
+    answers: Answers,
     concurrency: int,
-) -> "Answered":
+) -> Answered:
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.router.serving.validation import capped
-    from ragbandit.router.types import Budget
-    from ragbandit.workers.evaluation.runs import Bench
-    from ragbandit.workers.wiring.generators import generator_version
-    from ragbandit.workers.wiring.retrievers import make_retriever
-
     bench = Bench(
         arms=arms,
         retriever=make_retriever(settings),
@@ -192,7 +185,7 @@ def _run(
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
-        def done(kept: "StoredAnswer") -> None:
+        def done(kept: StoredAnswer) -> None:
             progress("answers", next(count), len(todo))
             warn(kept)
 
@@ -200,14 +193,14 @@ def _run(
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
 
 
-def _warner(fine: set[str]) -> "Callable[[StoredAnswer], None]":
+def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
     """Says it of an arm, once, that its first answers have all failed: hours of an outage need not be waited for.
 
     fine: the arms that have answered before.
     """
     failed = Counter[str]()
 
-    def warn(kept: "StoredAnswer") -> None:
+    def warn(kept: StoredAnswer) -> None:
         if not kept.failed:
             fine.add(kept.arm)
         elif kept.arm not in fine:
@@ -219,25 +212,21 @@ def _warner(fine: set[str]) -> "Callable[[StoredAnswer], None]":
     return warn
 
 
-def _loaded(settings: "GeneratorSettings", *, what: str) -> "Generator":
-    from ragbandit.workers.wiring.generators import make_generator
+def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
 
     with errors.status(f"loading the {what}"):
         return make_generator(settings)
 
 
 def _quiz(
-    asked: "Sequence[LabelledQuestion]",
+    asked: Sequence[LabelledQuestion],
     *,
-    answered: "Answered",
-    judge: "QuizModel",
-    answers: "Answers",
+    answered: Answered,
+    judge: QuizModel,
+    answers: Answers,
     concurrency: int,
-) -> "Qualities":
+) -> Qualities:
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.workers.evaluation.results import quizzed_answers
-
     count = itertools.count(1)
     with bars(errors) as progress, _interruptible(answers):
         return asyncio.run(
@@ -252,7 +241,7 @@ def _quiz(
 
 
 @contextmanager
-def _interruptible(answers: "Answers") -> Iterator[None]:
+def _interruptible(answers: Answers) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -262,12 +251,9 @@ def _interruptible(answers: "Answers") -> Iterator[None]:
 
 
 def _encoded(
-    records: Iterable[Mapping[str, Any]], *, asked: "Sequence[LabelledQuestion]", settings: "Settings"
+    records: Iterable[Mapping[str, Any]], *, asked: Sequence[LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
     """The records with the features by which a policy learns from them."""
-    from ragbandit.router.encoders.feature_cache import embedded
-    from ragbandit.router.serving.setup.bootstrap import make_encoder
-
     encoder = make_encoder(settings.encoder)
     texts = [row.question for row in asked]
     features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
@@ -278,9 +264,6 @@ def _encoded(
 
 def _write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """The records as JSONL, whole or not at all."""
-    from ragbandit.router.offline.logs.jsonl import line_of
-    from ragbandit.router.storage.files.json_lines import new_lines
-
     with new_lines(path) as out:
         for record in records:
             out.write(line_of(dict(record)) + b"\n")
@@ -291,7 +274,7 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
-def _tell_lost(found: "Sequence[Evaluated]") -> None:
+def _tell_lost(found: Sequence[Evaluated]) -> None:
     """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
     failed = [row.strategy for row in found if len(row.failures) == row.questions]
     unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]

@@ -96,7 +96,7 @@ class CountersReply(TypedDict):
     closed: int
     """Closed with nothing to learn."""
     quarantined: int
-    """Cannot be learned; `ragbandit quarantine` names the reason."""
+    """Cannot be learned; `ragbandit feedback quarantined` names the reason."""
     feedback: int
     """All feedback that is stored."""
     late_feedback: int
@@ -106,7 +106,7 @@ class CountersReply(TypedDict):
     disagreements: int
     """Learned decisions whose raters lay 0.5 or more apart in quality."""
     held: int
-    """Feedback that is not learned until it is released; `ragbandit held list` shows whose it is."""
+    """Feedback that is not learned until it is released; `ragbandit feedback held` shows whose it is."""
 
 
 class LagReply(TypedDict):

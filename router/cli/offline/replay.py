@@ -6,119 +6,117 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from ragbandit.router.cli.console import console, errors, failing_well, print_json
+from ragbandit.router.cli.arguments import is_age, parse_policies, parse_time, split_commas
+from ragbandit.router.cli.console import bars, console, errors, print_json
 from ragbandit.router.cli.offline import replay_options as options
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.replay import (
+    CandidateSpec,
+    OpenLog,
+    Plan,
+    ReplayResult,
+    open_log,
+    parse_candidates,
+    replay,
+)
+from ragbandit.router.offline.replay.dask_engine import DaskEngine
+from ragbandit.router.offline.replay.parts.engines import SerialEngine
+from ragbandit.router.offline.reports.page import check_page, write_page
+from ragbandit.router.offline.reports.phrases import headline
+from ragbandit.router.offline.reports.terminal import print_replay
+from ragbandit.router.policies.checks import check_fallback
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.offline.replay import CandidateSpec, OpenLog, ReplayResult
-    from ragbandit.router.offline.replay.dask_engine import DaskEngine
-    from ragbandit.router.offline.replay.parts.engines import SerialEngine
-
-__all__ = ["add_replay_verb"]
+__all__ = ["replay_verb"]
 
 
-def add_replay_verb(app: typer.Typer) -> None:
-    """Put `replay` on the command."""
+def replay_verb(
+    *,
+    policy: options.Policy = None,
+    baseline: options.Baseline = "logged",
+    param: options.Param = None,
+    learn: options.Learn = False,
+    floor: options.Floor = None,
+    in_sample: options.InSample = False,
+    log: options.Log = None,
+    log_format: options.Format = None,
+    minimum: options.Minimum = None,
+    maximum: options.Maximum = None,
+    database: options.Database = None,
+    label: options.Label = None,
+    since: options.Since = None,
+    mixed_arms: options.MixedArms = False,
+    skip_bad: options.SkipBad = False,
+    judged: options.Judged = False,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
+    estimator: options.Estimator = "dr",
+    reward_model: options.RewardModel = "ridge",
+    folds: options.Folds = 5,
+    weight: options.Weight = None,
+    confidence: options.Confidence = 0.95,
+    anytime: options.Anytime = False,
+    segment: options.Segment = None,
+    report: options.Report = None,
+    as_json: options.Json = False,
+    fail_below: options.FailBelow = None,
+    config: options.Config = None,
+) -> None:
+    """Estimate the reward of other policies on logged traffic, with intervals.
 
-    @app.command(name="replay")
-    def replay_(
-        *,
-        policy: options.Policy = None,
-        baseline: options.Baseline = "logged",
-        param: options.Param = None,
-        learn: options.Learn = False,
-        floor: options.Floor = None,
-        in_sample: options.InSample = False,
-        log: options.Log = None,
-        log_format: options.Format = None,
-        minimum: options.Minimum = None,
-        maximum: options.Maximum = None,
-        database: options.Database = None,
-        label: options.Label = None,
-        since: options.Since = None,
-        mixed_arms: options.MixedArms = False,
-        skip_bad: options.SkipBad = False,
-        judged: options.Judged = False,
-        workers: options.Workers = None,
-        cluster: options.Cluster = None,
-        estimator: options.Estimator = "dr",
-        reward_model: options.RewardModel = "ridge",
-        folds: options.Folds = 5,
-        weight: options.Weight = None,
-        confidence: options.Confidence = 0.95,
-        anytime: options.Anytime = False,
-        segment: options.Segment = None,
-        report: options.Report = None,
-        as_json: options.Json = False,
-        fail_below: options.FailBelow = None,
-        config: options.Config = None,
-    ) -> None:
-        """Estimate the reward of other policies on logged traffic, with intervals.
+    Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
 
-        Example: ragbandit replay --since 7d --policy linucb,fixed:single_step --report page.html
-
-        Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
-        cannot be done.
-        """
-        from ragbandit.router.cli.arguments import split_commas
-        from ragbandit.router.cli.progress import bars
-        from ragbandit.router.offline.replay import Plan, open_log, replay
-        from ragbandit.router.offline.reports.page import check_page
-
-        with failing_well():
-            if report is not None:
-                check_page(report)
-            _check_log_options(
-                log,
-                store={"database": database, "label": label},
-                file={"format": log_format, "minimum": minimum, "maximum": maximum},
-            )
-            settings = _settings(config, database=database)
-            opened = open_log(
-                log,
-                format=log_format,
-                config=settings,
-                label=label,
-                minimum=minimum,
-                maximum=maximum,
-                since=_beginning(since, anytime=anytime),
-                mixed_arms=mixed_arms,
-                skip_bad=skip_bad,
-                judged=judged,
-            )
-            plan = Plan(
-                estimator=estimator.strip(),
-                weight=weight,
-                baseline=baseline,
-                confidence=confidence,
-                anytime=anytime,
-                segments=tuple(split_commas(segment or [])),
-                folds=folds,
-                reward_model=reward_model,
-                floor=floor,
-                learn=learn,
-                in_sample=in_sample,
-            )
-            candidates = _candidates(policy, params=param or [], settings=settings)
-            _check_gate(fail_below, candidates=candidates, baseline=baseline)
-            with _engine(opened, workers=workers, cluster=cluster) as engine, bars(errors) as progress:
-                result = replay(opened, candidates=candidates, plan=plan, engine=engine, progress=progress)
-            _show(result, report=report, as_json=as_json, fail_below=fail_below)
+    Exit 0: judged. 1: the lower bound of a difference is below --fail-below. 2: the log is wrong, or the request
+    cannot be done.
+    """
+    if report is not None:
+        check_page(report)
+    _check_log_options(
+        log,
+        store={"database": database, "label": label},
+        file={"format": log_format, "minimum": minimum, "maximum": maximum},
+    )
+    settings = _settings(config, database=database)
+    opened = open_log(
+        log,
+        format=log_format,
+        config=settings,
+        label=label,
+        minimum=minimum,
+        maximum=maximum,
+        since=_beginning(since, anytime=anytime),
+        mixed_arms=mixed_arms,
+        skip_bad=skip_bad,
+        judged=judged,
+    )
+    plan = Plan(
+        estimator=estimator.strip(),
+        weight=weight,
+        baseline=baseline,
+        confidence=confidence,
+        anytime=anytime,
+        segments=tuple(split_commas(segment or [])),
+        folds=folds,
+        reward_model=reward_model,
+        floor=floor,
+        learn=learn,
+        in_sample=in_sample,
+    )
+    candidates = _candidates(policy, params=param or [], settings=settings)
+    _check_gate(fail_below, candidates=candidates, baseline=baseline)
+    with _engine(opened, workers=workers, cluster=cluster) as engine, bars(errors) as progress:
+        result = replay(opened, candidates=candidates, plan=plan, engine=engine, progress=progress)
+    _show(result, report=report, as_json=as_json, fail_below=fail_below)
 
 
 def _engine(
-    log: "OpenLog", *, workers: int | None, cluster: str | None
-) -> "AbstractContextManager[DaskEngine | SerialEngine]":
+    log: OpenLog, *, workers: int | None, cluster: str | None
+) -> AbstractContextManager[DaskEngine | SerialEngine]:
     """What judges the parts of a log. Raises InvalidInput for one that has none, and for two engines at once."""
-    from ragbandit.router.offline.replay.dask_engine import DaskEngine
-    from ragbandit.router.offline.replay.parts.engines import SerialEngine
-
     if workers is None and cluster is None:
         return nullcontext(SerialEngine())
     field = "workers" if cluster is None else "cluster"
@@ -135,11 +133,8 @@ def _engine(
     return DaskEngine.local(workers=workers or 1) if cluster is None else DaskEngine.cluster(cluster)
 
 
-def _settings(config: str | None, *, database: str | None) -> "Settings":
+def _settings(config: str | None, *, database: str | None) -> Settings:
     """The configured settings, with another database if one is named."""
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.policies.checks import check_fallback
-
     if database is not None and not database.strip():
         raise InvalidInput("is empty", field="database", remedy="give the URL of a store, or leave it out")
     environ = os.environ if database is None else {**os.environ, "DATABASE_URL": database}
@@ -160,7 +155,7 @@ def _check_log_options(log: str | None, *, store: dict[str, object], file: dict[
             raise InvalidInput(reason, field=name, remedy=remedy)
 
 
-def _check_gate(fail_below: float | None, *, candidates: "Sequence[CandidateSpec] | None", baseline: str) -> None:
+def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str) -> None:
     """Raises InvalidInput for a gate that nothing, or everything, would pass."""
     if fail_below is None:
         return
@@ -176,12 +171,8 @@ def _check_gate(fail_below: float | None, *, candidates: "Sequence[CandidateSpec
         )
 
 
-def _show(result: "ReplayResult", *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
+def _show(result: ReplayResult, *, report: Path | None, as_json: bool, fail_below: float | None) -> None:
     """Page, JSON or tables, and the exit status."""
-    from ragbandit.router.offline.reports.page import write_page
-    from ragbandit.router.offline.reports.phrases import headline
-    from ragbandit.router.offline.reports.terminal import print_replay
-
     if report is not None:  # first: whoever reads the terminal through `head` wants the page too
         write_page(result, report)
     if as_json:
@@ -197,7 +188,7 @@ def _show(result: "ReplayResult", *, report: Path | None, as_json: bool, fail_be
         raise typer.Exit(1)
 
 
-def _failing(result: "ReplayResult", margin: float) -> list[str]:
+def _failing(result: ReplayResult, margin: float) -> list[str]:
     """The candidates whose difference may lie below the margin, each with its lower bound."""
     failing = []
     for candidate in result.candidates:
@@ -213,8 +204,6 @@ def _failing(result: "ReplayResult", margin: float) -> list[str]:
 
 def _beginning(since: str | None, *, anytime: bool) -> float | None:
     """Start of the log, seconds since the epoch. Raises InvalidInput."""
-    from ragbandit.router.cli.arguments import is_age, parse_time
-
     if since is None:
         return None
     if anytime and is_age(since):
@@ -227,12 +216,9 @@ def _beginning(since: str | None, *, anytime: bool) -> float | None:
 
 
 def _candidates(
-    texts: Sequence[str] | None, *, params: Sequence[str], settings: "Settings"
-) -> "list[CandidateSpec] | None":
+    texts: Sequence[str] | None, *, params: Sequence[str], settings: Settings
+) -> list[CandidateSpec] | None:
     """The candidates, policies of the registry with the configured params or those of --param; None: not named."""
-    from ragbandit.router.cli.arguments import parse_policies, split_commas
-    from ragbandit.router.offline.replay import parse_candidates
-
     if texts is None:
         parse_policies([], params=params, settings=settings)  # there is none that a param could be of
         return None

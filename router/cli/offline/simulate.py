@@ -1,102 +1,85 @@
-"""`ragbandit simulate`: policies on a full-information table. Also adds `train` and `warm`."""
+"""`ragbandit simulate`: policies on a full-information table."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.charts import check_png
+from ragbandit.router.offline.simulation import plots, simulate
+from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.simulation.report import print_training
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.policies.checks import check_fallback
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 
-__all__ = ["add_offline_verbs"]
-
-
-def add_offline_verbs(app: typer.Typer) -> None:
-    """Put the offline verbs on the command."""
-    from ragbandit.router.cli.offline.train import add_train
-    from ragbandit.router.cli.offline.warm import add_warm
-
-    _add_simulate(app)
-    add_train(app)
-    add_warm(app)
+__all__ = ["simulate_verb"]
 
 
-def _add_simulate(app: typer.Typer) -> None:
-    @app.command(name="simulate")
-    def simulate_(
-        *,
-        table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
-        policy: Annotated[list[str], typer.Option(help="NAME[,NAME...]; may be repeated")],
-        test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
-        folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
-        weights: Annotated[
-            str | None,
-            typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight"),
-        ] = None,
-        seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
-        total: Annotated[
-            int | None, typer.Option(help="questions in EM's denominator, those not in the table too")
-        ] = None,
-        param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
-        line: Annotated[
-            str | None, typer.Option(help="A,B: arms of the mixture line; default single_step,multi_step")
-        ] = None,
-        incumbent: Annotated[
-            str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
-        ] = None,
-        warm: Annotated[
-            int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
-        ] = 0,
-        plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
-        plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
-        by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
-        jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
-        config: ConfigOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Learn from a full-information table as live traffic would, then judge on rows not learned."""
-        from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
-        from ragbandit.router.cli.progress import bars
-        from ragbandit.router.config import loading as configuration
-        from ragbandit.router.offline.charts import check_png
-        from ragbandit.router.offline.simulation import plots, simulate
-        from ragbandit.router.offline.simulation.process_pool import cores
-        from ragbandit.router.offline.simulation.report import print_training
-        from ragbandit.router.offline.simulation.table import read_table
-        from ragbandit.router.policies.checks import check_fallback
-        from ragbandit.router.serving.setup.bootstrap import make_encoder
-
-        with failing_well():
-            settings = configuration.load(config).settings
-            check_fallback(settings)
-            for figure in (plot, plot_learning):
-                if figure is not None:
-                    check_png(figure)
-            if test is not None and folds is not None:
-                raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
-            policies = parse_policies(policy, params=param or [], settings=settings)
-            with bars(errors) as progress:
-                rows = simulate(
-                    read_table(table),
-                    policies=policies,
-                    test=None if test is None else read_table(test),
-                    folds=5 if folds is None else folds,
-                    weights=None if weights is None else parse_weights(weights),
-                    seeds=seeds,
-                    total=total,
-                    settings=settings,
-                    encoder=lambda: make_encoder(settings.encoder),
-                    line=None if line is None else parse_line(line),
-                    incumbent=incumbent,
-                    warm=warm,
-                    jobs=jobs or cores(),
-                    progress=progress,
-                )
-            if as_json:
-                print_json([row.as_json() for row in rows])
-            else:
-                print_training(rows, console=console, by_dataset=by_dataset)
-            if plot is not None:  # last: a figure that cannot be written must not cost the table
-                plots.plot_frontier(rows, path=plot)
-            if plot_learning is not None:
-                plots.plot_learning(rows, path=plot_learning)
+def simulate_verb(
+    *,
+    table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+    policy: Annotated[list[str], typer.Option(help="NAME[,NAME...]; may be repeated")],
+    test: Annotated[Path | None, typer.Option(help="predict these rows; learn all of the table")] = None,
+    folds: Annotated[int | None, typer.Option(help="without --test: parts of the table; default 5")] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option("--lambda", help="weight of cost while learning, X[,X...]; default reward.weight"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
+    total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
+    param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
+    line: Annotated[
+        str | None, typer.Option(help="A,B: arms of the mixture line; default single_step,multi_step")
+    ] = None,
+    incumbent: Annotated[
+        str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
+    ] = None,
+    warm: Annotated[
+        int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
+    ] = 0,
+    plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
+    plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
+    by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Learn from a full-information table as live traffic would, then judge on rows not learned."""
+    settings = configuration.load(config).settings
+    check_fallback(settings)
+    for figure in (plot, plot_learning):
+        if figure is not None:
+            check_png(figure)
+    if test is not None and folds is not None:
+        raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
+    policies = parse_policies(policy, params=param or [], settings=settings)
+    with bars(errors) as progress:
+        rows = simulate(
+            read_table(table),
+            policies=policies,
+            test=None if test is None else read_table(test),
+            folds=5 if folds is None else folds,
+            weights=None if weights is None else parse_weights(weights),
+            seeds=seeds,
+            total=total,
+            settings=settings,
+            encoder=lambda: make_encoder(settings.encoder),
+            line=None if line is None else parse_line(line),
+            incumbent=incumbent,
+            warm=warm,
+            jobs=jobs or cores(),
+            progress=progress,
+        )
+    if as_json:
+        print_json([row.as_json() for row in rows])
+    else:
+        print_training(rows, console=console, by_dataset=by_dataset)
+    if plot is not None:  # last: a figure that cannot be written must not cost the table
+        plots.plot_frontier(rows, path=plot)
+    if plot_learning is not None:
+        plots.plot_learning(rows, path=plot_learning)

@@ -1,65 +1,58 @@
-"""`ragbandit train`: a policy trained on a labelled table."""
+"""`ragbandit policy train`: a policy trained on a labelled table."""
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.console import JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.arguments import parse_policies
+from ragbandit.router.cli.console import JsonOption, bars, console, errors, print_json
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.training import read_questions, train
+from ragbandit.router.types import Json
 
-if TYPE_CHECKING:
-    from ragbandit.router.types import Json
-
-__all__ = ["parse_params", "print_training"]
-
-
-def add_train(app: typer.Typer) -> None:
-    @app.command(name="train")
-    def train_(
-        *,
-        policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
-        table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
-        out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
-        questions: Annotated[
-            Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
-        ] = None,
-        param: Annotated[
-            list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
-        ] = None,
-        params: Annotated[str, typer.Option(hidden=True, help="the former spelling: a JSON object")] = "{}",
-        epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Train a policy on a full-information table, for the param `trained`."""
-        from ragbandit.router.cli.arguments import parse_policies
-        from ragbandit.router.cli.progress import bars
-        from ragbandit.router.config.settings import Settings
-        from ragbandit.router.offline.simulation.table import read_table
-        from ragbandit.router.offline.training import read_questions, train
-
-        with failing_well():
-            named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-            asked = {**parse_params(params), **named, **({} if epochs is None else {"epochs": epochs})}
-            rows = list(read_table(table).rows)
-            if questions is not None:
-                rows += read_questions(questions, known=rows)
-            with bars(errors) as show:
-                report = train(
-                    policy, params=asked, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
-                )
-            if as_json:
-                print_json(report)
-            else:
-                print_training(report, console=console)
+__all__ = ["parse_params", "print_training", "train_verb"]
 
 
-def parse_params(text: str) -> "dict[str, Json]":
+def train_verb(
+    *,
+    policy: Annotated[str, typer.Option(help="adaptive_rag or multi_label")],
+    table: Annotated[Path, typer.Option(help="JSONL: question, correct and steps per arm")],
+    out: Annotated[Path, typer.Option(help="the folder to write; not there yet, or empty")],
+    questions: Annotated[
+        Path | None, typer.Option(help="JSONL: question and hops, for labels by inductive bias")
+    ] = None,
+    param: Annotated[
+        list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
+    ] = None,
+    params: Annotated[str, typer.Option(hidden=True, help="the former spelling: a JSON object")] = "{}",
+    epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a policy on a full-information table, for the param `trained`."""
+    named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
+    asked = {**parse_params(params), **named, **({} if epochs is None else {"epochs": epochs})}
+    rows = list(read_table(table).rows)
+    if questions is not None:
+        rows += read_questions(questions, known=rows)
+    with bars(errors) as show:
+        report = train(
+            policy, params=asked, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
+        )
+    if as_json:
+        print_json(report)
+    else:
+        print_training(report, console=console)
+
+
+def parse_params(text: str) -> dict[str, Json]:
     """The policy's params from the command line. Raises InvalidInput."""
     try:
         found = json.loads(text)

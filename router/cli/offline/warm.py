@@ -1,118 +1,101 @@
-"""`ragbandit warm`: a policy learns labelled questions or a log before the first user comes."""
+"""`ragbandit policy warm`: a policy learns labelled questions or a log before the first user comes."""
 
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, failing_well, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.store import opened
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.offline.logs import format_of
+from ragbandit.router.offline.replay.open_log import open_log
+from ragbandit.router.offline.replay.results import EstimateWithInterval
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.types import Progress
+from ragbandit.router.offline.warm.entering import enter
+from ragbandit.router.offline.warm.held_out import HeldOut, held_out
+from ragbandit.router.offline.warm.material import Material, check_policy, learner_of, log_material, table_material
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.encoders.base import Encoder
-    from ragbandit.router.offline.replay.results import EstimateWithInterval
-    from ragbandit.router.offline.types import Progress
-    from ragbandit.router.offline.warm.held_out import HeldOut
-    from ragbandit.router.offline.warm.material import Material
-    from ragbandit.router.policies.base import Policy
-
-__all__ = ["add_warm"]
+__all__ = ["warm"]
 
 
-def add_warm(app: typer.Typer) -> None:
-    """Put the verb on the command."""
+def warm(
+    *,
+    table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm")] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="logged decisions with rewards, as `ragbandit data import` reads them"),
+    ] = None,
+    format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
+    folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="judge only; learn nothing")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let the policy learn a table or a log before the first user; say what it does on questions held out.
 
-    @app.command(name="warm")
-    def warm_(
-        *,
-        table: Annotated[Path | None, typer.Option(help="JSONL: question, correct and steps per arm")] = None,
-        log: Annotated[Path | None, typer.Option(help="logged decisions with rewards, as `import` reads them")] = None,
-        format_: Annotated[str | None, typer.Option("--format", help="of the log; default: by its name")] = None,
-        folds: Annotated[int, typer.Option(min=2, help="parts of the questions, each held out once")] = 5,
-        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="leave out log rows that cannot be used")] = False,
-        dry_run: Annotated[bool, typer.Option("--dry-run", help="judge only; learn nothing")] = False,
-        config: ConfigOption = None,
-        as_json: JsonOption = False,
-    ) -> None:
-        """Let the policy learn a table or a log before the first user; say what it does on questions held out.
-
-        The rows go to the end of the ledger policy.label; those that it has already add nothing.
-        """
-        from ragbandit.router.cli.progress import bars
-        from ragbandit.router.config import loading as configuration
-        from ragbandit.router.learning.lessons import policy_of
-        from ragbandit.router.offline.warm.entering import enter
-        from ragbandit.router.offline.warm.held_out import held_out
-        from ragbandit.router.offline.warm.material import check_policy, learner_of
-        from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder, open_database
-        from ragbandit.router.storage.ledgers.ledger import Ledger
-        from ragbandit.router.types import PolicyLabel
-
-        with failing_well():
-            if (table is None) == (log is None):
-                raise InvalidInput("give one of --table and --log", field="table", remedy="one file at a time")
-            settings = configuration.load(config).settings
-            database = open_database(settings)
-            try:
-                ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-                policy = learner_of(policy_of(settings, registered=ledger.registered()))
-                check_policy(policy, name=settings.policy.name)
-                with bars(errors) as progress:
-                    progress("loading the encoder", 0, 0)
-                    encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
-                    if table is not None:
-                        material = _of_table(table, settings=settings, encoder=encoder, progress=progress)
-                    else:
-                        assert log is not None
-                        material = _of_log(
-                            log,
-                            format_=format_,
-                            skip_bad=skip_bad,
-                            settings=settings,
-                            encoder=encoder,
-                            policy=policy,
-                            progress=progress,
-                        )
-                    notes = _arm_notes(material, settings=settings)
-                    judged = held_out(
-                        material,
-                        policy=policy,
-                        name=settings.policy.name,
-                        settings=settings,
-                        folds=folds,
-                        progress=progress,
-                    )
-                    entered = None
-                    if not dry_run:
-                        entered = enter(
-                            material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress
-                        )
-            finally:
-                database.close()
-            facts = {} if entered is None else asdict(entered)
-            if as_json:
-                print_json({"held_out": judged.as_json(), **facts, "label": settings.policy.label, "notes": notes})
-                return
-            print_held_out(judged, material=material, console=console)
-            for key, value in {**facts, **({"label": settings.policy.label} if facts else {})}.items():
-                _print(f"{key}: {'the running learner makes it' if value is None else value}")
-            for note in notes:
-                _print(f"note: {note}")
-            _print(
-                "nothing was learned: --dry-run" if dry_run else "next: ragbandit up; ragbandit status says `learned`"
+    The rows go to the end of the ledger policy.label; those that it has already add nothing.
+    """
+    if (table is None) == (log is None):
+        raise InvalidInput("give one of --table and --log", field="table", remedy="one file at a time")
+    with opened(config, make=True) as (settings, ledger):
+        policy = learner_of(policy_of(settings, registered=ledger.registered()))
+        check_policy(policy, name=settings.policy.name)
+        with bars(errors) as progress:
+            progress("loading the encoder", 0, 0)
+            encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+            if table is not None:
+                material = _of_table(table, settings=settings, encoder=encoder, progress=progress)
+            else:
+                assert log is not None
+                material = _of_log(
+                    log,
+                    format_=format_,
+                    skip_bad=skip_bad,
+                    settings=settings,
+                    encoder=encoder,
+                    policy=policy,
+                    progress=progress,
+                )
+            notes = _arm_notes(material, settings=settings)
+            judged = held_out(
+                material,
+                policy=policy,
+                name=settings.policy.name,
+                settings=settings,
+                folds=folds,
+                progress=progress,
             )
+            entered = None
+            if not dry_run:
+                entered = enter(
+                    material, ledger=ledger, settings=settings, encoder_hash=encoder.hash, progress=progress
+                )
+    facts = {} if entered is None else asdict(entered)
+    if as_json:
+        print_json({"held_out": judged.as_json(), **facts, "label": settings.policy.label, "notes": notes})
+        return
+    print_held_out(judged, material=material, console=console)
+    for key, value in {**facts, **({"label": settings.policy.label} if facts else {})}.items():
+        _print(f"{key}: {'the running learner makes it' if value is None else value}")
+    for note in notes:
+        _print(f"note: {note}")
+    _print("nothing was learned: --dry-run" if dry_run else "next: ragbandit up; ragbandit status says `learned`")
 
 
-def _of_table(path: Path, *, settings: "Settings", encoder: "Encoder", progress: "Progress") -> "Material":
-    from ragbandit.router.offline.simulation.table import read_table
-    from ragbandit.router.offline.warm.material import table_material
-
+def _of_table(path: Path, *, settings: Settings, encoder: Encoder, progress: Progress) -> Material:
     return table_material(
         read_table(path),
         source=str(path),
@@ -128,15 +111,11 @@ def _of_log(
     *,
     format_: str | None,
     skip_bad: bool,
-    settings: "Settings",
-    encoder: "Encoder",
-    policy: "Policy",
-    progress: "Progress",
-) -> "Material":
-    from ragbandit.router.offline.logs import format_of
-    from ragbandit.router.offline.replay.open_log import open_log
-    from ragbandit.router.offline.warm.material import log_material
-
+    settings: Settings,
+    encoder: Encoder,
+    policy: Policy,
+    progress: Progress,
+) -> Material:
     said = format_of(path, format=format_)
     found = open_log(path, format=said, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
     for skipped in found.skipped[:5]:
@@ -152,7 +131,7 @@ def _of_log(
     )
 
 
-def _arm_notes(material: "Material", *, settings: "Settings") -> list[str]:
+def _arm_notes(material: Material, *, settings: Settings) -> list[str]:
     """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
     configured, told = set(settings.arms), set(material.arms)
     if not configured & told:
@@ -173,7 +152,7 @@ def _arm_notes(material: "Material", *, settings: "Settings") -> list[str]:
     return found
 
 
-def print_held_out(found: "HeldOut", *, material: "Material", console: Console) -> None:
+def print_held_out(found: HeldOut, *, material: Material, console: Console) -> None:
     """The policy and always each arm, on the questions held out."""
     steps = all(row.reward.terms == {"steps": 1.0} for row in material.rows)
     table = Printed(
@@ -206,7 +185,7 @@ def print_held_out(found: "HeldOut", *, material: "Material", console: Console) 
         _print(f"note: {note}")
 
 
-def _told(value: "EstimateWithInterval", *, sign: str = "", whole: bool = True) -> str:
+def _told(value: EstimateWithInterval, *, sign: str = "", whole: bool = True) -> str:
     said = f"{value.value:{sign}.3f}"
     if not whole or value.low is None or value.high is None:
         return said

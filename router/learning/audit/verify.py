@@ -138,7 +138,7 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
     for name, count in right.items():
         if found[name] != count:
             verdict.counter_mismatches += 1
-            verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit recount`")
+            verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit data recount`")
 
 
 def _check_chain(checkpoints: Checkpoints, *, base: _Base | None, verdict: Verdict) -> None:

@@ -165,7 +165,7 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
         for done, place in enumerate(split.train[world.warm :], start=world.warm + 1):
             learning.step(int(place))
             progress(done, len(split.train))
-    elif policy.params.get("trained") is None:  # else `ragbandit train` has made it: it is judged as it is
+    elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
         # An id might spell the data set.
         policy.fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
     drawn, asked = learning.predicted(split.test)
@@ -213,7 +213,7 @@ class Learning:
         self.reason: str | None = None
 
     def show(self, place: int) -> None:
-        """Learn the outcomes of all arms on one training row, as `ragbandit warm --table` has them learned."""
+        """Learn the outcomes of all arms on one training row, as `ragbandit policy warm --table` has them learned."""
         rows = arm_rows(
             self.world.table.rows[place],
             arms=self.world.table.arms,

@@ -65,7 +65,7 @@ def check_policy(policy: Policy, *, name: str) -> None:
         raise ConfigError(
             f"{name} is trained on a table as a whole, not row by row",
             field="policy.name",
-            remedy=f"use: ragbandit train --policy {name} --table T.jsonl --out FOLDER",
+            remedy=f"use: ragbandit policy train --policy {name} --table T.jsonl --out FOLDER",
         )
 
 

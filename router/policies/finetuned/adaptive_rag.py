@@ -8,7 +8,7 @@ accuracy first. Different, on purpose:
 - DistilBERT with one output per arm in place of T5-large that writes a letter; the most likely arm either way.
 - The held-out rows are taken from the rows given. The authors' are the test questions.
 - Inductive labels go to the rows that no arm solved, as the paper says; the authors' code gives them to other
-  questions instead (`ragbandit train --questions` adds such).
+  questions instead (`ragbandit policy train --questions` adds such).
 - An arm's cost is the steps it took in its row, so that any set of arms has a cheapest.
 """
 

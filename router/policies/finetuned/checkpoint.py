@@ -1,4 +1,4 @@
-"""A trained classifier as a folder: written by `ragbandit train`, named by the param `trained`.
+"""A trained classifier as a folder: written by `ragbandit policy train`, named by the param `trained`.
 
 config.json  model.safetensors  tokenizer.json    the fine-tuned encoder, as AutoModel loads it
 layers.safetensors                                "pre" (d, d + 1) and "heads" (K, d + 1), biases last
@@ -31,7 +31,7 @@ __all__ = ["CheckpointFacts", "Trained", "free_folder", "read_facts", "read_laye
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"
-_REMEDY: Final = "give a folder that `ragbandit train` wrote"
+_REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

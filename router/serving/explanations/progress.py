@@ -23,7 +23,7 @@ def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str])
     decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
     said = [item for item in record.feedback if item.value is not None]
     if said and held.issuperset(item.id for item in said):
-        return f"Waits: all its feedback is held back (`ragbandit held list`); it is closed at {ends}."
+        return f"Waits: all its feedback is held back (`ragbandit feedback held`); it is closed at {ends}."
     if record.reason is not None:
         return f"Waits: {record.reason.removeprefix('waiting for ')}; without one it is closed at {ends}."
     if decision.run_by == "worker" and record.outcome is None:

@@ -133,7 +133,7 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         raise StoreError(
             f"there is no database at {url.database}",
             field="data_dir",
-            remedy="check data_dir; a service or `ragbandit import` makes the database",
+            remedy="check data_dir; a service or `ragbandit data import` makes the database",
         )
     database = open_database(settings)
     try:

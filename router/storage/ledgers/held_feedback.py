@@ -155,7 +155,7 @@ def release(
         if not rows:
             break
     if some and not total.feedback:
-        raise NotFound("nothing of that is held", field="source", remedy="`ragbandit held list` shows what is")
+        raise NotFound("nothing of that is held", field="source", remedy="`ragbandit feedback held` shows what is")
     return total
 
 

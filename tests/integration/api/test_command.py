@@ -3,18 +3,15 @@
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
+from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
 
 
 @pytest.fixture
 def run(service):
     """Runs a verb against the service; gives its exit code and output."""
-    app = typer.Typer()
-    add_verbs(app, check=lambda _settings: None)
 
     def call(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, [*words, "--url", service.url])
@@ -38,10 +35,10 @@ def test_the_answer_is_printed_first(run, service):
 def test_a_refused_rating_names_the_option(run, http):
     """A rating of 4 without its scale ends with exit code 2 and the option of the command line."""
     key = routed(http)["decision_id"]
-    code, output = run("feedback", key, "--rating", "4")
+    code, output = run("feedback", "send", key, "--rating", "4")
     assert code == 2
     assert "--scale 1-5" in output
-    assert run("feedback", key, "--rating", "4", "--scale", "1-5")[0] == 0
+    assert run("feedback", "send", key, "--rating", "4", "--scale", "1-5")[0] == 0
 
 
 def test_the_configured_server_is_asked(service, tmp_path, monkeypatch):
@@ -50,8 +47,6 @@ def test_the_configured_server_is_asked(service, tmp_path, monkeypatch):
     (tmp_path / "other.yaml").write_text(f"server: {{host: 0.0.0.0, port: {port}}}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAGBANDIT_URL", raising=False)
-    app = typer.Typer()
-    add_verbs(app, check=lambda _settings: None)
     done = CliRunner().invoke(app, ["route", QUESTION, "--config", "other.yaml", "--json"])
     assert done.exit_code == 0, done.output
     (tmp_path / "config.yaml").write_text((tmp_path / "other.yaml").read_text())

@@ -7,13 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from ragbandit import Client
 from ragbandit.router import errors
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 
 
@@ -304,8 +303,6 @@ def test_cancel(service, http):
     ended = {"decision_id": key, "cancelled": True, "status": "failed"}
     with Client(service.url) as client:
         assert client.cancel(key) == ended
-    app = typer.Typer()
-    add_verbs(app, check=lambda _settings: None)
     assert json.loads(CliRunner().invoke(app, ["cancel", key, "--url", service.url, "--json"]).stdout) == ended
     assert http.post(f"/v1/decisions/{key}/cancel").status_code == 200
     waited = http.post("/v1/answer", json={"question": QUESTION, "decision_id": key})

@@ -82,12 +82,12 @@ def test_taken_under_writes_and_restored(command, settings, database_url, tmp_pa
     arguments = [sys.executable, writer.__file__, of_writer.model_dump_json()]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"writing\n"
-        taken = command("backup", "copy", data_dir=tmp_path / "live", database_url=database_url)
+        taken = command("data", "backup", "copy", data_dir=tmp_path / "live", database_url=database_url)
         process.stdin.close()
         assert process.wait(30) == 0
     assert taken.exit_code == 0, taken.stderr
 
-    done = command("restore", "copy", "--to", "again", "--deep", data_dir=tmp_path / "live")
+    done = command("data", "restore", "copy", "--to", "again", "--deep", data_dir=tmp_path / "live")
     told = json.loads(done.stdout)
     assert (done.exit_code, told["ok"], told["taken_of"]) == (0, True, database_url.partition(":")[0].partition("+")[0])
     assert told["verify main"]["counter_mismatches"] == 0
@@ -101,7 +101,7 @@ def test_sqlite_becomes_postgresql(learned, postgres, settings, command, tmp_pat
     """A backup of SQLite fills an empty PostgreSQL database, where learning goes on."""
     take(learned, tmp_path / "copy")
     url = postgres.url(postgres.new_database())
-    done = command("restore", "copy", "--to", "again", "--deep", data_dir=tmp_path, database_url=url)
+    done = command("data", "restore", "copy", "--to", "again", "--deep", data_dir=tmp_path, database_url=url)
     assert done.exit_code == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["ok"], told["decisions"], told["verify main"]["updates"]) == (True, 26, 25)
@@ -126,10 +126,10 @@ def test_learning_goes_on_after_a_restore(learned, make_world, settings, tmp_pat
 def test_the_archive_comes_along(learned, make_world, command, settings, tmp_path):
     """Segments of the archive are in the backup, and are read in their new place."""
     pytest.importorskip("pyarrow")
-    assert command("archive", "--before", "2030-01-01", data_dir=learned.data_dir).exit_code == 0
+    assert command("data", "archive", "--before", "2030-01-01", data_dir=learned.data_dir).exit_code == 0
     manifest = take(learned, tmp_path / "copy")
     assert len(manifest.below("archive")) == 7
-    done = command("restore", "copy", "--to", "again", data_dir=learned.data_dir)
+    done = command("data", "restore", "copy", "--to", "again", data_dir=learned.data_dir)
     assert json.loads(done.stdout)["ok"], done.stdout
     assert (tmp_path / "again" / "archive" / "segment-000001").is_dir()
 
@@ -263,17 +263,17 @@ def test_indexes_come_along_unless_left_out(learned, tmp_path):
 
 def test_the_sha256_that_backup_prints_is_the_one_expected(learned, command, tmp_path):
     """`restore --expect` takes what `backup` printed; it refuses a manifest that was made anew, and no sha256."""
-    taken = json.loads(command("backup", "copy", data_dir=learned.data_dir).stdout)
+    taken = json.loads(command("data", "backup", "copy", data_dir=learned.data_dir).stdout)
     assert list(taken)[-1] == "manifest_sha256"
     sha256 = taken["manifest_sha256"]
     assert sha256 == hashlib.sha256((tmp_path / "copy" / MANIFEST_FILE).read_bytes()).hexdigest()
-    done = command("restore", "copy", "--to", "again", "--expect", sha256, data_dir=learned.data_dir)
+    done = command("data", "restore", "copy", "--to", "again", "--expect", sha256, data_dir=learned.data_dir)
     assert done.exit_code == 0, done.stderr
     file = tmp_path / "copy" / MANIFEST_FILE
     forged = replace(read_manifest(Place(str(tmp_path / "copy"))), taken_at=1.0)
     file.write_bytes(forged.packed())
     for given in (sha256, "abc"):
-        done = command("restore", "copy", "--to", "more", "--expect", given, data_dir=learned.data_dir)
+        done = command("data", "restore", "copy", "--to", "more", "--expect", given, data_dir=learned.data_dir)
         assert (done.exit_code, "expect" in done.stderr) == (2, True)
     assert not (tmp_path / "more").exists()
 
@@ -281,7 +281,7 @@ def test_the_sha256_that_backup_prints_is_the_one_expected(learned, command, tmp
 def test_the_configuration_is_kept_without_secrets(learned, command, monkeypatch, tmp_path):
     """The settings in force are in config.json, each with where it came from, and no password."""
     monkeypatch.setenv("REDIS_URL", "redis://:hunter2@localhost/0")
-    assert command("backup", "copy", data_dir=learned.data_dir).exit_code == 0
+    assert command("data", "backup", "copy", data_dir=learned.data_dir).exit_code == 0
     text = (tmp_path / "copy" / "config.json").read_text()
     assert "hunter2" not in text
     assert ["encoder.model", "hashing", "environment RAGBANDIT_ENCODER__MODEL"] in json.loads(text)

@@ -1,13 +1,12 @@
-"""`ragbandit archive`: counts, moves, and refuses what it cannot do."""
+"""`ragbandit data archive`: counts, moves, and refuses what it cannot do."""
 
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.workers.cli import app
 
 pytest.importorskip("pyarrow")
 
@@ -20,11 +19,9 @@ def run(make_world, tmp_path, monkeypatch):
     world.learn()
     monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    add_verbs(app, check=lambda _: None)
 
     def call(*arguments):
-        return world, CliRunner().invoke(app, ["archive", *arguments])
+        return world, CliRunner().invoke(app, ["data", "archive", *arguments])
 
     return call
 

@@ -1,14 +1,13 @@
-"""`ragbandit erase`, `retire` and `recount`: what they do, and what they refuse."""
+"""`ragbandit data erase`, `retire` and `recount`: what they do, and what they refuse."""
 
 import json
 
 import pytest
-import typer
 from sqlalchemy import update
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.storage.sql.tables import counters
+from ragbandit.workers.cli import app
 
 
 @pytest.fixture
@@ -23,27 +22,25 @@ def world(make_world, tmp_path, monkeypatch):
 
 
 def run(*arguments: str):
-    app = typer.Typer()
-    add_verbs(app, check=lambda _: None)
     return CliRunner().invoke(app, [*arguments])
 
 
 def test_erase_asks_for_a_yes(world):
     """A dry run counts; without --yes nothing is erased; with it all that is selected is."""
-    assert json.loads(run("erase", "--before", "2030-01-01", "--dry-run", "--json").stdout)["decisions"] == 3
-    refused = run("erase", "--before", "2030-01-01")
+    assert json.loads(run("data", "erase", "--before", "2030-01-01", "--dry-run", "--json").stdout)["decisions"] == 3
+    refused = run("data", "erase", "--before", "2030-01-01")
     assert refused.exit_code == 2
     assert "--yes" in refused.stderr
     decision = next(decision for _, decision in world.ledger.read_with_decisions(after=0))
     assert decision.query.text != ""
-    done = json.loads(run("erase", "--before", "2030-01-01", "--yes", "--json").stdout)
+    done = json.loads(run("data", "erase", "--before", "2030-01-01", "--yes", "--json").stdout)
     assert done == {"erased": True, "decisions": 3, "waiting": 0, "archived": 0}
     assert {decision.query.text for _, decision in world.ledger.read_with_decisions(after=0)} == {""}
 
 
 def test_erase_wants_a_selection(world):
     """Nothing is erased where nothing says what."""
-    done = run("erase", "--yes")
+    done = run("data", "erase", "--yes")
     assert done.exit_code == 2
     assert "--tenant" in done.stderr
 
@@ -53,16 +50,16 @@ def test_retire(world, make_world):
     other = make_world(policy={"label": "second"})
     other.learn()
     world.route()
-    done = run("retire", "second", "--json")
+    done = run("data", "retire", "second", "--json")
     assert json.loads(done.stdout)["retired"] == "second"
     assert other.counters().waiting == 0
-    assert run("retire", "main").exit_code == 2
-    assert "second" in run("retire", "third").stderr
+    assert run("data", "retire", "main").exit_code == 2
+    assert "second" in run("data", "retire", "third").stderr
 
 
 def test_recount(world):
     """A counter that is wrong is named and corrected; the second time every counter is right."""
     world.write(update(counters).where(counters.c.name == "learned").values(value=8))
-    assert json.loads(run("recount", "--json").stdout) == {"main learned": {"kept": 8, "counted": 3}}
-    assert "every counter is right" in run("recount").stdout
+    assert json.loads(run("data", "recount", "--json").stdout) == {"main learned": {"kept": 8, "counted": 3}}
+    assert "every counter is right" in run("data", "recount").stdout
     assert world.counters().learned == 3

@@ -10,12 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
 from examples.handbook.command import environment_of, ragbandit
-from ragbandit.router.cli.offline.logs import add_log_verbs
 from ragbandit.router.config.loading import load
 from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.router.offline.logs import Defaults, read_rows
@@ -26,7 +24,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
-from ragbandit.workers.evaluation.command import add_evaluate_verb
+from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.questions import LabelledQuestion
 from ragbandit.workers.evaluation.runs import Answers, Bench
 from tests.conftest import World
@@ -96,13 +94,6 @@ def write_config(folder, **more):
     (folder / "config.yaml").write_text(yaml.safe_dump(BASE | more))
 
 
-def made_app():
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_evaluate_verb(app)
-    return app
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs `evaluate` on the questions and the corpus; the file of answers is answers.jsonl."""
@@ -113,7 +104,7 @@ def run(tmp_path, monkeypatch):
 
     def call(*words, strategy="no_retrieval,single_step"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
-        return CliRunner().invoke(made_app(), ["evaluate", *given, "--strategy", strategy, *words])
+        return CliRunner().invoke(app, ["evaluate", *given, "--strategy", strategy, *words])
 
     return call
 
@@ -269,9 +260,7 @@ def test_policy_starts_warm_from_the_log(run, tmp_path):
     """Imported before a ledger is opened, the log is learned whole, and the cheaper of two right arms is preferred."""
     write_config(tmp_path, arms={"no_retrieval": {}, "single_step": {}}, reward={"weight": 0.2})
     report(run("--json", "--log", "log.jsonl"))
-    app = made_app()
-    add_log_verbs(app)
-    done = CliRunner().invoke(app, ["import", "log.jsonl", "--json"])
+    done = CliRunner().invoke(app, ["data", "import", "log.jsonl", "--json"])
     assert done.exit_code == 0, done.output
     world = World(load("config.yaml").settings)
     try:
@@ -518,7 +507,7 @@ def test_interrupt_keeps_what_was_answered(run, tmp_path):
         tmp_path / "questions.jsonl", [{"question": f"Who made Jaws {n}?", "answers": ["x"]} for n in range(30)]
     )
     write_config(tmp_path, generator={"name": "scripted", "script": SCRIPT, "script_s": 0.1})
-    code = "import typer; from tests.integration.cli.test_evaluate_cli import made_app; made_app()()"
+    code = "import tests.integration.cli.test_evaluate_cli; from ragbandit.workers.cli import app; app()"
     words = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
     process = subprocess.Popen(
         [sys.executable, "-c", code, "evaluate", *words, "--strategy", "single_step"],
@@ -658,7 +647,7 @@ def test_parquet_is_a_corpus(run, tmp_path):
 def test_missing_index_is_an_error_before_the_model(run):
     """Without --corpus the configured index is searched, and one that is not there is named."""
     words = ["--questions", "questions.jsonl", "--strategy", "single_step", "--index", "none"]
-    done = CliRunner().invoke(made_app(), ["evaluate", *words])
+    done = CliRunner().invoke(app, ["evaluate", *words])
 
     assert done.exit_code == 2
     assert "holds no index" in done.output

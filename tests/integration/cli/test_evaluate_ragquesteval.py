@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.workers.cli import app
-from tests.integration.cli.test_evaluate_cli import kept, made_app, report, write_lines
+from tests.integration.cli.test_evaluate_cli import kept, report, write_lines
 
 GOLD = "张三在三月造了船。"
 CORPUS = [{"id": "ship", "title": "造船史", "text": "有人造了船。"}]
@@ -57,7 +57,7 @@ def run(tmp_path, monkeypatch):
     def call(*words, family="crud"):
         given = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
         given += ["--family", family, "--strategy", "no_retrieval,single_step"]
-        return CliRunner().invoke(made_app(), ["evaluate", *given, *words])
+        return CliRunner().invoke(app, ["evaluate", *given, *words])
 
     return call
 

@@ -4,12 +4,11 @@ import json
 from dataclasses import replace
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.explain import add_explain
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.types import CallFailed
+from ragbandit.workers.cli import app
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202egnp.exe"
 
@@ -23,9 +22,7 @@ def world(make_world, tmp_path, monkeypatch):
 
 
 def run(*arguments: str):
-    app = typer.Typer()
-    add_explain(app)
-    return CliRunner().invoke(app, [*arguments], terminal_width=200)
+    return CliRunner().invoke(app, ["explain", *arguments], terminal_width=200)
 
 
 def test_hostile_texts_reach_no_terminal(world):

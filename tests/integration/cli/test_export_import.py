@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
 from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline.logs import add_log_verbs
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -25,6 +22,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.types import IMPORTED, Query
+from ragbandit.workers.cli import app
 from tests.conftest import EPOCH
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
@@ -440,10 +438,6 @@ def test_waits_for_the_learner(new_ledger):
 @pytest.fixture
 def command(tmp_path, monkeypatch):
     """The command, in a folder with a configuration of its own; `run(..., code)` gives its JSON or its error."""
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_log_verbs(app)
-    add_verbs(app, check=lambda _settings: None)
     monkeypatch.chdir(tmp_path)
     runner = CliRunner()
 
@@ -468,10 +462,10 @@ def configured(tmp_path):
 
 
 def test_verbs(command, configured, tmp_path):
-    """`import` fills a store that was not there, export writes what is in it, and a second time round nothing new."""
+    """`import` fills a store that was not there, `export` writes what is in it, and a second time round nothing new."""
     write_rows(tmp_path / "log.parquet", plain_rows(700))
     here = configured("here")
-    facts = command("import", "log.parquet", "-c", here, "--json")
+    facts = command("data", "import", "log.parquet", "-c", here, "--json")
     assert facts == {
         "added": 700,
         "known": 0,
@@ -481,7 +475,7 @@ def test_verbs(command, configured, tmp_path):
         "label": "imported",
         "last_seq": 700,
     }
-    out = command("export", "out.jsonl.gz", "--label", "imported", "-c", here, "--json")
+    out = command("data", "export", "out.jsonl.gz", "--label", "imported", "-c", here, "--json")
     assert out == {
         "rows": 700,
         "file": "out.jsonl.gz",
@@ -489,17 +483,17 @@ def test_verbs(command, configured, tmp_path):
         "label": "imported",
         "bytes": (tmp_path / "out.jsonl.gz").stat().st_size,
     }
-    assert "known: 700" in command("import", "out.jsonl.gz", "-c", here)
-    assert "rows: 700" in command("export", "--format", "dsjson", "out", "--label", "imported", "-c", here)
+    assert "known: 700" in command("data", "import", "out.jsonl.gz", "-c", here)
+    assert "rows: 700" in command("data", "export", "--format", "dsjson", "out", "--label", "imported", "-c", here)
 
 
 def test_since(command, configured, tmp_path):
     """--since leaves out what was decided before; where nothing is left there is no file."""
     write_rows(tmp_path / "log.jsonl", plain_rows(10))
     here = configured("here")
-    command("import", "log.jsonl", "--label", "main", "-c", here)
-    assert command("export", "some.jsonl", "--since", "2023-11-14T22:13:26Z", "-c", here, "--json")["rows"] == 4
-    assert "NOT_FOUND" in command("export", "none.jsonl", "--since", "2030-01-01", "-c", here, code=2)
+    command("data", "import", "log.jsonl", "--label", "main", "-c", here)
+    assert command("data", "export", "some.jsonl", "--since", "2023-11-14T22:13:26Z", "-c", here, "--json")["rows"] == 4
+    assert "NOT_FOUND" in command("data", "export", "none.jsonl", "--since", "2030-01-01", "-c", here, code=2)
     assert not (tmp_path / "none.jsonl").exists()
 
 
@@ -508,8 +502,8 @@ def test_bad_rows(command, configured, tmp_path):
     rows = [LEAST, LEAST | {"id": "q2", "pmf": [0.5, 0.4]}, LEAST | {"id": "q3", "candidate": [0.1, 0.9]}]
     write_json(tmp_path / "log.jsonl", rows)
     here = configured("here")
-    assert "log.jsonl:2 pmf: sums to 0.9, not 1" in command("import", "log.jsonl", "-c", here, code=2)
-    facts = command("import", "log.jsonl", "--skip-bad", "-c", here, "--json")
+    assert "log.jsonl:2 pmf: sums to 0.9, not 1" in command("data", "import", "log.jsonl", "-c", here, code=2)
+    facts = command("data", "import", "log.jsonl", "--skip-bad", "-c", here, "--json")
     assert (facts["added"], facts["bad"], facts["left_out"]) == (2, 1, ["candidate"])
 
 
@@ -518,11 +512,11 @@ def test_bad_row_of_a_later_page(command, configured, tmp_path):
     rows = [LEAST | {"id": f"q{number}"} for number in range(700)]
     write_json(tmp_path / "log.jsonl", [*rows[:600], LEAST | {"id": "bad", "arm": "dear"}, *rows[600:]])
     here = configured("here")
-    said = command("import", "log.jsonl", "-c", here, code=2)
+    said = command("data", "import", "log.jsonl", "-c", here, code=2)
     assert "log.jsonl:601 arm: 'dear' is not among" in said
     assert "500 rows were added; the corrected file can be imported again" in said
     write_json(tmp_path / "log.jsonl", rows)
-    facts = command("import", "log.jsonl", "-c", here, "--json")
+    facts = command("data", "import", "log.jsonl", "-c", here, "--json")
     assert (facts["added"], facts["known"]) == (200, 500)
 
 
@@ -530,7 +524,7 @@ def test_broken_import_opens_no_ledger(command, configured, tmp_path):
     """A file of which nothing was taken in leaves no ledger behind for decisions to wait in."""
     write_json(tmp_path / "log.jsonl", [LEAST | {"arm": "dear"}])
     here = configured("here")
-    assert "0 rows were added" in command("import", "log.jsonl", "-c", here, code=2)
+    assert "0 rows were added" in command("data", "import", "log.jsonl", "-c", here, code=2)
     said = command("status", "--label", "imported", "-c", here, code=2)
     assert "NOT_FOUND label: the store has no ledger 'imported' (there is none yet" in said
 
@@ -539,9 +533,9 @@ def test_status_of_labels(command, configured, tmp_path):
     """After an import status and verify know the ledger by its label, and name it where another one is asked for."""
     write_rows(tmp_path / "log.jsonl", plain_rows(20))
     here = configured("here")
-    said = command("import", "log.jsonl", "-c", here)
+    said = command("data", "import", "log.jsonl", "-c", here)
     assert said.splitlines()[-1] == f"next: ragbandit replay --label imported --policy ... --config {here}"
-    for verb in ("status", "verify", "quarantine", "export out.jsonl"):
+    for verb in ("status", "verify", "feedback quarantined", "data export out.jsonl"):
         said = command(*verb.split(), "-c", here, code=2)
         assert "NOT_FOUND label: the store has no ledger 'main' (give --label: imported)" in said
     facts = command("status", "--label", "imported", "-c", here, "--json")
@@ -555,7 +549,7 @@ def test_verify_of_an_imported_main(command, configured, tmp_path):
     """Rows under the configured label, which no router has opened yet, verify: there is nothing to replay."""
     write_rows(tmp_path / "log.jsonl", plain_rows(20))
     here = configured("here")
-    command("import", "log.jsonl", "--label", "main", "-c", here)
+    command("data", "import", "log.jsonl", "--label", "main", "-c", here)
     assert "nothing to replay" in command("verify", "-c", here)
     assert command("status", "-c", here, "--json")["behind"] == 20
 
@@ -583,16 +577,13 @@ def test_ledger_of_another_policy(make_world, command, tmp_path):
 
 def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
     """Standard error stays empty where it is no terminal, for scripts to tell by it."""
-    app = typer.Typer()
-    add_log_verbs(app)
-    add_verbs(app, check=lambda _settings: None)
     monkeypatch.chdir(tmp_path)
     write_rows(tmp_path / "log.jsonl", plain_rows(600))
     here = str(configured("here"))
     for words in (
-        ["import", "log.jsonl"],
+        ["data", "import", "log.jsonl"],
         ["verify", "--label", "imported"],
-        ["export", "o.parquet", "--label", "imported"],
+        ["data", "export", "o.parquet", "--label", "imported"],
     ):
         assert CliRunner().invoke(app, [*words, "-c", here]).stderr == ""
 
@@ -600,27 +591,27 @@ def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
 @pytest.mark.parametrize("verb", ["import", "export"])
 def test_help_names_the_page(command, verb):
     """The help of both verbs says where the formats are described."""
-    assert "docs/replay.md" in command(verb, "--help")
+    assert "docs/replay.md" in command("data", verb, "--help")
 
 
 def test_bounds_of_rewards(command, configured, tmp_path):
     """Rewards that name no bounds have those of the command, else of the configuration."""
     write_json(tmp_path / "log.jsonl", [LEAST | {"reward": 3.0}])
     here = configured("here")
-    assert "outside [-1, 1]" in command("import", "log.jsonl", "-c", here, code=2)
-    assert command("import", "log.jsonl", "--maximum", "5", "-c", here, "--json")["added"] == 1
-    assert "must be below maximum" in command("import", "log.jsonl", "--minimum", "2", "-c", here, code=2)
+    assert "outside [-1, 1]" in command("data", "import", "log.jsonl", "-c", here, code=2)
+    assert command("data", "import", "log.jsonl", "--maximum", "5", "-c", here, "--json")["added"] == 1
+    assert "must be below maximum" in command("data", "import", "log.jsonl", "--minimum", "2", "-c", here, code=2)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("export", "out.jsonl"), "there is no database"),
-        (("export", "out.csv"), "name the format"),
-        (("import", "missing.jsonl"), "cannot be read"),
-        (("import", "least.jsonl", "--format", "dsjson"), "it begins like jsonl (give --format jsonl)"),
-        (("import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
-        (("import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson"),
+        (("data", "export", "out.jsonl"), "there is no database"),
+        (("data", "export", "out.csv"), "name the format"),
+        (("data", "import", "missing.jsonl"), "cannot be read"),
+        (("data", "import", "least.jsonl", "--format", "dsjson"), "it begins like jsonl (give --format jsonl)"),
+        (("data", "import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
+        (("data", "import", "missing.jsonl", "--format", "csv"), "use jsonl, parquet, dsjson"),
     ],
 )
 def test_wrong_words(command, configured, tmp_path, arguments, words):

@@ -160,7 +160,9 @@ def test_facts_are_for_people_and_json_for_programs(run):
     lines = dict(line.split(": ", 1) for line in run("info")[1].splitlines())
 
     for half in ("bm25", "dense"):
-        assert datetime.fromisoformat(lines[f"{half}.created_at"]).timestamp() == int(facts[half]["created_at"])
+        assert datetime.fromisoformat(lines[f"{half}.created_at"].replace(" UTC", "+00:00")).timestamp() == int(
+            facts[half]["created_at"]
+        )
         assert lines[f"{half}.sha256"] == facts[half]["sha256"]
         assert Path(lines[f"{half}.folder"]).is_dir()
 

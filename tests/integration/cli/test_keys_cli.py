@@ -4,12 +4,11 @@ import json
 import re
 
 import pytest
-import typer
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.workers.cli import app
 
 
 @pytest.fixture(autouse=True)
@@ -20,8 +19,6 @@ def _store(settings, tmp_path, monkeypatch):
 
 
 def run(*arguments: str, code: int = 0):
-    app = typer.Typer()
-    add_verbs(app, check=lambda _: None)
     done = CliRunner().invoke(app, [*arguments])
     assert done.exit_code == code, done.output
     return done

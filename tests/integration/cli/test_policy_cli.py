@@ -3,14 +3,13 @@
 import json
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.policy import add_policy
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.rollouts.served import KILLED, candidate_in
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Query
+from ragbandit.workers.cli import app
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +24,6 @@ def made(settings, tmp_path, monkeypatch):
 
 
 def run(*arguments: str, code: int = 0):
-    app = typer.Typer()
-    add_policy(app)
     done = CliRunner().invoke(app, ["policy", *arguments])
     assert done.exit_code == code, done.output
     return done

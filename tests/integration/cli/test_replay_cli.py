@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 import yaml
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
@@ -24,17 +22,11 @@ from ragbandit.router.offline.replay.sources.service import service_record
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import DecisionId, Query
+from ragbandit.workers.cli import app
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson"]
-
-
-def made_app():
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_replay_verb(app)
-    return app
 
 
 @pytest.fixture
@@ -44,7 +36,7 @@ def run(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(
         yaml.safe_dump({"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing", "dimension": 8}})
     )
-    return lambda *words: CliRunner().invoke(made_app(), ["replay", *words])
+    return lambda *words: CliRunner().invoke(app, ["replay", *words])
 
 
 def found(done, *, code=0):
@@ -518,7 +510,7 @@ def test_without_candidates(run, end):
 
 
 def test_bounds_of_rewards(run):
-    """--minimum and --maximum are the bounds of rewards that bring none, as `import` has them."""
+    """--minimum and --maximum are the bounds of rewards that bring none, as `data import` has them."""
     rows = [
         LEAST | {"id": f"q{n}", "pmf": [0.5, 0.5], "arm": ("fast", "deep")[n % 2], "reward": 7.0 * (n % 3 > 0)}
         for n in range(40)
@@ -593,7 +585,7 @@ def test_nothing_is_left(run):
 
 def test_help(run):
     """The help has panels, an example, and what the exit statuses mean."""
-    said = " ".join(CliRunner().invoke(made_app(), ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
+    said = " ".join(CliRunner().invoke(app, ["replay", "--help"], env={"COLUMNS": "200"}).stdout.split())
     for word in (
         "Candidates",
         "The log",

@@ -4,13 +4,12 @@ import json
 import random
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.offline.logs import Defaults, read_rows, write_rows
 from ragbandit.router.serving.router import Router
 from ragbandit.router.types import Query
+from ragbandit.workers.cli import app
 
 ARMS = ("plain", "good", "best")
 WORTH = (0.3, 0.5, 0.8)
@@ -48,9 +47,6 @@ def made_rows(count, *, rate=0.15, hangs_on_quality=False, seed=1, bias=0.3):
 def run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text(CONFIG)
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_replay_verb(app)
     return lambda *words: CliRunner().invoke(app, ["replay", *words])
 
 

@@ -14,12 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.offline import simulate as cli_offline
-from ragbandit.router.cli.offline.simulate import add_offline_verbs
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
@@ -32,6 +30,7 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, with_new_ledger
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.workers.cli import app
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
@@ -57,13 +56,6 @@ def write_table(path, rows):
     return str(path)
 
 
-def made_app():
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_offline_verbs(app)
-    return app
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs `simulate` in a folder with a table and a configuration with the hashing encoder."""
@@ -72,7 +64,7 @@ def run(tmp_path, monkeypatch):
     write_table(tmp_path / "table.jsonl", made_rows(45))
 
     def call(*words):
-        return CliRunner().invoke(made_app(), ["simulate", "--table", "table.jsonl", "--jobs", "1", *words])
+        return CliRunner().invoke(app, ["simulate", "--table", "table.jsonl", "--jobs", "1", *words])
 
     return call
 
@@ -204,7 +196,7 @@ def test_params_of_config_and_command(run, tmp_path):
 
 def test_default_lambda_is_said_in_the_help(run):
     """The help says which lambda is meant where none is given: the configured one."""
-    done = CliRunner().invoke(made_app(), ["simulate", "--help"], terminal_width=200, env={"COLUMNS": "200"})
+    done = CliRunner().invoke(app, ["simulate", "--help"], terminal_width=200, env={"COLUMNS": "200"})
     assert "reward.weight" in done.stdout
 
 
@@ -262,7 +254,7 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
             for row in simulate(*given, **more)
         ]
 
-    monkeypatch.setattr("ragbandit.router.offline.simulation.simulate", clocked)
+    monkeypatch.setattr("ragbandit.router.cli.offline.simulate.simulate", clocked)
     words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
     done = run("--policy", "fixed", *words)
     assert done.exit_code == 0, done.output
@@ -460,7 +452,7 @@ def test_line_number_is_a_number(run, tmp_path):
     ]
     broken = tmp_path / "hundred.jsonl"
     broken.write_text("\n".join([*rows, "{oops"]))
-    done = CliRunner().invoke(made_app(), ["simulate", "--table", str(broken), "--policy", "uniform"])
+    done = CliRunner().invoke(app, ["simulate", "--table", str(broken), "--policy", "uniform"])
     assert done.exit_code == 2
     assert "hundred.jsonl:100" in done.output
 

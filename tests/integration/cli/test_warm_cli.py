@@ -1,13 +1,11 @@
-"""`ragbandit warm`: labelled questions and logs in the ledger before the first user, and what it says of them."""
+"""`policy warm`: labelled questions and logs in the ledger before the first user, and what it says of them."""
 
 import json
 import random
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline.warm import add_warm
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.lessons import policy_of
@@ -19,6 +17,7 @@ from ragbandit.router.offline.warm import entering
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.types import IMPORTED, Query
+from ragbandit.workers.cli import app
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 CONFIG = """
@@ -54,10 +53,7 @@ def write_table(path, rows):
 
 
 def warm(*words, code=0):
-    app = typer.Typer()
-    add_warm(app)
-    app.callback()(lambda: None)
-    done = CliRunner().invoke(app, ["warm", *map(str, words)])
+    done = CliRunner().invoke(app, ["policy", "warm", *map(str, words)])
     assert done.exit_code == code, done.output
     return json.loads(done.stdout) if code == 0 and "--json" in words else done.output
 
@@ -279,7 +275,7 @@ def test_texts_are_kept_as_the_log_setting_says(folder):
         ((), "", "give one of --table and --log"),
         (("--table", "t.jsonl", "--log", "t.jsonl"), "", "give one of --table and --log"),
         (("--table", "none.jsonl"), "", "none.jsonl"),
-        (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit train --policy multi_label"),
+        (("--table", "t.jsonl"), "policy: {name: multi_label}\n", "ragbandit policy train --policy multi_label"),
         (("--table", "t.jsonl"), "reward: {cost: {dollars: 1.0}}\n", "reward.cost"),
         (("--table", "t.jsonl", "--folds", "61"), "", "61 folds"),
         (("--log", "t.jsonl"), "", "t.jsonl"),

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import text, update
 from typer.testing import CliRunner
 
-from ragbandit.router.doctor import files
-from ragbandit.router.doctor.checks import CHECKS, examine
-from ragbandit.router.doctor.findings import Installation, run_checks
+from ragbandit.router.cli.doctor import files
+from ragbandit.router.cli.doctor.checks import CHECKS, examine
+from ragbandit.router.cli.doctor.findings import Installation, run_checks
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.presence import Presence, card_of, present, say
 from ragbandit.router.jobs.queue import RedisJobs, connect

@@ -1,4 +1,4 @@
-"""`ragbandit import-feedback`: what it prints, how it ends, and what a kill between two pages leaves."""
+"""`ragbandit feedback import`: what it prints, how it ends, and what a kill between two pages leaves."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def command(make_bridge, tmp_path):
             "importers": {"langfuse": {"url": url, "names": names}},
         }
         file.write_text(yaml.safe_dump(given))
-        return ["import-feedback", "langfuse", "--config", str(file), *arguments]
+        return ["feedback", "import", "langfuse", "--config", str(file), *arguments]
 
     return bridge, line
 
@@ -85,8 +85,8 @@ def test_a_source_that_is_not_configured(command):
     """Without an address, and by an unknown name, it ends with the setting or the names that there are."""
     _, line = command
     arguments = line()
-    assert "importers.phoenix.url" in CliRunner().invoke(app, ["import-feedback", "phoenix", *arguments[2:]]).stderr
-    assert "known: openwebui" in CliRunner().invoke(app, ["import-feedback", "mlflow", *arguments[2:]]).stderr
+    assert "importers.phoenix.url" in CliRunner().invoke(app, ["feedback", "import", "phoenix", *arguments[3:]]).stderr
+    assert "known: openwebui" in CliRunner().invoke(app, ["feedback", "import", "mlflow", *arguments[3:]]).stderr
 
 
 def test_a_kill_between_two_pages_loses_nothing_and_doubles_nothing(command):

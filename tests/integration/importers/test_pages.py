@@ -56,7 +56,7 @@ def test_the_commands_of_the_page_import(make_bridge, tmp_path, name):
             {"data_dir": bridge.world.settings.data_dir, "encoder": {"model": "hashing"}, "importers": {name: given}}
         )
     )
-    ours = [words[1:] for words in commands(page) if words[:3] == ["ragbandit", "import-feedback", name]]
+    ours = [words[1:] for words in commands(page) if words[:4] == ["ragbandit", "feedback", "import", name]]
     assert ours
     for arguments in ours:
         told = CliRunner().invoke(app, [*arguments, "--config", str(file)])

@@ -138,7 +138,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):
-    """`quarantine` alone lists decisions as ever, with --source it relearns; `list`, `lift`, `held` work."""
+    """`quarantined` lists decisions, `quarantine` relearns; `quarantines`, `lift`, `held` and `release` work."""
     world = make_world()
     fill(world, count=6)
     world.learn()
@@ -151,18 +151,22 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
         assert done.exit_code == code, done.output
         return json.loads(done.stdout) if code == 0 else None
 
-    assert told("quarantine") == []
-    assert told("quarantine", "--source", "key:bad", "--dry-run")["feedback"] == 4
-    assert told("quarantine", "list") == []
-    assert told("quarantine", "--source", "key:bad", "--since", "2001-01-01", "--reason", "why")["label"] == "main_q1"
-    (row,) = told("quarantine", "list")
+    assert told("feedback", "quarantined") == []
+    assert told("feedback", "quarantine", "--source", "key:bad", "--dry-run")["feedback"] == 4
+    assert told("feedback", "quarantines") == []
+    assert (
+        told("feedback", "quarantine", "--source", "key:bad", "--since", "2001-01-01", "--reason", "why")["label"]
+        == "main_q1"
+    )
+    (row,) = told("feedback", "quarantines")
     assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
-    held = told("held", "list", "--label", "main_q1")
+    held = told("feedback", "held", "--label", "main_q1")
     assert held["sources"] == {"key:bad": len(held["feedback"])}
     assert (
-        told("held", "release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])["feedback"] == 1
+        told("feedback", "release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])["feedback"]
+        == 1
     )
-    assert told("quarantine", "lift", "1")["lifted"] == 1
+    assert told("feedback", "lift", "1")["lifted"] == 1
     told("held", "release", code=2)
     told("quarantine", "--since", "2001-01-01", code=2)
-    told("quarantine", "--source", "key:bad", "--since", "yesterday", code=2)
+    told("feedback", "quarantine", "--source", "key:bad", "--since", "yesterday", code=2)

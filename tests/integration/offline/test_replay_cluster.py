@@ -8,16 +8,15 @@ import time
 from dataclasses import replace
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import dask_engine, open_log, replay
 from ragbandit.router.offline.replay.dask_engine import DaskEngine
 from ragbandit.router.offline.replay.parts import jobs
+from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
 distributed = pytest.importorskip("distributed")
@@ -95,9 +94,6 @@ def test_an_error_of_a_part_is_raised_as_it_is(engine, log):
 def test_the_command_asks_a_cluster(engine, log, tmp_path, monkeypatch):
     """`ragbandit replay --cluster` has the workers of a scheduler judge the files of a folder."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.callback()(lambda: None)
-    add_replay_verb(app)
     address = engine.client.scheduler.address
     words = ["replay", "--log", str(log.path), "--policy", "fixed:deep", "--cluster", address, "--json"]
     done = CliRunner().invoke(app, words)

@@ -7,12 +7,11 @@ import fsspec
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import CommandLine
-from ragbandit.router.cli.offline.replay import add_replay_verb
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
 pytest.importorskip("pyarrow")
@@ -61,9 +60,6 @@ def test_the_command(folder, tmp_path, monkeypatch):
     """`ragbandit replay --log file:///...` with worker processes reads the URL."""
     pytest.importorskip("distributed")
     monkeypatch.chdir(tmp_path)
-    app = CommandLine()
-    app.callback()(lambda: None)
-    add_replay_verb(app)
     words = ["replay", "--log", folder.as_uri(), "--policy", "fixed:deep", "--json", "--workers", "1"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output

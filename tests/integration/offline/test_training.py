@@ -1,4 +1,4 @@
-"""`ragbandit train` from table to folder to service, and the fine-tuned policies in the live loop."""
+"""`ragbandit policy train` from table to folder to service, and the fine-tuned policies in the live loop."""
 
 import json
 import os
@@ -6,10 +6,8 @@ import subprocess
 import sys
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.offline.simulate import add_offline_verbs
 from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train, trainable
@@ -19,6 +17,7 @@ from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
 from ragbandit.router.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_updates
+from ragbandit.workers.cli import app
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
@@ -49,9 +48,7 @@ def table(tmp_path):
 def run(tmp_path, monkeypatch):
     """Runs `train` with these options."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    add_offline_verbs(app)
-    return lambda *words: CliRunner().invoke(app, ["train", *map(str, words)])
+    return lambda *words: CliRunner().invoke(app, ["policy", "train", *map(str, words)])
 
 
 @pytest.mark.parametrize("name", ["adaptive_rag", "multi_label"])

@@ -45,7 +45,7 @@ def test_classifier_that_does_not_know_the_arms_is_refused(arms, unknown, fault,
     assert caught.value.field == ("policy.params.trained" if inside is None else "policy.params.params.trained")
     assert unknown in caught.value.message
     assert fault in caught.value.message
-    assert "ragbandit train --policy multi_label" in caught.value.remedy
+    assert "ragbandit policy train --policy multi_label" in caught.value.remedy
 
 
 def test_policies_trained_on_other_arms_are_refused():

@@ -74,7 +74,7 @@ def test_without_a_name_nothing_is_set(tmp_path):
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_reads_the_table_that_was_written(name, tmp_path):
-    """`ragbandit train` is called for the policy with a table of all questions and a folder that the params name."""
+    """`policy train` is called for the policy with a table of all questions and a folder that the params name."""
     asked = {}
 
     def ragbandit(arguments):

@@ -117,7 +117,7 @@ def test_damaged_folder_is_refused(tmp_path, what):
     with pytest.raises(ConfigError) as caught:
         adaptive(trained=str(folder))
     assert caught.value.field == "policy.params.trained"
-    assert "ragbandit train" in caught.value.remedy
+    assert "ragbandit policy train" in caught.value.remedy
 
 
 def test_folder_in_use_is_left_alone(tmp_path):

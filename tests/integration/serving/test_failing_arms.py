@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from sqlalchemy import insert, update
 from typer.testing import CliRunner
 
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import status_json
-from ragbandit.router.cli.offline.replay import add_replay_verb
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.health import arm_health
@@ -26,6 +23,7 @@ from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.router.types import IMPORTED, ArmName, Budget, Decision, Query
+from ragbandit.workers.cli import app
 from tests.conftest import EPOCH, World
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -393,9 +391,6 @@ def test_commands(make_world, tmp_path, monkeypatch):
         yaml.safe_dump({"data_dir": world.settings.data_dir, "encoder": {"model": "hashing", "dimension": 8}})
     )
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    add_verbs(app, check=lambda _: None)
-    add_replay_verb(app)
     shown = CliRunner().invoke(app, ["status", "--json"])
     assert shown.exit_code == 0, shown.output
     arms = json.loads(shown.stdout)["arms"]

@@ -9,7 +9,7 @@ from rich.console import Console
 from sqlalchemy import event, text
 
 from ragbandit.router.api.schemas.replies import overview_json
-from ragbandit.router.cli.top import screen
+from ragbandit.router.cli.inspection.top import screen
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.overview import overview
 from ragbandit.router.storage.arm_hours.extending import Extender

@@ -5,6 +5,7 @@ from typing import Any
 
 import typer
 
+from ragbandit.router.cli.groups import LazyGroup
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.workers.cli import app
@@ -18,11 +19,10 @@ def check_command(command: list[str]) -> None:
     """A command line of `ragbandit`: its verb exists and takes these options."""
     program, *arguments = command
     assert Path(program).name == "ragbandit", command
-    found: Any = typer.main.get_command(app)
-    found.make_context("ragbandit", list(arguments), resilient_parsing=True)
-    verb = found.commands[arguments[0]]
-    if hasattr(verb, "commands"):
-        verb, arguments = verb.commands[arguments[1]], arguments[1:]
+    verb: Any = typer.main.get_command(app)
+    verb.make_context("ragbandit", list(arguments), resilient_parsing=True)
+    while isinstance(verb, LazyGroup):
+        verb, arguments = verb.load(arguments[0]), arguments[1:]
     known = {option for parameter in verb.params for option in parameter.opts}
     assert {word for word in arguments if word.startswith("--")} <= known, command
 

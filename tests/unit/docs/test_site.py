@@ -51,8 +51,8 @@ def test_commands_take_what_is_shown(page):
             wrong += [] if (ROOT / (words[2].replace(".", "/") + ".py")).exists() else [line]
             continue
         command, rest = root, words[1:]
-        while rest and rest[0] in getattr(command, "commands", {}):
-            command, rest = command.commands[rest[0]], rest[1:]
+        while rest and rest[0] in getattr(command, "verbs", {}):
+            command, rest = command.load(rest[0]), rest[1:]
         options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         wrong += [line for word in rest if word.startswith("-") and word not in {*options, "--help"}]
         wrong += [line for word in rest if word.startswith("examples/") and not (ROOT / word).exists()]

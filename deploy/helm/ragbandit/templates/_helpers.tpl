@@ -62,7 +62,7 @@ capabilities: {drop: [ALL]}
 - {name: RAGBANDIT_SERVER__ADMIN_HOST, value: "0.0.0.0"}
 {{- end }}
 {{- if not (or .Values.sharedData.existingClaim (dig "archive" "" .Values.config)) }}
-# `ragbandit archive` moves decisions out of the database: never into a folder that ends with the pod.
+# `ragbandit data archive` moves decisions out of the database: never into a folder that ends with the pod.
 - {name: RAGBANDIT_ARCHIVE, value: {{ printf "%s/archive" (.Values.config.snapshots | trimSuffix "/") | quote }}}
 {{- end }}
 {{- with .Values.env }}

@@ -4,11 +4,10 @@ import socket
 import time
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.errors import StoreError
+from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 SECRET = "a" * 43
@@ -210,8 +209,6 @@ def test_metrics_may_be_open(keyed):
 def test_the_command_line_sends_a_key(keyed, monkeypatch):
     """The verbs take the key from RAGBANDIT_API_KEY, or from the variable that --key-env names."""
     world = keyed()
-    app = typer.Typer()
-    add_verbs(app, check=lambda _settings: None)
 
     def run(*more):
         return CliRunner().invoke(app, ["route", QUESTION, "--url", world.service.url, *more])

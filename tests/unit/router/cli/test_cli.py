@@ -5,31 +5,26 @@ import importlib.util
 import json
 import os
 import sys
-from functools import partial
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.console import listen_on
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.router import Router
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import app as whole_app
+from ragbandit.workers.cli import app
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs a verb with a config file's text."""
     monkeypatch.chdir(tmp_path)
-    ours = typer.Typer()
-    add_verbs(ours, check=lambda _settings: None)
 
-    def call(text, *words, app=ours, bare=False):
+    def call(text, *words, bare=False):
         head = "" if bare else "encoder: {model: hashing}\n"
         (tmp_path / "config.yaml").write_text(f"{head}{text}\n")
         return CliRunner().invoke(app, words)
@@ -39,7 +34,7 @@ def run(tmp_path, monkeypatch):
 
 def test_version(run):
     """`ragbandit --version` prints the installed version and exits 0, without a verb."""
-    done = run("", "--version", app=whole_app)
+    done = run("", "--version")
     assert done.exit_code == 0
     assert done.output == f"ragbandit {importlib.metadata.version('ragbandit')}\n"
 
@@ -62,28 +57,13 @@ def test_policy_that_cannot_decide_ends_the_command(run, tmp_path, verb, text, n
     assert not (tmp_path / ".ragbandit").exists()
 
 
-@pytest.mark.parametrize(("verb", "named"), [("validate", "judge.templates.x"), ("serve", "policy.name")])
-def test_what_no_service_needs_is_checked_by_validate_alone(run, verb, named):
-    """A setting that only an evaluation reads fails `validate`, and does not keep a service from its own checks."""
-    app = typer.Typer()
-
-    def refuse(_settings):
-        raise ConfigError("is wrong", field="judge.templates.x")
-
-    add_verbs(app, check=lambda _settings: None, check_more=refuse)
-    done = run("policy: {name: oracle}", verb, app=app)
-
-    assert done.exit_code == 2
-    assert named in done.output
-
-
 @pytest.fixture
 def whole(run, tmp_path, monkeypatch):
     """Runs a verb of the whole command, on a folder that has an index; arms and a generator are known there."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     build_index([Passage(id="a", title="A", text="Some text.")], tmp_path / ".ragbandit" / "indexes" / "default")
-    return partial(run, app=whole_app)
+    return run
 
 
 @pytest.mark.parametrize("verb", ["validate", "up"])

@@ -1,16 +1,14 @@
 """The help of the command line."""
 
+import subprocess
+import sys
+
 import pytest
-from typer.main import get_command, get_group
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.console import CommandLine
-from ragbandit.router.cli.offline.logs import FORMATS_HELP
-from ragbandit.router.offline.logs import FORMATS
+from ragbandit.router.cli.groups import LazyGroup
 from ragbandit.workers.cli import VERBS, app
-from ragbandit.workers.evaluation.command import FAMILIES_HELP
-from ragbandit.workers.evaluation.questions import FAMILY_NAMES
-from ragbandit.workers.verbs import SECTIONS
 
 
 @pytest.mark.parametrize("words", [(), ("replay",), ("index",), ("index", "build")])
@@ -24,36 +22,47 @@ def test_flags_show_no_type(words):
         assert "float" in done.stdout.lower()
 
 
-def test_names_that_are_written_out():
-    """Names that the help writes out, since it must load little, are those that are known."""
-    assert ", ".join(FAMILY_NAMES) == FAMILIES_HELP
-    assert ", ".join(FORMATS) == FORMATS_HELP
+def verbs_below(group, *path):
+    for name in group.list_commands(None):
+        verb = group.get_command(None, name)
+        if isinstance(verb, LazyGroup):
+            yield from verbs_below(verb, *path, name)
+        else:
+            yield group, (*path, name)
 
 
-def test_the_root_lists_every_verb_with_its_own_line():
-    """What `ragbandit --help` prints without loading a verb is every verb, with the first paragraph of its own help."""
-    own = {name: " ".join(verb.help.split("\n\n")[0].split()) for name, verb in get_command(app).commands.items()}
-    assert {name: line for name, (_, line) in VERBS.items()} == own
+@pytest.mark.parametrize(
+    ("group", "path"), [pytest.param(*one, id="-".join(one[1])) for one in verbs_below(get_command(app))]
+)
+def test_every_verb_loads_and_has_a_help(group, path):
+    """What the table names is there, and the help that is read from its source is the loaded verb's own."""
+    listed = group.get_command(None, path[-1]).help
+    assert listed == group.load(path[-1]).help
+    assert listed.endswith(".")
 
 
-@pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_has_the_verbs_that_name_it(section):
-    """A verb is loaded with the section that the table names."""
-    loaded = CommandLine()
-    SECTIONS[section](loaded)
-    assert set(get_group(loaded).commands) == {name for name, (named, _) in VERBS.items() if named == section}
-
-
-def test_the_root_runs_a_verb_and_names_the_unknown_one():
-    """The root that lists from its table runs a verb with its options, and refuses one that is not there."""
-    from ragbandit.workers import cli
-
-    root = cli._command(cls=cli._Verbs)
-    shown = CliRunner().invoke(root, ["index", "build", "--help"], env={"COLUMNS": "160"})
+def test_the_root_names_an_unknown_verb():
+    """The root lists every verb from its table, runs one with its options, and refuses one that is not there."""
+    shown = CliRunner().invoke(app, ["index", "build", "--help"], env={"COLUMNS": "160"})
     assert shown.exit_code == 0
     assert "--retriever" in shown.stdout
-    wrong = CliRunner().invoke(root, ["sreve"], env={"COLUMNS": "160"})
+    wrong = CliRunner().invoke(app, ["sreve"], env={"COLUMNS": "160"})
     assert wrong.exit_code == 2
     assert "sreve" in wrong.output
-    listed = CliRunner().invoke(root, ["--help"], env={"COLUMNS": "160"})
+    listed = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "160"})
     assert all(f" {name} " in listed.stdout for name in VERBS)
+
+
+def test_help_imports_no_verb():
+    """`ragbandit --help` and the help of a group import no module of a verb."""
+    code = """
+import sys
+from typer.testing import CliRunner
+from ragbandit.workers.cli import VERBS, app
+for words in ([], ["data"], ["policy"]):
+    assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0
+targets = [t for v in VERBS.values() for t in ([v] if isinstance(v, str) else v.verbs.values())]
+print({t.partition(":")[0] for t in targets} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.cli.inspect import _notes
+from ragbandit.router.cli.inspection.status import _notes
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.types import Counters
@@ -42,7 +42,7 @@ def test_nothing_is_said_where_all_is_well():
         (
             replace(WELL, counters=replace(COUNTERS, decided=10, quarantined=1)),
             False,
-            ("1 decisions could not be learned", "ragbandit quarantine"),
+            ("1 decisions could not be learned", "ragbandit feedback quarantined"),
         ),
         (replace(WELL, counters=replace(COUNTERS, decided=13, unseen=4)), False, ("4 decisions have no place",)),
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),

@@ -7,17 +7,16 @@ import typing
 from collections.abc import Iterator
 
 import pytest
-import typer
 import yaml
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.service import add_verbs
 from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.router import Router
+from ragbandit.workers.cli import app
 from ragbandit.workers.log_setup import set_up_log
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
@@ -202,8 +201,6 @@ def test_what_is_no_secret_is_shown(tmp_path):
 def test_validate(tmp_path, monkeypatch, as_json):
     """`ragbandit validate` prints none of the secrets of attack 9, and neither does it for a misspelt key."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    add_verbs(app, check=lambda _settings: None)
     tree = {
         "encoder": {"model": "hashing"},
         "generator": {"openai": {"headers": {"X": SECRET}, "base_url": f"http://u:{SECRET}@h/v1"}},

@@ -324,5 +324,5 @@ def test_untrained_policies_are_refused(name, params):
     with pytest.raises(ConfigError, match="is not trained, and learns nothing from a log") as caught:
         replay(memory_log(lived_rows(10)), candidates=asked)
     assert caught.value.field == (f"{name}.params.trained" if name == "budget" else f"{name}.trained")
-    assert "ragbandit train" in caught.value.remedy
+    assert "ragbandit policy train" in caught.value.remedy
     assert f"--param {caught.value.field}=FOLDER" in caught.value.remedy

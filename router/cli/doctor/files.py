@@ -8,8 +8,8 @@ from typing import Final
 
 from sqlalchemy import make_url
 
+from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
 
 __all__ = ["disk", "permissions"]
 
@@ -30,7 +30,7 @@ def disk(installation: Installation) -> Sequence[Finding]:
         if free < LITTLE:
             say = problem if free < NEARLY_NONE else warning
             means = "when it is full nothing can be stored: the service replies 503"
-            remedy = "make room, or move old decisions away: ragbandit archive --before 90d"
+            remedy = "make room, or move old decisions away: ragbandit data archive --before 90d"
             told.append(say("disk", f"{free / 1e9:.1f} GB are free at {there}", means=means, remedy=remedy))
     return told or [fine("disk", ", ".join(f"{free / 1e9:.0f} GB free at {there}" for there, free in found.values()))]
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import select
 
-from ragbandit.router.doctor.database import judged_clock, opened
-from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
-from ragbandit.router.doctor.redis import connected
+from ragbandit.router.cli.doctor.database import judged_clock, opened
+from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
+from ragbandit.router.cli.doctor.redis import connected
 from ragbandit.router.jobs.presence import ProcessCard, present
 from ragbandit.router.storage.sql.tables import policies
 

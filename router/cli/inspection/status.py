@@ -1,61 +1,53 @@
-"""Verbs `status`, `verify` and `recount`: facts read from the database, without a running service."""
+"""Verbs `status` and `verify`: facts read from the database, without a running service."""
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from ragbandit.router.api.schemas.replies import ledger_json
+from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
     LabelOption,
-    console,
+    bars,
     errors,
-    failing_well,
     print_json,
     show,
 )
+from ragbandit.router.cli.store import opened
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.formats import moment
+from ragbandit.router.learning import status as ledger_status
+from ragbandit.router.learning.audit import verify as verification
+from ragbandit.router.learning.checkpoints import Checkpoints
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.interim import needs_rebuild
+from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.status import Status
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy
+from ragbandit.router.serving.health.arm_health import OutcomePoller
+from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.types import IMPORTED, ArmName
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.router.learning.status import Status
-    from ragbandit.router.policies.base import Policy
-    from ragbandit.router.serving.health.circuit_breaker import ArmHealth
-    from ragbandit.router.storage.ledgers.ledger import Ledger
-
-__all__ = ["add_facts", "opened_ledger"]
+__all__ = ["status", "verify"]
 
 #: feedback that waits longer than that is remarkable, seconds
 LATE_S = 60.0
 
 
-def add_facts(app: typer.Typer) -> None:
-    """Put the verbs on the command."""
-    app.command(name="status")(_status)
-    app.command(name="verify")(_verify)
-    app.command(name="recount")(_recount)
-
-
-def _status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.
 
     Exit code 1 if the counts do not add up. --json prints the fields that /v1/status has for the ledger.
     """
-    from ragbandit.router.api.schemas.replies import ledger_json
-    from ragbandit.router.api.schemas.responses import plain
-    from ragbandit.router.learning import status as ledger_status
-    from ragbandit.router.learning.examples import closing_rule
-    from ragbandit.router.learning.interim import needs_rebuild
-    from ragbandit.router.learning.snapshots import SnapshotFiles
-    from ragbandit.router.serving.health.arm_health import OutcomePoller
-    from ragbandit.router.types import ArmName
-
-    with failing_well(), opened_ledger(config, label=label) as (settings, ledger):
+    with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
         found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
@@ -74,26 +66,26 @@ def _status(label: LabelOption = None, config: ConfigOption = None, as_json: Jso
             raise typer.Exit(1)
 
 
-def _judge(found: "Status") -> str:
+def _judge(found: Status) -> str:
     """What waits for the judge and what it did today, without what is 0."""
     did = [f"{name} {count:g}" for name, count in found.judge.today.items() if count]
     return f"{found.judge.waiting} wait; today {', '.join(did)}" if did else f"{found.judge.waiting} wait"
 
 
-def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
+def _notes(found: Status, *, rebuilding: bool) -> list[str]:
     """What of a status is no ordinary state, what it means and what to do; nothing where all is well."""
     counts, lag = found.counters, f"{found.lag_s:.0f} s"
     said = [
         (
             not counts.balanced,
-            "the counters do not add up: run `ragbandit verify`; `recount` corrects them",
+            "the counters do not add up: run `ragbandit verify`; `ragbandit data recount` corrects them",
         ),
         (
             found.missing_outcome,
             "decisions have feedback and no outcome, so they are not learned: report the outcome",
         ),
-        (counts.quarantined, "decisions could not be learned: `ragbandit quarantine` says why"),
-        (counts.held, "feedback is held, and not learned until it is released: `ragbandit held list` says of whom"),
+        (counts.quarantined, "decisions could not be learned: `ragbandit feedback quarantined` says why"),
+        (counts.held, "feedback is held, and not learned until it is released: `ragbandit feedback held` says of whom"),
         (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
         (found.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
         (found.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
@@ -104,7 +96,7 @@ def _notes(found: "Status", *, rebuilding: bool) -> list[str]:
     return [text if count is True else f"{count} {text}" for count, text in said if count]
 
 
-def _verify(
+def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
     deep: Annotated[bool, typer.Option(help="the whole, and the probabilities of every decision again")] = False,
@@ -115,15 +107,10 @@ def _verify(
 
     It goes on from the newest checkpoint that a verify without differences has passed, and says what it leaves out.
     """
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.router.learning.audit.verify import verify
-    from ragbandit.router.learning.checkpoints import Checkpoints
-    from ragbandit.router.learning.snapshots import SnapshotFiles
-
-    with failing_well(), opened_ledger(config, label=label) as (settings, ledger):
+    with opened(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
-            verdict = verify(
+            verdict = verification.verify(
                 ledger,
                 files=files,
                 serving=_serving(ledger, settings=settings),
@@ -137,46 +124,8 @@ def _verify(
             raise typer.Exit(1)
 
 
-def _recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.
-
-    Only needed where `verify` says that a counter is wrong: a program of ours moves them with the rows.
-    """
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.serving.setup.bootstrap import ledger_of
-    from ragbandit.router.storage.sql.counters import recount
-
-    with failing_well():
-        settings = configuration.load(config).settings
-        with ledger_of(settings, label=settings.policy.label) as ledger, ledger.database.write() as connection:
-            wrong = recount(connection)
-        if as_json:
-            print_json({name: {"kept": kept, "counted": counted} for name, (kept, counted) in wrong.items()})
-            return
-        for name, (kept, counted) in wrong.items():
-            console.print(f"{name}: was {kept}, is {counted}")
-        console.print(f"{len(wrong)} counters corrected" if wrong else "every counter is right")
-
-
-@contextlib.contextmanager
-def opened_ledger(config: str | None, *, label: str | None = None) -> "Iterator[tuple[Settings, Ledger]]":
-    """The settings, and a ledger of their store that a router has opened. label: None: the configured one."""
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.learning import status as ledger_status
-    from ragbandit.router.serving.setup.bootstrap import ledger_of
-
-    settings = configuration.load(config).settings
-    with ledger_of(settings, label=label or settings.policy.label) as ledger:
-        ledger_status.check_registered(ledger)
-        yield settings, ledger
-
-
-def _serving(ledger: "Ledger", *, settings: "Settings") -> "Policy | None":
+def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
-    from ragbandit.router.learning.lessons import policy_of
-    from ragbandit.router.policies import make_policy
-    from ragbandit.router.types import IMPORTED
-
     opened = ledger.registered()
     if ledger.label == settings.policy.label:
         return policy_of(settings, registered=opened)
@@ -185,7 +134,7 @@ def _serving(ledger: "Ledger", *, settings: "Settings") -> "Policy | None":
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))
 
 
-def _health(health: "ArmHealth") -> str:
+def _health(health: ArmHealth) -> str:
     """One line about an arm, in words for people: the API says "closed" for healthy and "open" for suspended."""
     if health.since is None:
         return f"{health.arm}: healthy"

@@ -3,29 +3,31 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import (
-    CommandLine,
     ConfigOption,
     JsonOption,
+    bars,
     console,
     errors,
-    failing_well,
     print_json,
 )
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.formats import moment
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
+from ragbandit.strategies.retrievers.documents import log_left_out
+from ragbandit.strategies.retrievers.mention_counts import write_popularity
+from ragbandit.workers.evaluation.command import INTERRUPTED
+from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
 
-if TYPE_CHECKING:
-    from ragbandit.router.config.settings import Settings
-    from ragbandit.strategies.base import Passage
+__all__ = ["build", "info", "search"]
 
-__all__ = ["index"]
-
-index = CommandLine(help="Build, inspect and search passage indexes.", no_args_is_help=True)
 
 IndexOption = Annotated[
     str | None,
@@ -36,7 +38,6 @@ RetrieverOption = Annotated[
 ]
 
 
-@index.command()
 def build(
     *,
     corpus: Annotated[Path, typer.Option(help="JSONL or Parquet with id, title and text, or a folder of documents")],
@@ -47,31 +48,23 @@ def build(
     as_json: JsonOption = False,
 ) -> None:
     """Build an index from a corpus. One of vectors or in Elasticsearch that was cut off goes on where it ended."""
-    from ragbandit.router.cli.progress import bars
-    from ragbandit.strategies.retrievers.corpus import count_rows
-    from ragbandit.strategies.retrievers.mention_counts import write_popularity
-    from ragbandit.workers.wiring.retrievers import index_folder, kind_of
-
-    with failing_well():
-        settings = _settings(config, retriever=retriever, index_name=index_name)
-        kind = kind_of(settings)
-        left_out: set[str] = set()
-        rows = _reading(corpus, left_out=left_out)
-        total = count_rows(corpus) or 0
-        with _interruptible(settings), bars(errors) as progress:
-            facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
-            if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
-                progress("counting mentions", 0, 0)
-                facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
-        if corpus.is_dir():
-            facts = {**facts, "left_out": len(left_out)}
-        _show(facts, as_json=as_json)
+    settings = _settings(config, retriever=retriever, index_name=index_name)
+    kind = kind_of(settings)
+    left_out: set[str] = set()
+    rows = _reading(corpus, left_out=left_out)
+    total = count_rows(corpus) or 0
+    with _interruptible(settings), bars(errors) as progress:
+        facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
+        if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
+            progress("counting mentions", 0, 0)
+            facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
+    if corpus.is_dir():
+        facts = {**facts, "left_out": len(left_out)}
+    _show(facts, as_json=as_json)
 
 
-def _reading(corpus: Path, *, left_out: set[str]) -> "Callable[[], Iterator[Passage]]":
+def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
     """A function that reads the corpus at every call. A document that is left out is logged and counted once."""
-    from ragbandit.strategies.retrievers.corpus import read_corpus
-    from ragbandit.strategies.retrievers.documents import log_left_out
 
     def leave_out(place: str, reason: str) -> None:
         if place not in left_out:
@@ -82,10 +75,8 @@ def _reading(corpus: Path, *, left_out: set[str]) -> "Callable[[], Iterator[Pass
 
 
 @contextmanager
-def _interruptible(settings: "Settings") -> Iterator[None]:
+def _interruptible(settings: Settings) -> Iterator[None]:
     """Ctrl-C ends the command and says what the same command will do."""
-    from ragbandit.workers.evaluation.command import INTERRUPTED
-
     try:
         yield
     except KeyboardInterrupt:
@@ -95,7 +86,6 @@ def _interruptible(settings: "Settings") -> Iterator[None]:
         raise typer.Exit(INTERRUPTED) from None
 
 
-@index.command()
 def info(
     *,
     retriever: RetrieverOption = None,
@@ -104,14 +94,10 @@ def info(
     as_json: JsonOption = False,
 ) -> None:
     """Describe an index."""
-    from ragbandit.workers.wiring.retrievers import kind_of
-
-    with failing_well():
-        settings = _settings(config, retriever=retriever, index_name=index_name)
-        _show(kind_of(settings).info(), as_json=as_json)
+    settings = _settings(config, retriever=retriever, index_name=index_name)
+    _show(kind_of(settings).info(), as_json=as_json)
 
 
-@index.command()
 def search(
     query: str,
     *,
@@ -122,29 +108,24 @@ def search(
     as_json: JsonOption = False,
 ) -> None:
     """The best passages for a query."""
-    from ragbandit.workers.wiring.retrievers import make_retriever, search_once
-
-    with failing_well():
-        settings = _settings(config, retriever=retriever, index_name=index_name)
-        hits = search_once(make_retriever(settings), query=query, k=k)
-        if as_json:
-            print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
-            return
-        for hit in hits:
-            line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
-            console.print(line, soft_wrap=True)
-        if not hits:
-            errors.print("nothing was found", highlight=False)
+    settings = _settings(config, retriever=retriever, index_name=index_name)
+    hits = search_once(make_retriever(settings), query=query, k=k)
+    if as_json:
+        print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])
+        return
+    for hit in hits:
+        line = f"{hit.score:8.3f}  {escape(hit.passage.id)}  {escape(hit.passage.title)}"
+        console.print(line, soft_wrap=True)
+    if not hits:
+        errors.print("nothing was found", highlight=False)
 
 
-def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> "Settings":
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.workers.wiring.retrievers import with_choice
+def _settings(config: str | None, *, retriever: str | None, index_name: str | None) -> Settings:
 
     return with_choice(configuration.load(config).settings, retriever=retriever, index=index_name)
 
 
-def _parts(settings: "Settings") -> tuple[str, ...]:
+def _parts(settings: Settings) -> tuple[str, ...]:
     chosen = settings.retriever
     return (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
 

@@ -1,11 +1,13 @@
-"""Verbs `route`, `answer`, `cancel` and `feedback`: calls to a running service."""
+"""Verbs `route`, `answer`, `cancel` and `feedback send`: calls to a running service."""
 
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from ragbandit.client import Client
+from ragbandit.client.replies.decisions import AnswerReply, PendingReply
 from ragbandit.router.cli.console import (
     ConfigOption,
     IdOption,
@@ -13,44 +15,28 @@ from ragbandit.router.cli.console import (
     KeyOption,
     UrlOption,
     console,
-    failing_well,
     print_json,
     show,
 )
+from ragbandit.router.config import loading as configuration
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.redaction import shown_variable
 
-if TYPE_CHECKING:
-    from ragbandit.client import Client
-    from ragbandit.client.replies.decisions import AnswerReply, PendingReply
-
-__all__ = ["add_calls", "client_of"]
+__all__ = ["answer", "cancel", "client_of", "feedback", "route"]
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
-
-
-def add_calls(app: typer.Typer) -> None:
-    """Put the verbs on the command."""
-    app.command(name="route")(_route)
-    app.command(name="answer")(_answer)
-    app.command(name="cancel")(_cancel)
-    app.command(name="feedback")(_feedback)
 
 
 #: addresses to listen on that mean every address: a client asks this machine
 _EVERY = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - not listened on
 
 
-def client_of(url: str | None, *, config: str | None, key_env: str | None) -> "Client":
+def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Client:
     """A client of this URL; None: of the service that the configuration describes, on this machine.
 
     key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
     """
-    from ragbandit.client import Client
-
     if url is None:
-        from ragbandit.router.config import loading as configuration
-
         server = configuration.load(config).settings.server
         host = _EVERY.get(server.host, server.host)
         url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
@@ -65,7 +51,7 @@ def _key_of(variable: str) -> str:
     return key
 
 
-def _route(
+def route(
     question: str,
     url: UrlOption = None,
     key_env: KeyOption = None,
@@ -75,11 +61,11 @@ def _route(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
-    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
+    with client_of(url, config=config, key_env=key_env) as client:
         show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
 
 
-def _answer(
+def answer(
     question: str,
     url: UrlOption = None,
     key_env: KeyOption = None,
@@ -89,7 +75,7 @@ def _answer(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
-    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
+    with client_of(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait)
     if as_json:
         print_json(reply)
@@ -99,7 +85,7 @@ def _answer(
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
 
 
-def _answer_text(reply: "AnswerReply | PendingReply") -> str:
+def _answer_text(reply: AnswerReply | PendingReply) -> str:
     """The answer, or one line about why there is none."""
     if reply["answer"] is not None:
         return reply["answer"]
@@ -108,7 +94,7 @@ def _answer_text(reply: "AnswerReply | PendingReply") -> str:
     return f"no answer ({reply['status']}: {reply['error'] or reply['stop_reason']})"
 
 
-def _cancel(
+def cancel(
     decision_id: str,
     url: UrlOption = None,
     key_env: KeyOption = None,
@@ -116,11 +102,11 @@ def _cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the workers not to answer a decision, or to stop where they are."""
-    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
+    with client_of(url, config=config, key_env=key_env) as client:
         show(client.cancel(decision_id), as_json=as_json)
 
 
-def _feedback(
+def feedback(
     decision_id: str,
     url: UrlOption = None,
     key_env: KeyOption = None,
@@ -137,7 +123,7 @@ def _feedback(
 ) -> None:
     """Judge a decision: a label, a rating, a reward or an event."""
     more = {"event": event, "source": source, "rater": rater}
-    with failing_well(), client_of(url, config=config, key_env=key_env) as client:
+    with client_of(url, config=config, key_env=key_env) as client:
         reply = client.feedback(
             decision_id,
             feedback_id=feedback_id,

@@ -8,8 +8,8 @@ from typing import Final
 
 from sqlalchemy import inspect, make_url, select, text
 
+from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.errors import StoreError
 from ragbandit.router.formats import duration
 from ragbandit.router.learning import status as ledger_status
@@ -118,11 +118,11 @@ def learner(installation: Installation) -> Sequence[Finding]:
         told.append(say("learner", f"feedback has waited for {duration(found.lag_s)}", means=means, remedy=remedy))
     if found.counters.quarantined:
         means = "these decisions are not learned"
-        remedy = "`ragbandit quarantine` says why"
+        remedy = "`ragbandit feedback quarantined` says why"
         told.append(warning("learner", f"{found.counters.quarantined} set apart", means=means, remedy=remedy))
     if found.counters.held:
         means = "their source has more than its share; they are not learned until they are released"
-        remedy = "`ragbandit held list` says of whom"
+        remedy = "`ragbandit feedback held` says of whom"
         told.append(warning("learner", f"{found.counters.held} feedback held", means=means, remedy=remedy))
     if found.missing_outcome:
         means = "feedback came for decisions whose outcome was not reported: they are not learned"
@@ -144,7 +144,7 @@ def counters(installation: Installation) -> Sequence[Finding]:
         counts = ledger_status.counters(Ledger(database, label=PolicyLabel(installation.settings.policy.label)))
     if not counts.balanced:
         means = "the numbers of status and metrics are wrong; rows were changed from outside"
-        remedy = "run `ragbandit verify`; `ragbandit recount` corrects the counters"
+        remedy = "run `ragbandit verify`; `ragbandit data recount` corrects the counters"
         return [problem("counters", "they do not add up", means=means, remedy=remedy)]
     return [fine("counters", f"{counts.decided} decided, {counts.learned} learned, {counts.waiting} waiting")]
 

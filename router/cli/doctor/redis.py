@@ -2,20 +2,18 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+import redis
 from redis.exceptions import RedisError, ResponseError
 
+from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.presence import present
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_url
-
-if TYPE_CHECKING:
-    import redis
 
 __all__ = ["connected", "listeners", "memory", "persistence", "queues", "reachable"]
 
@@ -26,7 +24,7 @@ FULL: Final = 0.9
 
 
 @contextlib.contextmanager
-def connected(settings: Settings) -> "Iterator[redis.Redis]":
+def connected(settings: Settings) -> Iterator[redis.Redis]:
     """A client of the configured Redis, or of the private one. Raises QueueError."""
     client = connect(redis_url(settings), timeout_s=REPLY_S)
     try:
@@ -131,7 +129,7 @@ def listeners(installation: Installation) -> Sequence[Finding]:
     return [warning("listeners", told, means=means, remedy=remedy)]
 
 
-def _info(client: "redis.Redis", section: str) -> Mapping[str, Any]:
+def _info(client: redis.Redis, section: str) -> Mapping[str, Any]:
     """A section of INFO; nothing where this user may not ask."""
     try:
         found: Any = client.info(section)

@@ -6,19 +6,17 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, failing_well, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json
+from ragbandit.router.cli.doctor.checks import examine, worst
+from ragbandit.router.cli.doctor.findings import Installation
+from ragbandit.router.config import loading as configuration
 
-__all__ = ["add_doctor"]
+__all__ = ["doctor"]
 
 _SIGNS = {"ok": "[green]ok[/green]     ", "warning": "[yellow]warning[/yellow]", "problem": "[red]problem[/red]"}
 
 
-def add_doctor(app: typer.Typer) -> None:
-    """Put the verb on the command."""
-    app.command(name="doctor")(_doctor)
-
-
-def _doctor(
+def doctor(
     limit: Annotated[float, typer.Option("--limit", min=0.1, max=120, help="longest wait for a check, seconds")] = 8.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -27,12 +25,7 @@ def _doctor(
 
     Looks at schema, clocks, learner, keys, Redis, processes and their versions, indexes, disk; it changes nothing.
     """
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.doctor.checks import examine, worst
-    from ragbandit.router.doctor.findings import Installation
-
-    with failing_well():
-        findings = examine(Installation(settings=configuration.load(config).settings), limit_s=limit)
+    findings = examine(Installation(settings=configuration.load(config).settings), limit_s=limit)
     if as_json:
         print_json({"level": worst(findings), "findings": [asdict(finding) for finding in findings]})
     else:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.cells import cell_len
@@ -12,23 +12,24 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply, TotalsReply
+from ragbandit.router.api.schemas.replies import overview_json
+from ragbandit.router.cli.calls import client_of
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
     KeyOption,
     UrlOption,
     console,
-    failing_well,
     print_json,
 )
-from ragbandit.router.cli.inspect import opened_ledger
-from ragbandit.router.cli.remote import client_of
+from ragbandit.router.cli.store import opened
 from ragbandit.router.formats import decimal, moment, one_line, percent
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.status import status
+from ragbandit.router.serving.overview import overview
 
-if TYPE_CHECKING:
-    from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply, TotalsReply
-
-__all__ = ["add_top", "screen"]
+__all__ = ["screen", "top"]
 
 Read = Callable[[], "OverviewReply"]
 #: longest name of an arm that is shown
@@ -64,12 +65,7 @@ _FIRST_TO_GO: Final = (
 _NARROW: Final = 16
 
 
-def add_top(app: typer.Typer) -> None:
-    """Put the verb on the command."""
-    app.command(name="top")(_top)
-
-
-def _top(
+def top(
     hours: Annotated[int, typer.Option(min=1, max=1000, help="the time that is shown, until now")] = 24,
     every: Annotated[float, typer.Option(min=0.5, max=3600, help="seconds between two looks")] = 2.0,
     once: Annotated[bool, typer.Option("--once", help="print it once and end; so does a pipe")] = False,
@@ -83,7 +79,7 @@ def _top(
     Refreshed until Ctrl-C. Of a running service with --url; else read from the database. --json prints what
     /v1/overview has.
     """
-    with failing_well(), _source(url, key_env=key_env, config=config, hours=hours) as read:
+    with _source(url, key_env=key_env, config=config, hours=hours) as read:
         if as_json:
             print_json(read())
         elif once or not console.is_terminal:
@@ -98,15 +94,11 @@ def _source(url: str | None, *, key_env: str | None, config: str | None, hours: 
         with client_of(url, config=config, key_env=key_env) as client:
             yield lambda: client.overview(since=time.time() - 3600 * hours)
         return
-    from ragbandit.router.api.schemas.replies import overview_json
-    from ragbandit.router.learning.examples import closing_rule
-    from ragbandit.router.learning.status import status
-    from ragbandit.router.serving.overview import overview
 
-    with opened_ledger(config, label=None) as (settings, ledger):
+    with opened(config, label=None) as (settings, ledger):
         rule = closing_rule(settings.learning)
 
-        def read() -> "OverviewReply":
+        def read() -> OverviewReply:
             now = time.time()
             found = overview(ledger.database, policy=ledger.label, since=now - 3600 * hours, until=now)
             return overview_json(found, status=status(ledger, serving=None, rule=rule, now=now))
@@ -124,12 +116,12 @@ def _live(read: Read, *, every: float) -> None:
             return
 
 
-def screen(found: "OverviewReply", *, now: float) -> RenderableType:
+def screen(found: OverviewReply, *, now: float) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
     return Group(*_head(found, now=now), _Arms(found), *_untried(found), *_service(found))
 
 
-def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
+def _head(found: OverviewReply, *, now: float) -> Iterator[Text]:
     totals = found["totals"]
     hours = round((found["until"] - found["since"]) / 3600)
     at = moment(now)
@@ -144,7 +136,7 @@ def _head(found: "OverviewReply", *, now: float) -> Iterator[Text]:
 class _Arms:
     """The table of arms, with the columns that fit: a number that is cut off says nothing."""
 
-    def __init__(self, found: "OverviewReply") -> None:
+    def __init__(self, found: OverviewReply) -> None:
         self.rows = [tuple(_row(arm)) for arm in found["arms"][:_MOST]]
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
@@ -172,7 +164,7 @@ class _Arms:
         yield table
 
 
-def _row(arm: "ArmOverviewReply") -> Iterator[str]:
+def _row(arm: ArmOverviewReply) -> Iterator[str]:
     totals: TotalsReply = arm["totals"]
     yield arm["arm"][:_LONGEST]
     yield percent(arm["share"])
@@ -189,14 +181,14 @@ def _row(arm: "ArmOverviewReply") -> Iterator[str]:
         yield f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
 
 
-def _untried(found: "OverviewReply") -> Iterator[Text]:
+def _untried(found: OverviewReply) -> Iterator[Text]:
     """Why an arm has no interval; of the arms of the table."""
     for arm in found["arms"][:_MOST]:
         if arm["saved"]["missing"] is not None:
             yield _text(f"always {arm['arm'][:_LONGEST]}: {arm['saved']['missing']}")
 
 
-def _service(found: "OverviewReply") -> Iterator[Text]:
+def _service(found: OverviewReply) -> Iterator[Text]:
     lag = f"lag {found['lag_s']:.1f} s  waiting {found['waiting']}  updates not in totals {found['updates_behind']}"
     if found["behind_s"] > 60.0:
         lag += f"  totals are {found['behind_s']:.0f} s behind: a learner must run"

@@ -1,45 +1,38 @@
-"""Verbs `keys create`, `list`, `rotate` and `revoke`: the API keys of the service."""
+"""Verbs of `keys` and `audit`: the API keys of the service, and the log of who did what."""
 
 import getpass
+import json
 import socket
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+import yaml
 from rich.markup import escape
 from rich.table import Table
 
+from ragbandit.router.cli.arguments import is_age, parse_time
 from ragbandit.router.cli.console import (
-    CommandLine,
     ConfigOption,
     JsonOption,
     console,
     errors,
-    failing_well,
     print_json,
+    show,
 )
+from ragbandit.router.cli.store import opened
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
+from ragbandit.router.storage.access.audit_log import check_entries, entries
 
-if TYPE_CHECKING:
-    from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
-
-__all__ = ["actor", "add_keys"]
+__all__ = ["actor", "create_key", "export_log", "list_keys", "revoke_key", "rotate_key", "verify_log"]
 
 _IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
-
-
-def add_keys(app: typer.Typer) -> None:
-    """Put the verbs on the command."""
-    keys = CommandLine(name="keys", no_args_is_help=True, help="Make, list, rotate and revoke the service's API keys.")
-    keys.command(name="create")(_create)
-    keys.command(name="list")(_list)
-    keys.command(name="rotate")(_rotate)
-    keys.command(name="revoke")(_revoke)
-    app.add_typer(keys, name="keys")
 
 
 def actor() -> str:
@@ -51,7 +44,7 @@ def actor() -> str:
     return f"cli:{user}@{socket.gethostname()}"
 
 
-def _create(
+def create_key(
     name: Annotated[str, typer.Option(help="what the key is for; 1 to 64 characters")],
     role: Annotated[str, typer.Option(help="reader, app, rater, worker, operator or admin")],
     tenant: Annotated[str | None, typer.Option(help="it sees and judges this tenant's decisions alone")] = None,
@@ -63,7 +56,7 @@ def _create(
     as_json: JsonOption = False,
 ) -> None:
     """Make a key. It is printed here, once: the store keeps the sha256 of its secret only."""
-    with failing_well(), _store(config) as store:
+    with _key_store(config) as store:
         now = time.time()
         ends = None if expires is None else _end(expires, now=now)
         new = store.create(
@@ -72,9 +65,9 @@ def _create(
         _show_new(new, as_json=as_json)
 
 
-def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys: what they may do, until when, and when they were last used."""
-    with failing_well(), _store(config) as store:
+    with _key_store(config) as store:
         found, now = store.listed(), time.time()
     if as_json:
         print_json([_facts(key, now=now) for key in found])
@@ -89,22 +82,22 @@ def _list(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     console.print(table)
 
 
-def _rotate(
+def rotate_key(
     key: _IdArgument,
     grace: Annotated[str, typer.Option(help="how long the former key stays valid: 0h, 30m, 24h, 7d")] = "24h",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a key that takes the place of another; both are valid while the grace lasts."""
-    with failing_well(), _store(config) as store:
+    with _key_store(config) as store:
         now = time.time()
         new = store.rotate(_public_id(key), grace_s=_seconds(grace, now=now), actor=actor(), now=now)
         _show_new(new, as_json=as_json)
 
 
-def _revoke(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End a key: services refuse it within a second."""
-    with failing_well(), _store(config) as store:
+    with _key_store(config) as store:
         found = store.revoke(_public_id(key), actor=actor(), now=time.time())
         if as_json:
             print_json(_facts(found, now=time.time()))
@@ -113,19 +106,13 @@ def _revoke(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption =
 
 
 @contextmanager
-def _store(config: str | None) -> "Iterator[KeyStore]":
-    from ragbandit.router.config import loading as configuration
-    from ragbandit.router.serving.setup.bootstrap import open_database
-    from ragbandit.router.storage.access.api_keys import KeyStore
+def _key_store(config: str | None) -> Iterator[KeyStore]:
 
-    database = open_database(configuration.load(config).settings)
-    try:
-        yield KeyStore(database)
-    finally:
-        database.close()
+    with opened(config, make=True) as (_, ledger):
+        yield KeyStore(ledger.database)
 
 
-def _show_new(new: "NewKey", *, as_json: bool) -> None:
+def _show_new(new: NewKey, *, as_json: bool) -> None:
     if as_json:
         print_json({"key": new.text, **_facts(new.key, now=new.key.made_at)})
         return
@@ -135,7 +122,7 @@ def _show_new(new: "NewKey", *, as_json: bool) -> None:
     errors.print(escape(said), soft_wrap=True, highlight=False)
 
 
-def _facts(key: "ApiKey", *, now: float) -> dict[str, Any]:
+def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
     return {**asdict(key), "scopes": dict(key.scopes), "state": key.state(now)}
 
 
@@ -155,7 +142,6 @@ def _public_id(text: str) -> str:
 
 
 def _seconds(text: str, *, now: float) -> float:
-    from ragbandit.router.cli.arguments import is_age, parse_time
 
     if not is_age(text):
         raise InvalidInput(f"{text!r:.40} is no time span", field="grace", remedy="for example 30m, 24h or 7d")
@@ -163,14 +149,12 @@ def _seconds(text: str, *, now: float) -> float:
 
 
 def _end(text: str, *, now: float) -> float:
-    from ragbandit.router.cli.arguments import is_age, parse_time
 
     at = parse_time(text, now=now, field="expires")
     return 2 * now - at if is_age(text) else at
 
 
 def _scopes(given: Sequence[str]) -> dict[str, object]:
-    import yaml
 
     found: dict[str, object] = {}
     for each in given:
@@ -182,3 +166,36 @@ def _scopes(given: Sequence[str]) -> dict[str, object]:
         if not equals:
             raise InvalidInput(f"{each!r:.80} is not NAME=VALUE", field="scopes", remedy="for example arms=[a,b]")
     return found
+
+
+def verify_log(
+    known: Annotated[
+        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former verify printed: that entry must be there")
+    ] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that no entry was changed or removed; exit code 1 if one was. Keep the last number and sha256 elsewhere."""
+    with opened(config, registered=False) as (_, ledger):
+        verdict = check_entries(ledger.database, known=_entry(known))
+        show({"whole": verdict.fault is None, **asdict(verdict)}, as_json=as_json)
+    if verdict.fault is not None:
+        raise typer.Exit(1)
+
+
+def export_log(
+    after: Annotated[int, typer.Option(help="only entries with a larger number")] = 0, config: ConfigOption = None
+) -> None:
+    """Print the entries as JSON lines, the oldest first, for a system that keeps them elsewhere."""
+    with opened(config, registered=False) as (_, ledger):
+        for entry in entries(ledger.database, after=after):
+            sys.stdout.write(json.dumps(asdict(entry)) + "\n")
+
+
+def _entry(text: str | None) -> tuple[int, str] | None:
+    if text is None:
+        return None
+    number, _, sha256 = text.partition(":")
+    if not number.isdecimal() or len(sha256) != 64:
+        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit verify` printed it")
+    return int(number), sha256

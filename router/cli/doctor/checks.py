@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.doctor import configuration, database, files, processes, redis
-from ragbandit.router.doctor.findings import Check, Finding, Installation, run_checks
+from ragbandit.router.cli.doctor import configuration, database, files, processes, redis
+from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
 __all__ = ["CHECKS", "examine", "worst"]
 

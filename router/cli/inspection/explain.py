@@ -2,28 +2,30 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from ragbandit.router.api.schemas.replies import explanation_json
+from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
     LabelOption,
     console,
-    failing_well,
     print_json,
 )
-from ragbandit.router.cli.inspect import opened_ledger
+from ragbandit.router.cli.store import opened
 from ragbandit.router.formats import moment, number, printable
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.explanations import explain as explanations
+from ragbandit.router.serving.explanations.values import ArmChance, Explanation, StepShown
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.types import Feedback, Reward
 
-if TYPE_CHECKING:
-    from ragbandit.router.serving.explanations.values import ArmChance, Explanation, StepShown
-    from ragbandit.router.types import Feedback, Reward
-
-__all__ = ["add_explain"]
+__all__ = ["explain"]
 
 #: characters of a text that are shown
 _LONGEST: Final = 400
@@ -36,12 +38,7 @@ _TEXTS: Final = {
 }
 
 
-def add_explain(app: typer.Typer) -> None:
-    """Put the verb on the command."""
-    app.command(name="explain")(_explain)
-
-
-def _explain(
+def explain(
     decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
     label: LabelOption = None,
     config: ConfigOption = None,
@@ -52,15 +49,9 @@ def _explain(
     Read from the database, and from the archive where it has moved there. --json prints what the service has at
     /v1/decisions/ID/explanation.
     """
-    from ragbandit.router.api.schemas.replies import explanation_json
-    from ragbandit.router.api.schemas.responses import plain
-    from ragbandit.router.learning.examples import closing_rule
-    from ragbandit.router.serving.explanations.explain import explain
-    from ragbandit.router.storage.decisions import DecisionStore
-
-    with failing_well(), opened_ledger(config, label=label) as (settings, ledger):
+    with opened(config, label=label) as (settings, ledger):
         store = DecisionStore(ledger.database, label=ledger.label)
-        explained = explain(store, decision_id, rule=closing_rule(settings.learning), archive=True)
+        explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning), archive=True)
         if as_json:
             print_json(plain(explanation_json(explained)))
             return
@@ -96,7 +87,7 @@ def _short(text: str, *, most: int = _LONGEST) -> str:
     return text if len(text) <= most else f"{text[:most]} [...]"
 
 
-def _asked(explained: "Explanation") -> None:
+def _asked(explained: Explanation) -> None:
     decision = explained.record.decision
     query = decision.query
     texts = _TEXTS.get(explained.texts)
@@ -112,7 +103,7 @@ def _asked(explained: "Explanation") -> None:
     _table("", "", rows=rows)
 
 
-def _why(explained: "Explanation") -> None:
+def _why(explained: Explanation) -> None:
     _head(f"Why {explained.record.decision.arm}")
     for reason in explained.reasons:
         _print(f"- {_short(reason)}")
@@ -124,7 +115,7 @@ def _why(explained: "Explanation") -> None:
         _print(f"- The policy noted {name}: {_short(told)}")
 
 
-def _arms(explained: "Explanation") -> None:
+def _arms(explained: Explanation) -> None:
     _head("Arms")
     has_trial = any(arm.candidate is not None for arm in explained.arms)
     columns = ["", "arm", "probability", "made of", "score", "quality", "cost", "drawn for u in"]
@@ -136,14 +127,14 @@ def _arms(explained: "Explanation") -> None:
     _print(f"u = {draw.u:.9f} from seed {draw.seed}; floor {draw.floor:g}{weight}")
 
 
-def _arm_row(arm: "ArmChance", *, has_trial: bool) -> list[str]:
+def _arm_row(arm: ArmChance, *, has_trial: bool) -> list[str]:
     parts = ", ".join(f"{name.replace('_', ' ')} {part:.4g}" for name, part in arm.parts.items())
     cells = ["->" if arm.drawn else "", arm.arm, f"{arm.probability:.4f}", parts]
     cells += [number(arm.score, 4), number(arm.quality, 4), number(arm.cost, 4), f"[{arm.low:.4f}, {arm.high:.4f})"]
     return cells + ([number(arm.champion, 4), number(arm.candidate, 4)] if has_trial else [])
 
 
-def _near(explained: "Explanation") -> None:
+def _near(explained: Explanation) -> None:
     near = explained.neighbours
     _head("Nearest questions that it had learned")
     if near.found:
@@ -162,7 +153,7 @@ def _near(explained: "Explanation") -> None:
         _print(f"{near.note[0].upper()}{near.note[1:]}.")
 
 
-def _answer(explained: "Explanation") -> None:
+def _answer(explained: Explanation) -> None:
     outcome = explained.record.outcome
     if outcome is None:
         return
@@ -173,7 +164,7 @@ def _answer(explained: "Explanation") -> None:
             _print(line)
 
 
-def _ending(explained: "Explanation") -> Iterator[tuple[str, str]]:
+def _ending(explained: Explanation) -> Iterator[tuple[str, str]]:
     outcome = explained.record.outcome
     assert outcome is not None
     cost = outcome.cost
@@ -189,7 +180,7 @@ def _ending(explained: "Explanation") -> Iterator[tuple[str, str]]:
     yield "cost", f"{spent}, ${cost.dollars:g}"
 
 
-def _step_lines(step: "StepShown") -> Iterator[str]:
+def _step_lines(step: StepShown) -> Iterator[str]:
     took = "" if step.seconds is None else f" ({step.seconds:.3g} s)"
     match step.kind:
         case "round":
@@ -206,7 +197,7 @@ def _step_lines(step: "StepShown") -> Iterator[str]:
             yield f"  failed, {step.name}{took}: {_short(step.text, most=200)}"
 
 
-def _came_of_it(explained: "Explanation") -> None:
+def _came_of_it(explained: Explanation) -> None:
     _head("Feedback and reward")
     record = explained.record
     if record.feedback:
@@ -218,7 +209,7 @@ def _came_of_it(explained: "Explanation") -> None:
     _print(explained.progress)
 
 
-def _told(explained: "Explanation", one: "Feedback") -> tuple[str, ...]:
+def _told(explained: Explanation, one: Feedback) -> tuple[str, ...]:
     value = "taken back" if one.value is None and one.kind != "event" else _short(json.dumps(one.value), most=100)
     marks = [
         mark for mark, holds in (("late", one.id in explained.record.late), ("held", one.id in explained.held)) if holds
@@ -228,7 +219,7 @@ def _told(explained: "Explanation", one: "Feedback") -> tuple[str, ...]:
     return moment(one.received_at), kind, value, f"{one.source}{rater}", ", ".join(marks)
 
 
-def _reward(reward: "Reward") -> str:
+def _reward(reward: Reward) -> str:
     told = f"reward {reward.value:.4g} = quality {reward.quality:.4g} - {reward.weight:g} * cost {reward.cost:.4g}"
     told += f", cut to [{reward.minimum:g}, {reward.maximum:g}]" if reward.clipped else ""
     if reward.raw_quality is not None:

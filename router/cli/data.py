@@ -1,0 +1,216 @@
+"""Verbs that move, blank or repair what is stored: migrate, archive, erase, retire, recount."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from ragbandit.router.cli.arguments import parse_time
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
+from ragbandit.router.cli.store import opened
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.errors import Conflict, InvalidInput, NotReady
+from ragbandit.router.process_identity import lease_holder
+from ragbandit.router.serving.setup.data_dir import check_database_file
+from ragbandit.router.storage import erasure
+from ragbandit.router.storage.archive import moving
+from ragbandit.router.storage.ledgers import inheritance
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql import counters
+from ragbandit.router.storage.sql import database as databases
+from ragbandit.router.storage.sql.leases import Lease
+
+__all__ = ["alone", "archive", "erase", "migrate", "recount", "retire"]
+
+#: A process of another host that died while it archived lets the next one begin after that long. No transaction of it
+#: takes longer.
+ARCHIVE_LEASE_S: Final = 300.0
+#: how long to wait for the learner of a ledger to retire, and between two looks at it, seconds
+PATIENCE_S: Final = 30.0
+LOOK_S: Final = 0.05
+RETIRE_LEASE_S: Final = 10.0
+
+PreOption = Annotated[
+    bool, typer.Option("--pre", help="Only what the processes of the release before survive: before a rolling upgrade.")
+]
+WaitOption = Annotated[
+    float | None,
+    typer.Option(min=0, help="Change nothing: wait so many seconds until somebody else has brought it there."),
+]
+
+
+def migrate(
+    config: ConfigOption = None,
+    pre: PreOption = False,
+    wait: WaitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring the database to this version's schema."""
+    settings = configuration.load(config).settings
+    check_database_file(settings, make=True)
+    with contextlib.closing(databases.Database(settings.database)) as database:
+        revision = (
+            databases.migrate(database, pre=pre) if wait is None else databases.wait_for_schema(database, seconds=wait)
+        )
+        url = database.url.render_as_string(hide_password=True)
+    if as_json:
+        print_json({"database": url, "revision": revision})
+    else:
+        console.print(f"{url} is at {revision}", soft_wrap=True)
+
+
+def archive(
+    before: Annotated[str, typer.Option(help="decisions made before: a date (2026-08-01), a time, or an age (90d)")],
+    config: ConfigOption = None,
+    to: Annotated[str | None, typer.Option(help="a path or an fsspec URL; default: the setting archive")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would move")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move old decisions, with all that is known about them, from the database into sealed Parquet files.
+
+    Those move that every ledger has learned or closed. verify, replay, export and the learner read them there.
+    """
+    limit = parse_time(before, now=time.time(), field="before")
+    with opened(config, registered=False) as (settings, ledger):
+        count = moving.archivable(ledger.database, before=limit)
+        facts = {"before": datetime.fromtimestamp(limit, UTC).isoformat(timespec="seconds"), "archivable": count}
+        if not dry_run:
+            root = to or settings.archive_root
+            with alone(ledger.database) as prolong, bars(errors) as progress:
+
+                def report(done: int) -> None:
+                    prolong()
+                    progress("decisions", done, max(done, count))
+
+                moved = moving.archive(ledger.database, root=root, before=limit, now=time.time(), progress=report)
+            facts |= {"archive": root, **asdict(moved)}
+    show(facts, as_json=as_json)
+
+
+def erase(
+    decision: Annotated[str | None, typer.Option(help="the decision with this id")] = None,
+    tenant: Annotated[str | None, typer.Option(help="the decisions of this tenant")] = None,
+    before: Annotated[
+        str | None, typer.Option(help="made before: a date (2026-08-01), a time, or an age (90d)")
+    ] = None,
+    features: Annotated[bool, typer.Option("--features", help="also the features that policies learned from")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be erased")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="erase; without it nothing is done")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.
+
+    Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
+    is closed. The same call again goes on with one that was interrupted. Backups are yours to erase.
+    """
+    limit = None if before is None else parse_time(before, now=time.time(), field="before")
+    selection = erasure.Selection(decision=decision, tenant=tenant, before=limit)
+    with opened(config, registered=False) as (_, ledger):
+        if dry_run:
+            erased = erasure.erasable(ledger.database, selection)
+        elif not yes:
+            raise InvalidInput(
+                "nothing was erased: erasing cannot be undone, so it must be confirmed",
+                field="yes",
+                remedy="see with --dry-run what would be erased, then add --yes",
+            )
+        else:
+            with alone(ledger.database) as prolong, bars(errors) as progress:
+
+                def report(done: int) -> None:
+                    prolong()
+                    progress("decisions", done, done)
+
+                erased = erasure.erase(ledger.database, selection, features=features, now=time.time(), progress=report)
+    show({"erased": not dry_run, **asdict(erased)}, as_json=as_json)
+
+
+def retire(
+    label: Annotated[str, typer.Argument(help="the ledger, by its label")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let no decision wait for a ledger any more, and remove those that do; what it has learned stays readable.
+
+    Stop the routers and the learner of this label first. A router that is started with the label again brings it
+    back: it inherits every decision that it has not learned or closed. Run the verb again after it was interrupted.
+    """
+    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+        if label == settings.policy.label:
+            raise Conflict(
+                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
+                field="policy.label",
+                remedy="set policy.label to another one and restart the services first",
+            )
+        batches = _retired(ledger, report=lambda done: progress("batches", done, done))
+    show({"retired": label, "batches": batches}, as_json=as_json)
+
+
+def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
+    """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
+    holder = lease_holder("retire")
+    batches, give_up, pace = 0, time.monotonic() + PATIENCE_S, inheritance.Pace()
+    try:
+        while True:
+            if not ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S):
+                if time.monotonic() >= give_up:
+                    raise NotReady(
+                        f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
+                        remedy="stop that learner, or its `ragbandit up`, then try again",
+                    )
+                time.sleep(LOOK_S)
+                continue
+            step = inheritance.retire(ledger, holder=holder, now=time.time(), pace=pace)
+            if step == "done":
+                return batches
+            batches += step == "batch"
+            report(batches)
+            pace.rest(step)
+    finally:
+        ledger.release(holder=holder)
+
+
+def recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.
+
+    Only needed where `verify` says that a counter is wrong: a program of ours moves them with the rows.
+    """
+    with opened(config, registered=False) as (_, ledger), ledger.database.write() as connection:
+        wrong = counters.recount(connection)
+    if as_json:
+        print_json({name: {"kept": kept, "counted": counted} for name, (kept, counted) in wrong.items()})
+        return
+    for name, (kept, counted) in wrong.items():
+        console.print(f"{name}: was {kept}, is {counted}")
+    console.print(f"{len(wrong)} counters corrected" if wrong else "every counter is right")
+
+
+@contextlib.contextmanager
+def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
+    """Hold the lease of the archive; the block calls what it is given now and then, which prolongs it.
+
+    Raises NotReady where another process archives.
+    """
+    lease = Lease(database=database, name="archive")
+    holder = lease_holder("archive")
+
+    def prolong() -> None:
+        if not lease.acquire(holder=holder, lease_s=ARCHIVE_LEASE_S):
+            held = lease.held()
+            who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
+            raise NotReady(
+                f"another process archives, erases or backs up this store{who}",
+                field="archive",
+                remedy="wait until it has ended, then run this again",
+            )
+
+    prolong()
+    try:
+        yield prolong
+    finally:
+        lease.release(holder=holder)

@@ -1,0 +1,1 @@
+"""Verbs that show what is there: status, verify, explain, top."""

@@ -1,0 +1,53 @@
+"""Verb `up`: every process of this distribution on one machine."""
+
+import asyncio
+import contextlib
+import time
+
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, listen_on
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving.setup.exposure import check_exposure
+from ragbandit.router.serving.setup.requirements import check_packages
+from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.strategies.registry import make_arms
+from ragbandit.workers.judge.checks import check_judge
+from ragbandit.workers.supervisor import Supervisor
+from ragbandit.workers.wiring.arms import arm_params, check_arms
+from ragbandit.workers.wiring.generators import check_generator, offered
+from ragbandit.workers.wiring.retrievers import retriever_of
+
+__all__ = ["up"]
+
+
+def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
+    """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
+    listen_on(host=host, port=port)
+    loaded = configuration.load(config)
+    settings = loaded.settings
+    set_log_format(settings.log.format)
+    check_packages(settings)
+    check_arms(settings)
+    check_policy(settings)
+    check_judge(settings, fetch=True)
+    if settings.worker_arms and settings.workers.answer:
+        # What would end every worker is said here, not in their logs.
+        arms = make_arms(arm_params(settings), capabilities=offered(settings.generator))
+        asyncio.run(retriever_of(settings, arms=arms.values()).close())
+        check_generator(settings, fetch=True)
+    open_database(settings).close()
+    check_exposure(settings, now=time.time())
+    supervisor = Supervisor(loaded)
+    try:
+        supervisor.start()
+        with console.status("starting: the first time weights are fetched and converted"):
+            supervisor.wait_ready(timeout_s=600)
+        console.print(f"RagBandit answers at {supervisor.url} (docs: {supervisor.url}/docs). Ctrl-C stops it.")
+        if settings.server.dashboard:
+            console.print(f"Dashboard: {supervisor.admin_url}/ui")
+        supervisor.run()
+    finally:
+        with contextlib.suppress(KeyboardInterrupt):
+            supervisor.stop()
+    console.print("stopped")

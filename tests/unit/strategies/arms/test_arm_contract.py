@@ -126,11 +126,16 @@ SETTINGS = {
             "templates": {"read_reasoned": "[body]\n{passages}{question}"},
         },
         {"preset": "paper"},
+        {"preset": "paper", "tree": True},
     ],
     "dragin": [test_strategies_dragin.SETTINGS],
-    "flare": [test_strategies_flare.SETTINGS],
-    "seakr": [test_strategies_seakr.SETTINGS],
-    "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS],
+    "flare": [test_strategies_flare.SETTINGS, {}],
+    "seakr": [
+        test_strategies_seakr.SETTINGS,
+        {"samples": 2, "delta": -9.0},
+        {"hops": "multi", "samples": 2, "delta": -6.0},
+    ],
+    "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS, {}],
 }
 CHAT = ("no_retrieval", "single_step", "multi_step", "adaptive_note", "react", "self_rag", "rq_rag")
 CHAT += ("chain_of_note", "self_refine", "self_rerank")

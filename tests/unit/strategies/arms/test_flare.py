@@ -12,7 +12,6 @@ from ragbandit.strategies.arms.flare import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.testing.arms import ARM_CHECKS
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {
@@ -52,13 +51,6 @@ def model(*answers):
 
 def arm(**params):
     return Flare(**{"theta": 0.8, "beta": 0.4, "sentences": 3, **params})
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("settings", [SETTINGS, {}])
-def test_flare_keeps_the_contract(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: Flare(**settings))
 
 
 def test_a_sure_sentence_is_accepted_without_a_search():

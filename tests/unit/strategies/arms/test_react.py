@@ -10,7 +10,6 @@ from hypothesis import strategies as some
 from ragbandit.strategies.arms.react import Action, React, parsed_action
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms import arm_runs
 from tests.support.arms.arm_runs import branches, purposes, queries
 
@@ -219,13 +218,6 @@ def test_any_text_is_an_action_or_none(text):
     action = parsed_action(text)
 
     assert action is None or (action.verb == action.verb.lower() and action.verb and "\n" not in action.argument)
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("settings", [{"unfinished": "thought", "turns": 2}, {"preset": "paper"}], ids=str)
-def test_react_keeps_the_contract_of_arms(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: React(**settings))
 
 
 def test_react_searching_all_the_time_keeps_within_every_cap():

@@ -12,7 +12,6 @@ from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, m
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
@@ -246,17 +245,3 @@ def test_among_equal_answers_the_last_is_taken():
     paths = [PathAnswer(answer=text, confidence=-1.0) for text in ("one", "two", "")]
 
     assert [chosen_answer(paths, choose=choice) for choice in ("vote", "confidence")] == ["two", "two"]
-
-
-SETTINGS = [
-    {"depth": 2, "queries": 2},
-    {"preset": "paper", "tree": True},
-    {"preset": "paper", "tree": True, "choose": "confidence", "depth": 1},
-]
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_rq_rag_keeps_the_contract_of_arms(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: RqRag(**settings))

@@ -18,7 +18,7 @@ from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
-from ragbandit.testing.arms import ARM_CHECKS, PASSAGES
+from ragbandit.testing.arms import PASSAGES
 from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
 
 SETTINGS = {
@@ -84,15 +84,6 @@ def multi(**params):
 
 def doubts(outcome):
     return [float(value.split()[-1]) for value in branches(outcome, "uncertainty")]
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(
-    "settings", [SETTINGS, {"samples": 2, "delta": -9.0}, {"hops": "multi", "samples": 2, "delta": -6.0}]
-)
-def test_seakr_keeps_the_contract(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: Seakr(**settings))
 
 
 def test_a_sure_answer_needs_no_search():

@@ -7,7 +7,6 @@ import pytest
 from ragbandit.strategies.arms.self_rag import SelfRag
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.testing.arms import ARM_CHECKS
 from tests.support.arms.arm_runs import JAWS, TOWN, branches, outcome_of, purposes, queries
 
 
@@ -159,10 +158,3 @@ def test_self_rag_ends_though_no_grader_is_ever_content():
     assert outcome.status == "answered"
     assert outcome.steps <= 4
     assert outcome.cost.llm_calls < 30
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("settings", [{"rewrites": 2, "grade_tokens": 3}, {"preset": "paper"}], ids=str)
-def test_self_rag_keeps_the_contract_of_arms(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: SelfRag(**settings))

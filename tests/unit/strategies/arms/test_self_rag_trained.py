@@ -12,7 +12,6 @@ from ragbandit.router.errors import ConfigError
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.testing.arms import ARM_CHECKS
 from tests.unit.strategies.arms.test_arms import MAN, branches, outcome_of, purposes, queries
 
 SETTINGS = {
@@ -67,13 +66,6 @@ def arm(**params):
 
 def first(told, text="Toledo"):
     return said(text, told=told)
-
-
-@pytest.mark.parametrize("check", ARM_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("settings", [SETTINGS, {}])
-def test_self_rag_trained_keeps_the_contract(check, settings):
-    """The arm passes the check named in the test's id."""
-    check(lambda: SelfRagTrained(**settings))
 
 
 def test_a_model_that_wants_no_passage_answers_itself():

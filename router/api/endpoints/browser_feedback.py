@@ -57,15 +57,15 @@ def add_browser_feedback(app: FastAPI) -> None:
         if body.expires_s is not None and not 0 < body.expires_s <= longest:
             remedy = f"send at most {longest:g} (server.browser_feedback_s)"
             raise InvalidInput(f"a token cannot last {body.expires_s:g} s", field="expires_s", remedy=remedy)
-        made = FeedbackToken(
+        issued = FeedbackToken(
             decision_id=body.decision_id,
             expires_at=int(time.time() + (body.expires_s or min(longest, 3 * 3600.0))),
             kinds=_kinds(body.kinds),
             rater=checked_rater(body.rater),
             api_key=caller_of(request).key,
         )
-        text = signed(made, secret=await _secret(request))
-        reply: FeedbackTokenReply = {"token": text, "expires_at": made.expires_at}
+        text = signed(issued, secret=await _secret(request))
+        reply: FeedbackTokenReply = {"token": text, "expires_at": issued.expires_at}
         return JsonReply(reply)
 
     @app.post(
@@ -107,7 +107,7 @@ async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
     kind = body.retract or ("rating" if body.rating is not None else "event")
     if kind not in token.kinds:
         raise Forbidden(f"this token allows no {kind:.20}", field="token", remedy=f"send {' or '.join(token.kinds)}")
-    made = made_feedback(
+    item = made_feedback(
         decision_id=token.decision_id,
         settings=router.settings,
         now=now,
@@ -117,14 +117,14 @@ async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:
         retract=body.retract,
         rater=token.voter,
     )
-    made = replace(made, api_key=token.api_key)
-    receipt = await _stored(request, made, tenant=tenant)
-    count_feedback(request, made, receipt)
-    await tell_feedback(request, [(made, receipt)])
+    item = replace(item, api_key=token.api_key)
+    receipt = await _stored(request, item, tenant=tenant)
+    count_feedback(request, item, receipt)
+    await tell_feedback(request, [(item, receipt)])
     return JsonReply(receipt_json(receipt), status_code=202)
 
 
-async def _stored(request: Request, made: Feedback, *, tenant: str) -> Receipt:
+async def _stored(request: Request, item: Feedback, *, tenant: str) -> Receipt:
     """The receipt of a judgement within the votes of its rater and the quota of the tenant.
 
     Raises Forbidden, Conflict, QuotaSpent: a token is no way to fill the store. What is not stored takes no quota, also
@@ -135,13 +135,13 @@ async def _stored(request: Request, made: Feedback, *, tenant: str) -> Receipt:
     limit = VoteLimit(votes=MAX_VOTES, raters=router.settings.server.browser_feedback_raters)
     # Of many at once this lets too many through; where they are stored it is exact. But what is refused here costs no
     # write, and takes none of the quota in between, which is for the others.
-    refused = await reads_of(request).run(lambda: _refused(router.database, made, limit=limit))
+    refused = await reads_of(request).run(lambda: _refused(router.database, item, limit=limit))
     if refused is not None:
         raise refused
     await quotas.take("feedback", tenant=tenant)
     pending: Future[Receipt] | None = None
     try:
-        pending = router.submit_feedback(made, limit=limit)
+        pending = router.submit_feedback(item, limit=limit)
         return await awaited(request, pending, what="token")
     except Exception:
         if pending is None or pending.cancelled() or (pending.done() and pending.exception() is not None):
@@ -149,9 +149,9 @@ async def _stored(request: Request, made: Feedback, *, tenant: str) -> Receipt:
         raise
 
 
-def _refused(database: Database, made: Feedback, *, limit: VoteLimit) -> RagBanditError | None:
+def _refused(database: Database, item: Feedback, *, limit: VoteLimit) -> RagBanditError | None:
     with database.read() as connection:
-        return refused_votes(connection, [made], limits={made.id: limit}).get(made.id)
+        return refused_votes(connection, [item], limits={item.id: limit}).get(item.id)
 
 
 async def _tenant_of(request: Request, token: FeedbackToken) -> str:
@@ -170,16 +170,16 @@ async def _tenant_of(request: Request, token: FeedbackToken) -> str:
 async def _secret(request: Request) -> bytes:
     """The secret that tokens are signed with; of the settings, else of the store, read once."""
     state, router = request.app.state, router_of(request)
-    found: bytes | None = getattr(state, "feedback_secret", None)
-    if found is None:
+    secret: bytes | None = getattr(state, "feedback_secret", None)
+    if secret is None:
         given = router.settings.server.feedback_secret
         if given is not None:
-            found = given.encode()
+            secret = given.encode()
         else:
             database = router.database
-            found = await reads_of(request).run(lambda: shared_secret(database, name="feedback", now=time.time()))
-        state.feedback_secret = found
-    return found
+            secret = await reads_of(request).run(lambda: shared_secret(database, name="feedback", now=time.time()))
+        state.feedback_secret = secret
+    return secret
 
 
 def _kinds(given: list[str] | None) -> tuple[TokenKind, ...]:

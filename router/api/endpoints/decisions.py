@@ -23,7 +23,7 @@ from ragbandit.router.api.schemas.replies import (
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.streaming.answer_events import want_events
+from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.answer_stream import streamed_answer
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.examples import closing_rule
@@ -112,7 +112,8 @@ def _add_asking(app: FastAPI) -> None:
         settings = router.settings
         if stream:
             limit_s = settings.budget.seconds + STREAM_WAIT_S if wait_s is None else wait_s
-            return streamed_answer(request, decision, waiting, seconds=seconds, limit_s=limit_s)
+            streamed = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=limit_s)
+            return streamed_answer(streamed, seconds=seconds)
         wait_s = settings.server.answer_wait_s if wait_s is None else wait_s
         try:
             outcome = waiting.result() if await all_done(request, [waiting], limit_s=wait_s) else None
@@ -137,11 +138,11 @@ def _add_asking(app: FastAPI) -> None:
     async def outcomes(body: OutcomeBody, request: Request) -> Response:
         """Store the outcome of a decision that your own pipeline ran: its answer, cost, and how it ended."""
         router = router_of(request)
-        made = made_outcome(now=time.time(), **body.model_dump())
-        await check_owner(request, made.decision_id)
+        outcome = made_outcome(now=time.time(), **body.model_dump())
+        await check_owner(request, outcome.decision_id)
         if body.cost and "steps" not in body.model_fields_set:
-            await reads_of(request).run(lambda: router.check_charged(made, cost=body.cost))
-        new = await awaited(request, router.submit_outcome(made), what="decision_id")
+            await reads_of(request).run(lambda: router.check_charged(outcome, cost=body.cost))
+        new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
         reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
         return JsonReply(reply, status_code=202 if new else 200)
 

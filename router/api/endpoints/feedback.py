@@ -52,12 +52,12 @@ def add_feedback(app: FastAPI) -> None:
 
         The judgement is durable when the reply comes. The policy learns from it in the background.
         """
-        made = _feedback(request, body, key=idempotency_key)
-        await check_owner(request, made.decision_id)
+        item = _feedback(request, body, key=idempotency_key)
+        await check_owner(request, item.decision_id)
         await _take_quota(request, items=1)
-        receipt = await awaited(request, router_of(request).submit_feedback(made), what="feedback_id")
-        count_feedback(request, made, receipt)
-        await tell_feedback(request, [(made, receipt)])
+        receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
+        count_feedback(request, item, receipt)
+        await tell_feedback(request, [(item, receipt)])
         return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
 
     @app.post(
@@ -75,34 +75,38 @@ def add_feedback(app: FastAPI) -> None:
         if not body.items or len(body.items) > MAX_BATCH:
             message = f'"items" has {len(body.items)} entries'
             raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
-        made = await _owned(request, [_checked_item(request, item) for item in body.items])
-        sound = [item for item in made if isinstance(item, Feedback)]
+        items = await _owned(request, [_checked_item(request, item) for item in body.items])
+        sound = [item for item in items if isinstance(item, Feedback)]
         await _take_quota(request, items=len(sound))
         # Taken as one: a batch is not refused halfway.
         futures = router_of(request).submit_feedback_batch(sound)
-        results = await awaited_all(request, futures, what="feedback_id")
-        taken = [(each, told) for each, told in zip(sound, results, strict=True) if isinstance(told, Receipt)]
-        for accepted, receipt in taken:
-            count_feedback(request, accepted, receipt)
+        stored = await awaited_all(request, futures, what="feedback_id")
+        receipts = iter(stored)
+        results = [(item, next(receipts) if isinstance(item, Feedback) else item) for item in items]
+        taken = [
+            (item, receipt) for item, receipt in results if isinstance(item, Feedback) and isinstance(receipt, Receipt)
+        ]
+        for item, receipt in taken:
+            count_feedback(request, item, receipt)
         await tell_feedback(request, taken)
-        replies: list[ReceiptReply | ErrorReply] = []
-        kept = iter(results)
-        for item in made:
-            result = next(kept) if isinstance(item, Feedback) else item
-            if isinstance(result, RagBanditError):
-                replies.append(error_json(result))
-            elif isinstance(result, BaseException):
-                raise result
-            else:
-                replies.append(receipt_json(result))
-        reply: BatchReply = {"items": replies}
+        reply: BatchReply = {"items": [_item_reply(result) for _, result in results]}
         return JsonReply(reply, status_code=202)
 
 
-async def _owned(request: Request, made: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
+def _item_reply(result: Receipt | BaseException) -> ReceiptReply | ErrorReply:
+    if isinstance(result, Receipt):
+        return receipt_json(result)
+    if isinstance(result, RagBanditError):
+        return error_json(result)
+    raise result
+
+
+async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -> list[Feedback | RagBanditError]:
     """The items, with NotFound for those whose decision the caller may not know of."""
-    unknown = await strangers(request, (item.decision_id for item in made if isinstance(item, Feedback)))
-    return [unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in made]
+    unknown = await strangers(request, (item.decision_id for item in items if isinstance(item, Feedback)))
+    return [
+        unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
+    ]
 
 
 async def _take_quota(request: Request, *, items: int) -> None:
@@ -111,12 +115,12 @@ async def _take_quota(request: Request, *, items: int) -> None:
     await quotas.take("feedback", tenant=caller_of(request).tenant or "default", amount=items)
 
 
-def count_feedback(request: Request, made: Feedback, receipt: Receipt) -> None:
+def count_feedback(request: Request, item: Feedback, receipt: Receipt) -> None:
     """Count a judgement that was taken."""
     result = "duplicate" if receipt.duplicate else "late" if receipt.late else "kept"
-    request.app.state.metrics.feedback.labels(made.kind, result).inc()
-    if made.event is not None:
-        request.app.state.metrics.events.labels(made.event, result).inc()
+    request.app.state.metrics.feedback.labels(item.kind, result).inc()
+    if item.event is not None:
+        request.app.state.metrics.events.labels(item.event, result).inc()
 
 
 def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBanditError:
@@ -129,7 +133,7 @@ def _checked_item(request: Request, item: dict[str, Any]) -> Feedback | RagBandi
 
 
 def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedback:
-    made = made_feedback(
+    item = made_feedback(
         decision_id=body.decision_id,
         settings=router_of(request).settings,
         now=time.time(),
@@ -143,4 +147,4 @@ def _feedback(request: Request, body: FeedbackBody, *, key: str | None) -> Feedb
         rater=body.rater,
         retract=body.retract,
     )
-    return replace(made, api_key=caller_of(request).key)
+    return replace(item, api_key=caller_of(request).key)

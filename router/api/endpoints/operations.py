@@ -106,7 +106,7 @@ def add_operations(app: FastAPI) -> None:
             state = await _state(request).value()
         except (NotReady, StoreError):
             state = None
-        found: Metrics = request.app.state.metrics
+        own: Metrics = request.app.state.metrics
         others: ProcessMetrics | None = request.app.state.processes
-        own = found.own_text() if others is None else await others.all_text()
-        return Response(own + found.state_text(state), media_type=CONTENT_TYPE_LATEST)
+        text = own.own_text() if others is None else await others.all_text()
+        return Response(text + own.state_text(state), media_type=CONTENT_TYPE_LATEST)

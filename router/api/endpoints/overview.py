@@ -54,8 +54,8 @@ def add_overview(app: FastAPI, *, tag: str) -> None:
         end = time.time() if until is None else until
         begin = max(0.0, end - _DAY_S) if since is None else since
         label = router.ledger.label
-        found = await reads_of(request).run(
+        totals = await reads_of(request).run(
             lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
         )
         state = await request.app.state.read_state.value()
-        return JsonReply(overview_json(found, status=state.ledger, queues=state.jobs, workers=state.workers))
+        return JsonReply(overview_json(totals, status=state.ledger, queues=state.jobs, workers=state.workers))

@@ -57,7 +57,7 @@ def add_sessions(app: FastAPI, *, tag: str) -> None:
         given = None if tenant is None else checked_id(tenant, field="tenant")
         owner = tenant_of(caller_of(request), given=given)
         named, router = checked_session(session_id), router_of(request)
-        found = await reads_of(request).run(
+        turns = await reads_of(request).run(
             lambda: session_turns(router.database, session=named, tenant=owner, limit=limit)
         )
-        return JsonReply(session_json(found, session=named, tenant=owner, limit=limit))
+        return JsonReply(session_json(turns, session=named, tenant=owner, limit=limit))

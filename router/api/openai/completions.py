@@ -4,9 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, Final
 
 from fastapi import Request
@@ -23,7 +21,7 @@ from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_comp
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusal
-from ragbandit.router.api.streaming.answer_events import AnswerEvent, answer_events, want_events
+from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once, with_pauses
 from ragbandit.router.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -50,20 +48,6 @@ class Cancelled(Conflict):
     """The answer was cancelled."""
 
     code = "CANCELLED"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Asked:
-    """A decision whose answer a worker has been asked for."""
-
-    request: Request
-    decision: Decision
-    waiting: "Future[Outcome]"
-    #: how long the answer is waited for, seconds
-    limit_s: float
-
-    def events(self) -> AsyncIterator[AnswerEvent]:
-        return answer_events(self.request, self.decision, self.waiting, limit_s=self.limit_s)
 
 
 async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Response:
@@ -95,15 +79,15 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
         except RagBanditError as error:
             return _failed_reply(decision, error)
-    asked = _Asked(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))
+    answer = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))
     if body.stream:
-        return EventStream(_streamed(asked, body=body), headers=headers(decision))
+        return EventStream(_streamed(answer, body=body), headers=headers(decision))
     try:
-        outcome = await _outcome(asked)
+        outcome = await _outcome(answer)
     except RagBanditError as error:
         return _failed_reply(decision, error)
     finally:
-        router.forget(decision.id, waiting)
+        answer.forget()
     return JsonReply(completion(decision, outcome, base=str(request.base_url)), headers=headers(decision))
 
 
@@ -121,33 +105,33 @@ def _limit_s(router: Router) -> float:
     return max(router.settings.server.answer_wait_s, router.settings.budget.seconds + _WAITING_S)
 
 
-async def _outcome(asked: _Asked) -> Outcome:
+async def _outcome(answer: PendingAnswer) -> Outcome:
     """The outcome, once it has an answer. Raises the error that the reply is to be; CallerGone."""
     outcome: Outcome | None = None
     try:
-        async with aclosing(asked.events()) as events:  # type: ignore[type-var] # a generator
+        async with aclosing(answer.events()) as events:  # type: ignore[type-var] # a generator
             async for event in events:
                 outcome = event if isinstance(event, Outcome) else outcome
     except TimeoutError:
-        raise _ending(asked) from None
-    return _checked(asked, outcome)
+        raise _ending(answer) from None
+    return _checked(answer, outcome)
 
 
-def _checked(asked: _Asked, outcome: Outcome | None) -> Outcome:
+def _checked(answer: PendingAnswer, outcome: Outcome | None) -> Outcome:
     """Raises what is wrong with an outcome that is no answer."""
     if outcome is None:
-        message = f"no answer within {asked.limit_s:g} s; the decision stands, and its answer may come"
-        raise AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{asked.decision.id}")
+        message = f"no answer within {answer.limit_s:g} s; the decision stands, and its answer may come"
+        raise AnswerTimeout(message, remedy=f"ask for it: GET /v1/decisions/{answer.decision.id}")
     if outcome.status == "failed" and outcome.stop_reason == CANCELLED:
         raise Cancelled("the answer was cancelled", remedy="ask the question again")
     if outcome.status == "failed":
-        message = f"the arm {asked.decision.arm!r} failed: {outcome.error or outcome.stop_reason}"
-        raise ArmFailed(message, remedy=f"GET /v1/decisions/{asked.decision.id} has what it did")
+        message = f"the arm {answer.decision.arm!r} failed: {outcome.error or outcome.stop_reason}"
+        raise ArmFailed(message, remedy=f"GET /v1/decisions/{answer.decision.id} has what it did")
     return outcome
 
 
-def _ending(asked: _Asked) -> NotReady:
-    remedy = f"ask for the answer in a while: GET /v1/decisions/{asked.decision.id}"
+def _ending(answer: PendingAnswer) -> NotReady:
+    remedy = f"ask for the answer in a while: GET /v1/decisions/{answer.decision.id}"
     return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 
 
@@ -159,44 +143,44 @@ def _failed_reply(decision: Decision, error: RagBanditError) -> Response:
     return reply
 
 
-async def _streamed(asked: _Asked, *, body: ChatBody) -> AsyncIterator[bytes]:
+async def _streamed(answer: PendingAnswer, *, body: ChatBody) -> AsyncIterator[bytes]:
     """The events of a stream, from the role to [DONE]; nothing more once the caller has gone."""
-    decision, webui = asked.decision, is_open_webui(asked.request.headers)
+    decision, webui = answer.decision, is_open_webui(answer.request.headers)
     chunks = Chunks.of(decision, include_usage=body.include_usage)
     pieces = Pieces(chunks, notes=webui)
     outcome: Outcome | None = None
     try:
         yield chunks.role()
-        async with aclosing(with_pauses(asked.events())) as events:  # type: ignore[type-var]
+        async with aclosing(with_pauses(answer.events())) as events:  # type: ignore[type-var]
             async for event in events:
                 if isinstance(event, Outcome):
                     outcome = event
                     continue
                 for part in pieces.of(event):
                     yield part
-        outcome = _checked(asked, outcome)
+        outcome = _checked(answer, outcome)
         for part in pieces.settled() + chunks.end(
-            decision, outcome, base=str(asked.request.base_url), open_webui=webui
+            decision, outcome, base=str(answer.request.base_url), open_webui=webui
         ):
             yield part
     except CallerGone:
         return
     except Exception as error:  # the reply has begun: what failed can only be said in it
-        for part in chunks.failure(_shown(error, asked=asked)):
+        for part in chunks.failure(_shown(error, answer=answer)):
             yield part
     finally:
-        router_of(asked.request).forget(decision.id, asked.waiting)
+        answer.forget()
 
 
-def _shown(error: Exception, *, asked: _Asked) -> dict[str, Any]:
+def _shown(error: Exception, *, answer: PendingAnswer) -> dict[str, Any]:
     """An error as the last event of a stream has it."""
     ours = error
     if isinstance(error, TimeoutError):
-        ours = _ending(asked)
+        ours = _ending(answer)
     elif not isinstance(error, RagBanditError):
         log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
         ours = RagBanditError("the service failed; its log has the traceback")
     assert isinstance(ours, RagBanditError)
     _, shown = as_openai_error(ours.status, dict(error_json(ours)["error"]))
-    found: dict[str, Any] = shown["error"]
-    return found
+    body: dict[str, Any] = shown["error"]
+    return body

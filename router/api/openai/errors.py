@@ -64,12 +64,12 @@ def unforeseen_reply(scope: Scope, reply: JsonReply) -> JsonReply:
 
     The fault may have come after the decision: clients are told not to ask again by themselves.
     """
-    found = _error_in(bytes(reply.body)) if is_openai_path(scope["path"]) else None
-    if found is None:
+    error = _error_in(bytes(reply.body)) if is_openai_path(scope["path"]) else None
+    if error is None:
         return reply
-    status, body = as_openai_error(reply.status_code, found)
-    said = {"x-should-retry": "false", "x-request-id": _request_id(scope)}
-    return JsonReply(body, status_code=status, headers=said)
+    status, body = as_openai_error(reply.status_code, error)
+    headers = {"x-should-retry": "false", "x-request-id": _request_id(scope)}
+    return JsonReply(body, status_code=status, headers=headers)
 
 
 def shaping_errors(scope: Scope, send: Send) -> Send:
@@ -98,10 +98,10 @@ def shaping_errors(scope: Scope, send: Send) -> Send:
 
 
 async def _send_error(start: Message, body: bytes, *, send: Send) -> None:
-    found = _error_in(body)
+    error = _error_in(body)
     headers = MutableHeaders(scope=start)
-    if found is not None:
-        start["status"], shown = as_openai_error(start["status"], found)
+    if error is not None:
+        start["status"], shown = as_openai_error(start["status"], error)
         body = json.dumps(shown, ensure_ascii=False).encode()
         headers["content-length"] = str(len(body))
     if start["status"] == 409 and "x-should-retry" not in headers:

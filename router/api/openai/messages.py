@@ -27,7 +27,7 @@ def turns_of(messages: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """
     if not messages:
         raise InvalidInput('"messages" is empty', field="messages", remedy="send at least one message of the role user")
-    turns = [_turn(message, at=f"messages.{place}") for place, message in enumerate(messages)]
+    turns = [_turn(message, at=f"messages.{index}") for index, message in enumerate(messages)]
     return tuple(turn for turn in turns if turn is not None and turn.text.strip())
 
 
@@ -48,7 +48,7 @@ def _text(content: object, *, at: str) -> str:
         return content
     if not isinstance(content, list):
         raise InvalidInput(f'"{at}" must be text or a list of parts', field=at, remedy="send a string")
-    return "\n".join(_part(part, at=f"{at}.{place}") for place, part in enumerate(content))
+    return "\n".join(_part(part, at=f"{at}.{index}") for index, part in enumerate(content))
 
 
 def _part(part: object, *, at: str) -> str:

@@ -49,8 +49,8 @@ def is_open_webui(headers: Headers) -> bool:
 
 def links_of(headers: Headers) -> dict[str, str]:
     """Ids of Open WebUI by the kind of link; a template that it did not fill in is none."""
-    found = {kind: headers.get(name, "").strip() for name, kind in _LINKS.items()}
-    return {kind: value for kind, value in found.items() if _ID.fullmatch(value)}
+    ids = {kind: headers.get(name, "").strip() for name, kind in _LINKS.items()}
+    return {kind: value for kind, value in ids.items() if _ID.fullmatch(value)}
 
 
 def background_task(headers: Headers, *, turns: Sequence[Message]) -> str | None:
@@ -76,14 +76,14 @@ def task_answer(task: str, *, turns: Sequence[Message]) -> str:
         raise Unsupported("answers of several models cannot be merged here", field="model", remedy=remedy)
     if task == "emoji_generation":
         return "\N{SPEECH BALLOON}"
-    made = _ANSWERS.get(task)
-    return json.dumps(made(last) if made else {}, ensure_ascii=False)
+    answer = _ANSWERS.get(task)
+    return json.dumps(answer(last) if answer else {}, ensure_ascii=False)
 
 
 def _title(prompt: str) -> dict[str, Any]:
     """The first words that the user wrote in the chat that the prompt quotes."""
-    said = re.search(r"<chat_history>\s*(?:USER:)?\s*(.*?)\s*(?:\n(?:ASSISTANT|USER):|</chat_history>)", prompt, re.S)
-    words = (said.group(1) if said else "").split()
+    quoted = re.search(r"<chat_history>\s*(?:USER:)?\s*(.*?)\s*(?:\n(?:ASSISTANT|USER):|</chat_history>)", prompt, re.S)
+    words = (quoted.group(1) if quoted else "").split()
     title = " ".join(words[:_WORDS])[:_LONGEST_TITLE].rstrip(" ,.;:?!")
     return {"title": title or "New chat"}
 

@@ -259,7 +259,7 @@ def urls_of(outcome: Outcome, *, base: str) -> list[str]:
     Clients drop a citation without a URL.
     """
     record = f"{base.rstrip('/')}/v1/decisions/{outcome.decision_id}"
-    return [source.url or f"{record}#{place}" for place, source in enumerate(outcome.sources, start=1)]
+    return [source.url or f"{record}#{number}" for number, source in enumerate(outcome.sources, start=1)]
 
 
 def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[Annotation]:
@@ -280,11 +280,11 @@ def annotations_of(outcome: Outcome, *, urls: Sequence[str]) -> list[Annotation]
 
 def citations_of(outcome: Outcome, *, urls: Sequence[str]) -> dict[str, Any]:
     """The passages as Perplexity's citations: keys at the top of a completion."""
-    found: list[SearchResult] = [
+    results: list[SearchResult] = [
         {"title": source.title or source.id, "url": url, "date": None, "snippet": source.text[:_SNIPPET]}
         for source, url in zip(outcome.sources, urls, strict=True)
     ]
-    return {"citations": list(dict.fromkeys(urls)), "search_results": found}
+    return {"citations": list(dict.fromkeys(urls)), "search_results": results}
 
 
 def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Facts:
@@ -312,20 +312,20 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
 def completion(decision: Decision, outcome: Outcome, *, base: str) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
     urls = urls_of(outcome, base=base)
-    made = _whole(
+    reply = _whole(
         f"{ID_PREFIX}{decision.id}",
         created=int(decision.made_at),
         model=model_name(decision),
         text=outcome.answer or "",
         usage=usage_of(outcome.cost),
     )
-    made["choices"][0]["finish_reason"] = finish_of(outcome)
-    made["choices"][0]["message"]["annotations"] = annotations_of(outcome, urls=urls)
-    made["system_fingerprint"] = fingerprint(decision)
-    made["ragbandit"] = facts_of(decision, outcome, urls=urls)
+    reply["choices"][0]["finish_reason"] = finish_of(outcome)
+    reply["choices"][0]["message"]["annotations"] = annotations_of(outcome, urls=urls)
+    reply["system_fingerprint"] = fingerprint(decision)
+    reply["ragbandit"] = facts_of(decision, outcome, urls=urls)
     cited = citations_of(outcome, urls=urls)
-    made["citations"], made["search_results"] = cited["citations"], cited["search_results"]
-    return made
+    reply["citations"], reply["search_results"] = cited["citations"], cited["search_results"]
+    return reply
 
 
 def task_completion(text: str, *, task_id: str, model: str, now: float) -> ChatCompletion:

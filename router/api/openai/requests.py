@@ -159,14 +159,14 @@ def _facts(body: ChatBody, *, metadata: Mapping[str, str], headers: Headers) -> 
     user = body.safety_identifier or body.user
     if user:
         checked_text(user, field="user")
-    found: dict[str, Json] = {
+    facts: dict[str, Json] = {
         "surface": "openai",
         "ignored": _ignored(body),
         "metadata": dict(metadata),
         "user": user[:_LONGEST_USER] if user else None,
         LINKS: links_of(headers),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _ignored(body: ChatBody) -> list[str]:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from fastapi import Request
 
@@ -13,7 +14,7 @@ from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.streams.reader import ReadStream
 from ragbandit.router.types import Decision, Outcome, StatusNote, TextPiece
 
-__all__ = ["AnswerChanged", "AnswerEvent", "answer_events", "want_events"]
+__all__ = ["AnswerChanged", "AnswerEvent", "PendingAnswer", "want_events"]
 
 AnswerEvent = TextPiece | StatusNote | Outcome
 
@@ -38,44 +39,59 @@ async def want_events(request: Request, decision: Decision) -> None:
         await reads_of(request).run(lambda: streams.want(decision.id))
 
 
-async def answer_events(
-    request: Request, decision: Decision, waiting: "Future[Outcome]", *, limit_s: float
-) -> AsyncIterator[AnswerEvent]:
-    """The events of this decision's answer; the last is the Outcome, unless limit_s seconds pass without one.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PendingAnswer:
+    """A decision whose answer a worker has been asked for, and the request that waits for it."""
 
-    waiting: the Future of its outcome. The pieces together are the outcome's answer. They come while the arm writes if
-    `want_events` was called before the worker was asked; else, and where Redis or the arm has no pieces to give, the
-    answer is one piece. A caller that goes away cancels the answer, unless it named the decision's id, under which it
-    may ask again, or somebody else in this process waits for it. Close the iterator (contextlib.aclosing) when you stop
-    before its end: that counts as going away.
+    request: Request
+    decision: Decision
+    #: of its outcome
+    waiting: "Future[Outcome]"
+    #: how long the outcome is waited for
+    limit_s: float
 
-    Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a beginning of
-    the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError when the service
-    ends.
-    """
-    router, sent, stream = router_of(request), _Sent(decision), None
-    changed = _Changes(request, waiting)
-    done = False
-    try:
-        if getattr(request.state, "live", False) and router.streams is not None and not waiting.done():
-            streams = router.streams
-            stream = await reads_of(request).run(lambda: streams.subscribe(decision.id, wake=changed.note))
-        give_up = asyncio.get_running_loop().time() + limit_s
-        while not waiting.done():
-            for event in sent.news(stream):
+    async def events(self) -> AsyncIterator[AnswerEvent]:
+        """The events of the answer; the last is the Outcome, unless limit_s seconds pass without one.
+
+        The pieces together are the outcome's answer. They come while the arm writes if `want_events` was called before
+        the worker was asked; else, and where Redis or the arm has no pieces to give, the answer is one piece. A caller
+        that goes away cancels the answer, unless it named the decision's id, under which it may ask again, or somebody
+        else in this process waits for it. Close the iterator (contextlib.aclosing) when you stop before its end: that
+        counts as going away.
+
+        Raises CallerGone when the caller closes the connection, AnswerChanged when what was given out is not a
+        beginning of the answer (its worker died, and the arm wrote something else when it was run again), TimeoutError
+        when the service ends.
+        """
+        router, sent, stream = router_of(self.request), _Sent(self.decision), None
+        changed = _Changes(self.request, self.waiting)
+        done = False
+        try:
+            if getattr(self.request.state, "live", False) and router.streams is not None and not self.waiting.done():
+                streams = router.streams
+                stream = await reads_of(self.request).run(
+                    lambda: streams.subscribe(self.decision.id, wake=changed.note)
+                )
+            give_up = asyncio.get_running_loop().time() + self.limit_s
+            while not self.waiting.done():
+                for event in sent.news(stream):
+                    yield event
+                if not await changed.wait(until=give_up):
+                    done = True
+                    return
+            for event in sent.rest(self.waiting.result()):
                 yield event
-            if not await changed.wait(until=give_up):
-                done = True
-                return
-        for event in sent.rest(stream, outcome=waiting.result()):
-            yield event
-        done = True
-    finally:
-        changed.close()
-        if stream is not None and router.streams is not None:
-            router.streams.leave(stream)
-        if not done and not waiting.done():
-            _abandon(request, decision, waiting)
+            done = True
+        finally:
+            changed.close()
+            if stream is not None and router.streams is not None:
+                router.streams.leave(stream)
+            if not done and not self.waiting.done():
+                _abandon(self)
+
+    def forget(self) -> None:
+        """Nobody waits for the outcome here any more."""
+        router_of(self.request).forget(self.decision.id, self.waiting)
 
 
 class _Changes:
@@ -126,7 +142,7 @@ class _Sent:
 
     def news(self, stream: ReadStream | None) -> list[AnswerEvent]:
         """What has come since. Raises AnswerChanged."""
-        found: list[AnswerEvent] = []
+        events: list[AnswerEvent] = []
         while stream is not None and (entry := stream.take()) is not None:
             attempt, event = entry
             if attempt != self._attempt:
@@ -136,12 +152,11 @@ class _Sent:
                 if self._text.startswith(self._said):
                     continue  # another run, not yet as far as the one before
                 event = TextPiece(text=self._beyond(self._said))
-            found.append(event)
-        return found
+            events.append(event)
+        return events
 
-    def rest(self, stream: ReadStream | None, *, outcome: Outcome) -> list[AnswerEvent]:
+    def rest(self, outcome: Outcome) -> list[AnswerEvent]:
         """What is still to come, the outcome last. Raises AnswerChanged."""
-        del stream  # what is in it is in the outcome
         if outcome.answer is None:
             return [outcome]
         rest = self._beyond(outcome.answer)
@@ -158,11 +173,11 @@ class _Sent:
         return rest
 
 
-def _abandon(request: Request, decision: Decision, waiting: "Future[Outcome]") -> None:
+def _abandon(answer: PendingAnswer) -> None:
     """The caller has gone: cancel the answer, unless somebody may still want it."""
-    router = router_of(request)
+    request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
-    router.forget(decision.id, waiting)
+    answer.forget()
     if getattr(request.state, "named", True) or router.awaits(decision.id):
         return
 

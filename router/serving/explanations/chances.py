@@ -82,8 +82,8 @@ def _parts(decision: Decision) -> list[dict[str, float]]:
         return [{"given": p} for p in decision.pmf]
     if IMPORTED in decision.facts or not decision.pmf:
         return [{"policy": p} for p in decision.pmf]
-    said, trial = mapping_of(decision.facts.get(CANDIDATE)), _trial(decision)
-    weight, floor, added = said.get("weight"), said.get("floor"), said.get("added")
+    facts, trial = mapping_of(decision.facts.get(CANDIDATE)), _trial(decision)
+    weight, floor, added = facts.get("weight"), facts.get("floor"), facts.get("added")
     if trial is None or not isinstance(weight, int | float):
         return _of_one_policy(decision, decision.arms, decision.pmf, floor=configured_floor(decision))
     champion, candidate = trial
@@ -91,11 +91,11 @@ def _parts(decision: Decision) -> list[dict[str, float]]:
     floor = configured_floor(replace(decision, floor=float(floor) if isinstance(floor, int | float) else 0.0))
     own_parts = _of_one_policy(decision, decision.arms[:count], champion[:count], floor=floor)
     own_parts += [{} for _ in champion[count:]]
-    found = []
+    parts = []
     for own, theirs in zip(own_parts, candidate, strict=True):
         scaled = {name: (1.0 - weight) * part for name, part in own.items()}
-        found.append(scaled | ({"candidate": weight * theirs} if weight * theirs > 0.0 else {}))
-    return found
+        parts.append(scaled | ({"candidate": weight * theirs} if weight * theirs > 0.0 else {}))
+    return parts
 
 
 def _of_one_policy(
@@ -112,7 +112,7 @@ def _of_one_policy(
     more = [max(0.0, float(raised.get(arm, 0.0)) - floor) for arm in arms]
     wanted = sum(more)
     scale = 1.0 if wanted <= room else room / wanted
-    found = []
+    parts = []
     for arm, p, cold in zip(arms, pmf, more, strict=True):
         fixed = {
             "floor": share * floor,
@@ -121,9 +121,9 @@ def _of_one_policy(
         }
         rest = p - sum(fixed.values())
         if rest < -1e-9:  # of a floor that the row does not tell: say no more than is known
-            found.append({"policy": p})
+            parts.append({"policy": p})
             continue
-        kept = {name: part for name, part in fixed.items() if part > 0.0}
+        named = {name: part for name, part in fixed.items() if part > 0.0}
         # What is left below a rounding error is none of the policy's.
-        found.append(({"policy": rest} if rest > 1e-12 else {}) | kept)
-    return found
+        parts.append(({"policy": rest} if rest > 1e-12 else {}) | named)
+    return parts

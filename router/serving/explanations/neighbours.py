@@ -51,15 +51,15 @@ def nearest(
     similarity = _cosines(decision.features, [row["features"] for row in rows])
     order = np.argsort(-similarity, kind="stable")[:NEIGHBOURS]
     texts = _texts(database, [rows[at]["decision_id"] for at in order])
-    found = tuple(_neighbour(rows[at], float(similarity[at]), texts) for at in order)
-    return Neighbours(found=found, compared=len(rows), note=_note(snapshot, params=params, found=found))
+    nearest_ones = tuple(_neighbour(rows[at], float(similarity[at]), texts) for at in order)
+    return Neighbours(found=nearest_ones, compared=len(rows), note=_note(snapshot, params=params, shown=nearest_ones))
 
 
 def _none(note: str) -> Neighbours:
     return Neighbours(found=(), compared=0, note=note)
 
 
-def _note(snapshot: SnapshotShown, *, params: Mapping[str, Json], found: tuple[Neighbour, ...]) -> str | None:
+def _note(snapshot: SnapshotShown, *, params: Mapping[str, Json], shown: tuple[Neighbour, ...]) -> str | None:
     notes = []
     try:
         unread = snapshot.algorithm is not None and not needs_of(snapshot.algorithm, params=params)
@@ -67,7 +67,7 @@ def _note(snapshot: SnapshotShown, *, params: Mapping[str, Json], found: tuple[N
         unread = False
     if unread:
         notes.append(f"the policy {snapshot.algorithm} does not look at the question: these had no part in the choice")
-    if any(not one.question for one in found):
+    if any(not one.question for one in shown):
         notes.append("some texts were erased, or never kept")
     return "; ".join(notes) or None
 
@@ -91,7 +91,7 @@ def _learned(
     if tenant is not None:
         query = query.where(decisions.c.tenant == tenant)
     assert decision.features is not None
-    width, found = decision.features.shape[0], list[Mapping[str, Any]]()
+    width, comparable = decision.features.shape[0], list[Mapping[str, Any]]()
     with database.read() as connection:
         for row in connection.execute(query).mappings():
             try:
@@ -99,8 +99,8 @@ def _learned(
             except ValueError:  # a damaged row is `verify`'s matter
                 continue
             if features is not None and features.shape[0] == width:
-                found.append({**row, "features": features})
-    return found
+                comparable.append({**row, "features": features})
+    return comparable
 
 
 def _cosines(features: npt.NDArray[np.float32], others: list[npt.NDArray[np.float32]]) -> npt.NDArray[np.float64]:

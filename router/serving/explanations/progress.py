@@ -21,14 +21,14 @@ def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[st
 
 def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
     decision, ends = record.decision, moment(record.decision.made_at + rule.wait_s + rule.expire_s)
-    said = [item for item in record.feedback if item.value is not None]
-    if said and held.issuperset(item.id for item in said):
+    judgements = [item for item in record.feedback if item.value is not None]
+    if judgements and held.issuperset(item.id for item in judgements):
         return f"Waits: all its feedback is held back (`ragbandit feedback held`); it is closed at {ends}."
     if record.reason is not None:
         return f"Waits: {record.reason.removeprefix('waiting for ')}; without one it is closed at {ends}."
     if decision.run_by == "worker" and record.outcome is None:
         return f"Waits for a worker's answer; without one it is closed at {ends}."
-    if not said:
+    if not judgements:
         return f"Waits for feedback; without any it is closed at {ends}."
     window = decision.made_at + rule.wait_s
     if rule.wait_s > 0:

@@ -40,8 +40,8 @@ _PARTS: Final = {
 
 def excluded_of(decision: Decision) -> tuple[ArmName, ...]:
     """Arms that were not healthy when it was made."""
-    found = decision.facts.get(EXCLUDED_ARMS)
-    return tuple(ArmName(str(arm)) for arm in found) if isinstance(found, list | tuple) else ()
+    arms = decision.facts.get(EXCLUDED_ARMS)
+    return tuple(ArmName(str(arm)) for arm in arms) if isinstance(arms, list | tuple) else ()
 
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
@@ -95,8 +95,8 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
             f"likeliest arm, {likeliest.arm}, {likeliest.probability:.4g}."
         )
     if len(drawn.parts) > 1 or "policy" not in drawn.parts:
-        told = ", ".join(f"{part:.4g} from {_PARTS.get(name, name)}" for name, part in drawn.parts.items())
-        yield f"Of that probability came {told}."
+        parts = ", ".join(f"{part:.4g} from {_PARTS.get(name, name)}" for name, part in drawn.parts.items())
+        yield f"Of that probability came {parts}."
     if not draw.made_elsewhere:
         yield f"The seed gives u = {draw.u:.6f}, which lies in the part of {drawn.arm}: {_edges(drawn)}."
     if draw.fault is not None:
@@ -148,10 +148,10 @@ def _of_version(facts: Mapping[str, Json], *, drawn: ArmChance | None) -> str:
     if facts.get("fault"):
         return f"The candidate {name} had no part in the draw: {facts['fault']}."
     if facts.get("state") == "canary" and isinstance(weight, int | float):
-        told = ""
+        shares = ""
         if drawn is not None and drawn.champion is not None and drawn.candidate is not None:
-            told = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
-        return f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{told}."
+            shares = f": the champion gave {drawn.arm} {drawn.champion:.4g}, the candidate {drawn.candidate:.4g}"
+        return f"The draw was a mixture, {1.0 - weight:.4g} champion and {weight:.4g} candidate {name}{shares}."
     return f"The candidate {name} was in the shadow: what it would have done is kept, and had no part in the draw."
 
 

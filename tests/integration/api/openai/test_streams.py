@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from ragbandit.router.api.openai import completions
 from ragbandit.router.api.streaming import event_stream
+from ragbandit.router.api.streaming.answer_events import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.types import StatusNote, TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of
@@ -56,7 +57,7 @@ def in_pieces(monkeypatch):
     """A function: answers come in these events before the outcome; a threading.Event among them is waited for."""
 
     def start(*events, **outcome):
-        async def made(request, decision, waiting, *, limit_s):
+        async def made(answer):
             for event in events:
                 if isinstance(event, threading.Event):
                     while not event.is_set():
@@ -66,9 +67,9 @@ def in_pieces(monkeypatch):
                 else:
                     yield event
             text = "".join(event.text for event in events if isinstance(event, TextPiece))
-            yield outcome_of(decision.id, **({"answer": text, "sources": SOURCES} | outcome))
+            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
 
-        monkeypatch.setattr(completions, "answer_events", made)
+        monkeypatch.setattr(PendingAnswer, "events", made)
 
     return start
 

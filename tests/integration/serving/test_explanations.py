@@ -73,8 +73,8 @@ def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     assert [step.kind for step in explained.steps] == ["round", "retrieved", "generated"]
     passages = [(one.id, one.title, one.score) for one in explained.steps[1].passages]
     assert passages == [("p1", "Dracula", 2.5), ("p2", "", 1.5)]
-    assert explained.reward is not None
-    assert sum(line.cost for line in explained.bill) == pytest.approx(explained.reward.cost)
+    assert explained.record.reward is not None
+    assert sum(line.cost for line in explained.bill) == pytest.approx(explained.record.reward.cost)
     world.feedback(decision, rating=0.0, rater="late")
     assert [item.id in told(world, decision).record.late for item in told(world, decision).record.feedback] == [
         False,

@@ -31,8 +31,7 @@ from ragbandit.router.serving.link_checks import MAX_LINKS
 from ragbandit.router.storage.decision_links import LINKS, links_of, trace_links
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
-from ragbandit.router.types import ArmName, Budget, Caller, Decision, DecisionId, Query, RunBy
-from ragbandit.router.types import Message as Said
+from ragbandit.router.types import ArmName, Budget, Caller, Decision, DecisionId, Message, Query, RunBy
 
 __all__ = ["DECISIONS", "add_routing", "decide", "whole_query"]
 
@@ -93,17 +92,17 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     """A reply for each item, in order."""
     metrics: Metrics = request.app.state.metrics
     router = router_of(request)
-    asked = await _questions(request, [_item_query(request, item) for item in items])
-    asked = await _within_quotas(request, asked)
-    sound, spans = _spanned(request, [query for query in asked if isinstance(query, Query)])
+    questions = await _questions(request, [_item_query(request, item) for item in items])
+    questions = await _within_quotas(request, questions)
+    queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
     began = time.perf_counter()
-    futures = router.submit_many(sound) if sound else []
-    found = await awaited_all(request, futures, what="decision_id")
-    _end_spans(spans, found)
-    seconds, results = time.perf_counter() - began, iter(found)
+    futures = router.submit_many(queries) if queries else []
+    results = await awaited_all(request, futures, what="decision_id")
+    _end_spans(spans, results)
+    seconds, decided = time.perf_counter() - began, iter(results)
     replies: list[RouteReply | ErrorReply] = []
-    for query in asked:
-        result = next(results) if isinstance(query, Query) else query
+    for question in questions:
+        result = next(decided) if isinstance(question, Query) else question
         if isinstance(result, Decision):
             metrics.decided(result, seconds=seconds)
             note_owner(request, result)
@@ -115,20 +114,17 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     return replies
 
 
-def _spanned(request: Request, asked: list[Query]) -> tuple[list[Query], list[Span]]:
+def _spanned(request: Request, queries: list[Query]) -> tuple[list[Query], list[Span]]:
     """Each question in a span of its own, where telemetry is on."""
     tracing = tracing_of(request)
-    spans = (
-        [tracing.begin(names.DECIDE, attributes=asked_attributes(each)) for each in asked] if tracing.enabled else []
-    )
-    placed = [
-        in_trace(request, each, span=span) for each, span in zip(asked, spans or [Span()] * len(asked), strict=True)
-    ]
-    return placed, spans
+    if not tracing.enabled:
+        return [in_trace(request, query, span=Span()) for query in queries], []
+    spans = [tracing.begin(names.DECIDE, attributes=asked_attributes(query)) for query in queries]
+    return [in_trace(request, query, span=span) for query, span in zip(queries, spans, strict=True)], spans
 
 
-def _end_spans(spans: Sequence[Span], found: Sequence[Decision | BaseException]) -> None:
-    for span, result in zip(spans, found, strict=False):
+def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException]) -> None:
+    for span, result in zip(spans, results, strict=False):
         if isinstance(result, Decision):
             span.set(decided_attributes(result))
         else:
@@ -136,39 +132,37 @@ def _end_spans(spans: Sequence[Span], found: Sequence[Decision | BaseException])
         span.end()
 
 
-async def _within_quotas(
-    request: Request, asked: Sequence[Query | RagBanditError | BaseException]
-) -> list[Query | RagBanditError | BaseException]:
+async def _within_quotas(request: Request, questions: Sequence[Query | BaseException]) -> list[Query | BaseException]:
     """The items in order; in place of a question beyond its tenant's quota the refusal."""
     quotas: Quotas = request.app.state.quotas
     left = {
         tenant: await quotas.fitting("decisions", tenant=tenant, amount=count)
-        for tenant, count in Counter(query.tenant for query in asked if isinstance(query, Query)).items()
+        for tenant, count in Counter(query.tenant for query in questions if isinstance(query, Query)).items()
     }
-    checked: list[Query | RagBanditError | BaseException] = []
-    for item in asked:
-        if isinstance(item, Query):
-            left[item.tenant] -= 1
-            checked.append(item if left[item.tenant] >= 0 else quotas.refusal("decisions", tenant=item.tenant))
-        else:
-            checked.append(item)
-    return checked
+
+    def within(question: Query | BaseException) -> Query | BaseException:
+        if not isinstance(question, Query):
+            return question
+        left[question.tenant] -= 1
+        return question if left[question.tenant] >= 0 else quotas.refusal("decisions", tenant=question.tenant)
+
+    return [within(question) for question in questions]
 
 
 async def _questions(
     request: Request, items: "Sequence[Query | Future[Query] | RagBanditError]"
-) -> list[Query | RagBanditError | BaseException]:
+) -> list[Query | BaseException]:
     """The items, the rewritten ones among them; all rewrites are waited for at once."""
     waiting = [item for item in items if isinstance(item, Future)]
-    found = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
-    return [_allowed(request, next(found) if isinstance(item, Future) else item) for item in items]
+    rewritten = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
+    return [_allowed(request, next(rewritten) if isinstance(item, Future) else item) for item in items]
 
 
-def _allowed(request: Request, asked: Query | RagBanditError | BaseException) -> Query | RagBanditError | BaseException:
-    if not isinstance(asked, Query):
-        return asked
+def _allowed(request: Request, question: Query | BaseException) -> Query | BaseException:
+    if not isinstance(question, Query):
+        return question
     try:
-        return _permitted(request, asked, offered=router_of(request).service.arms)
+        return _permitted(request, question, offered=router_of(request).service.arms)
     except Forbidden as error:
         return error
 
@@ -179,7 +173,7 @@ def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Qu
     except ValidationError as error:
         return complaint(error.errors()[0])
     try:
-        return _asked(request, body, key=None)
+        return _query(request, body, key=None)
     except (InvalidInput, Forbidden) as error:
         return error
 
@@ -236,8 +230,8 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     quotas: Quotas = request.app.state.quotas
     await quotas.take("decisions", tenant=query.tenant)
     tracing = tracing_of(request)
-    told = asked_attributes(query) if tracing.enabled else {}
-    with tracing.span(names.DECIDE, attributes=told) as span:
+    attributes = asked_attributes(query) if tracing.enabled else {}
+    with tracing.span(names.DECIDE, attributes=attributes) as span:
         query = in_trace(request, query, span=span)
         decision = await awaited(request, router.submit(query, run_by=run_by), what="decision_id")
         if tracing.enabled:
@@ -257,10 +251,10 @@ def _permitted(request: Request, query: Query, *, offered: Sequence[ArmName]) ->
 def _traced(query: Query, traceparent: str | None) -> Query:
     """The query with the links of this header, where it names none of those kinds itself and has room for them."""
     known = links_of(query.request)
-    found = {**trace_links(traceparent), **known}
-    if len(found) == len(known) or len(found) > MAX_LINKS:
+    links = {**trace_links(traceparent), **known}
+    if len(links) == len(known) or len(links) > MAX_LINKS:
         return query
-    return replace(query, request={**query.request, LINKS: found})
+    return replace(query, request={**query.request, LINKS: links})
 
 
 async def whole_query(request: Request, body: RouteBody, *, key: str | None) -> Query:
@@ -268,18 +262,18 @@ async def whole_query(request: Request, body: RouteBody, *, key: str | None) -> 
 
     Raises InvalidInput, Forbidden for a tenant that is not the caller's, and CallerGone.
     """
-    found = _asked(request, body, key=key)
-    return found if isinstance(found, Query) else await awaited(request, found, what="decision_id")
+    query = _query(request, body, key=key)
+    return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
-def _asked(request: Request, body: RouteBody, *, key: str | None) -> "Query | Future[Query]":
+def _query(request: Request, body: RouteBody, *, key: str | None) -> "Query | Future[Query]":
     """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden."""
     query = query_of(body, key=key, caller=caller_of(request))
     if not body.messages:
         return query
-    said = [Said(role=message.role, text=message.content) for message in body.messages]
-    question = Said(role="user", text=checked_text(query.text, field="question"))
-    return router_of(request).submit_messages([*said, question], query=query)
+    turns = [Message(role=message.role, text=message.content) for message in body.messages]
+    question = Message(role="user", text=checked_text(query.text, field="question"))
+    return router_of(request).submit_messages([*turns, question], query=query)
 
 
 def query_of(body: RouteBody, *, key: str | None, caller: Caller) -> Query:

@@ -45,12 +45,12 @@ def add_decision_pages(app: FastAPI) -> None:
             return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
         wanted = _wanted(request, given)
         after = _place(request.query_params.get("after"))
-        found = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
+        results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
         values: dict[str, Any] = {
             "given": given,
-            "found": found,
+            "results": results,
             "after": after,
-            "next": None if found.next is None else f"{found.next.made_at!r},{found.next.id}",
+            "next": None if results.next is None else f"{results.next.made_at!r},{results.next.id}",
             "sign": ArmSigns(router.service.arms),
             "arms": router.service.arms,
             "states": _STATES,
@@ -63,8 +63,8 @@ def add_decision_pages(app: FastAPI) -> None:
         router = router_of(request)
         await check_owner(request, checked_id(decision_id, field="decision_id"))
         rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
-        told = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
-        values = _facts(told) | {"sign": ArmSigns(router.service.arms)}
+        explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+        values = _facts(explained) | {"sign": ArmSigns(router.service.arms)}
         return await page(request, "decision.html", title="Decision", **values)
 
     @app.post("/ui/decisions/{decision_id}/cancel", include_in_schema=False)
@@ -114,34 +114,34 @@ def _place(text: str | None) -> Place | None:
         raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
 
 
-def _facts(told: Explanation) -> dict[str, Any]:
+def _facts(explained: Explanation) -> dict[str, Any]:
     """What the page of one decision shows."""
-    outcome = told.record.outcome
+    outcome = explained.record.outcome
     return {
-        "told": told,
-        "record": told.record,
-        "decision": told.record.decision,
+        "explained": explained,
+        "record": explained.record,
+        "decision": explained.record.decision,
         "outcome": outcome,
-        "rows": sorted(told.arms, key=lambda arm: (-arm.probability, arm.arm)),
+        "rows": sorted(explained.arms, key=lambda arm: (-arm.probability, arm.arm)),
         "has": {
-            name: any(getattr(arm, name) is not None for arm in told.arms)
+            name: any(getattr(arm, name) is not None for arm in explained.arms)
             for name in ("score", "quality", "cost", "champion")
         },
         "cost": {} if outcome is None else {name: value for name, value in asdict(outcome.cost).items() if value},
-        "steps": told.steps[:MOST_STEPS],
-        "left_out": max(0, len(told.steps) - MOST_STEPS),
-        "technical": _technical(told),
+        "steps": explained.steps[:MOST_STEPS],
+        "left_out": max(0, len(explained.steps) - MOST_STEPS),
+        "technical": _technical(explained),
     }
 
 
-def _technical(told: Explanation) -> list[tuple[str, Any]]:
-    decision, draw = told.record.decision, told.draw
+def _technical(explained: Explanation) -> list[tuple[str, Any]]:
+    decision, draw = explained.record.decision, explained.draw
     return [
         ("decision id", decision.id),
         ("ledger", decision.policy),
         ("snapshot that decided", decision.version),
-        ("algorithm", told.snapshot.algorithm),
-        ("updates that it had learned", told.snapshot.learned),
+        ("algorithm", explained.snapshot.algorithm),
+        ("updates that it had learned", explained.snapshot.learned),
         ("encoder", decision.encoder_hash),
         ("seed of the draw", draw.seed),
         ("number of the draw", None if draw.made_elsewhere else draw.u),
@@ -151,7 +151,7 @@ def _technical(told: Explanation) -> list[tuple[str, Any]]:
         ("tenant", decision.query.tenant),
         ("session", decision.query.session),
         ("API key", decision.query.api_key),
-        ("what else the policy noted", plain(dict(told.facts)) or None),
+        ("what else the policy noted", plain(dict(explained.facts)) or None),
         ("request", plain(dict(decision.query.request)) or None),
         ("context", plain(dict(decision.query.context)) or None),
     ]

@@ -107,8 +107,8 @@ class Importer:
             return
         now = self.clock()
         group = [retraction_of(one, settings=self.settings, now=now) for one in lost]
-        for one, told in zip(lost, self.store.add_feedback(group) if group else (), strict=True):
-            result = _result(told, replaces=False)
+        for one, reply in zip(lost, self.store.add_feedback(group) if group else (), strict=True):
+            result = _result(reply, replaces=False)
             report.count(name[one.feedback_id], "retracted" if result == "imported" else result)
         if group:
             self._on_new()
@@ -116,8 +116,8 @@ class Importer:
     def _standing(self) -> list[Imported]:
         """What was imported from this place, of open decisions, and stands: the last vote of each rater there."""
         with self.store.database.read() as connection:
-            found = open_imports(connection, raters=importer_raters(self.source.name))
-        last = {(one.decision_id, one.source, one.rater, one.kind): one for one in found}
+            imports = open_imports(connection, raters=importer_raters(self.source.name))
+        last = {(one.decision_id, one.source, one.rater, one.kind): one for one in imports}
         ours = [one for one in last.values() if one.facts.get("from") == self.source.place and one.kind != "event"]
         return [one for one in ours if one.value is not None][-MOST_ASKED:]
 
@@ -166,10 +166,10 @@ class Importer:
             return
         results = self.store.add_feedback(group, beside=move)
         for one, result in zip(candidates, results, strict=True):
-            told = _result(result, replaces=_vote(one.feedback) in voted)
-            if told in ("imported", "late", "replaced"):
+            outcome = _result(result, replaces=_vote(one.feedback) in voted)
+            if outcome in ("imported", "late", "replaced"):
                 voted.add(_vote(one.feedback))
-            report.count(one.judgement.name, told)
+            report.count(one.judgement.name, outcome)
         if any(isinstance(result, Receipt) and not result.duplicate for result in results):
             self._on_new()
 
@@ -183,7 +183,7 @@ class Importer:
                 report.count(judgement.name, "unmapped", example=judgement.name)
         with self.store.database.read() as connection:
             pairs = joined(connection, known, tenant=self.section.tenant) if known else []
-        found: list[_Candidate] = []
+        candidates: list[_Candidate] = []
         for pair in pairs:
             judgement = pair.judgement
             if pair.decision_id is None:
@@ -192,8 +192,8 @@ class Importer:
                 continue
             try:
                 # In the order in which they were made there, which may decide whose vote stands.
-                now = self.clock() + 1e-6 * len(found)
-                made = feedback_of(
+                now = self.clock() + 1e-6 * len(candidates)
+                item = feedback_of(
                     judgement,
                     decision_id=pair.decision_id,
                     importer=self.source.name,
@@ -204,8 +204,8 @@ class Importer:
             except InvalidInput as error:
                 report.count(judgement.name, "refused", example=str(error))
             else:
-                found.append(_Candidate(judgement=judgement, feedback=made))
-        return found
+                candidates.append(_Candidate(judgement=judgement, feedback=item))
+        return candidates
 
     @contextlib.contextmanager
     def _alone(self, *, keep: bool) -> Iterator[Callable[[], None]]:
@@ -239,14 +239,14 @@ def _links(judgement: Judgement) -> str:
     return ", ".join(f"{kind} {value}" for kind, value in judgement.links[:2]) or judgement.id
 
 
-def _result(told: Receipt | RagBanditError, *, replaces: bool) -> Result:
+def _result(reply: Receipt | RagBanditError, *, replaces: bool) -> Result:
     """What became of a feedback."""
-    if isinstance(told, Conflict):  # this very judgement was joined with another decision before
+    if isinstance(reply, Conflict):  # this very judgement was joined with another decision before
         return "duplicate"
-    if isinstance(told, RagBanditError):  # its decision has left the database since it was looked up
+    if isinstance(reply, RagBanditError):  # its decision has left the database since it was looked up
         return "archived"
-    if told.duplicate:
+    if reply.duplicate:
         return "duplicate"
-    if told.late:
+    if reply.late:
         return "late"
     return "replaced" if replaces else "imported"

@@ -37,19 +37,19 @@ def joined(connection: Connection, judgements: Sequence[Judgement], *, tenant: s
     for judgement in judgements:
         for kind, value in judgement.links:
             wanted[kind][value] = None
-    found: dict[str, Mapping[str, Sequence[Linked]]] = {}
+    decisions: dict[str, Mapping[str, Sequence[Linked]]] = {}
     for kind, values in wanted.items():
         if kind == DECISION:
             named = decisions_named(connection, list(values))
-            found[kind] = {value: [one] for value, one in named.items() if tenant in (None, one.tenant)}
+            decisions[kind] = {value: [one] for value, one in named.items() if tenant in (None, one.tenant)}
         else:
-            found[kind] = linked_decisions(connection, kind, list(values), tenant=tenant)
-    return [_joined(judgement, found) for judgement in judgements]
+            decisions[kind] = linked_decisions(connection, kind, list(values), tenant=tenant)
+    return [_joined(judgement, decisions) for judgement in judgements]
 
 
-def _joined(judgement: Judgement, found: Mapping[str, Mapping[str, Sequence[Linked]]]) -> Joined:
+def _joined(judgement: Judgement, decisions: Mapping[str, Mapping[str, Sequence[Linked]]]) -> Joined:
     for kind, value in judgement.links:
-        some = found[kind].get(value)
+        some = decisions[kind].get(value)
         if not some:
             continue
         several = len(some) > 1 and some[1].tenant is not None

@@ -43,22 +43,22 @@ def feedback_of(
     given = _value(judgement, chosen)
     source = None if chosen.kind == "event" else _source(judgement, chosen, importer=importer)
     rater = _rater(judgement, source=source, importer=importer, place=place)
-    said = [importer, place, judgement.id, judgement.version, given, source, rater]
-    made = made_feedback(
+    content = [importer, place, judgement.id, judgement.version, given, source, rater]
+    item = made_feedback(
         decision_id=decision_id,
         settings=settings,
         now=now,
-        feedback_id=_id_of(said),
+        feedback_id=_id_of(content),
         source=source,
         rater=rater,
         **given,
     )
-    return _noted(made, {"from": place, "id": judgement.id, "name": judgement.name, "of": _subject(judgement)})
+    return _noted(item, {"from": place, "id": judgement.id, "name": judgement.name, "of": _subject(judgement)})
 
 
 def retraction_of(item: Imported, *, settings: Settings, now: float) -> Feedback:
     """The feedback that takes back what was imported, since it was deleted there. Its id follows from that one's."""
-    made = made_feedback(
+    retraction = made_feedback(
         decision_id=item.decision_id,
         settings=settings,
         now=now,
@@ -67,15 +67,15 @@ def retraction_of(item: Imported, *, settings: Settings, now: float) -> Feedback
         source=item.source,
         rater=item.rater,
     )
-    return _noted(made, item.facts)
+    return _noted(retraction, item.facts)
 
 
-def _id_of(said: object) -> str:
-    return f"import-{sha256(canonical(said).encode('utf-8', 'replace')).hexdigest()[:40]}"
+def _id_of(content: object) -> str:
+    return f"import-{sha256(canonical(content).encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
-def _noted(made: Feedback, facts: Mapping[str, str]) -> Feedback:
-    return replace(made, facts={IMPORTED_FACTS: dict(facts)})
+def _noted(item: Feedback, facts: Mapping[str, str]) -> Feedback:
+    return replace(item, facts={IMPORTED_FACTS: dict(facts)})
 
 
 def _subject(judgement: Judgement) -> str:
@@ -128,5 +128,5 @@ def _rater(judgement: Judgement, *, source: FeedbackSource | None, importer: str
     start = importer_raters(importer)
     if named is not None and len(start + named) <= MAX_RATER and named.strip():
         return start + named
-    told = named or f"{place} {judgement.id}"
-    return f"{start}#{sha256(told.encode('utf-8', 'replace')).hexdigest()[:32]}"
+    text = named or f"{place} {judgement.id}"
+    return f"{start}#{sha256(text.encode('utf-8', 'replace')).hexdigest()[:32]}"

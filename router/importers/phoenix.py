@@ -56,9 +56,9 @@ class Phoenix(Source):
         after = (float(mark[0]), str(mark[1])) if isinstance(mark, list | tuple) and len(mark) == 2 else None
         while True:
             some = self._spans(walk.since, walk.until, after, _SPANS)
-            made = {(at, decision) for _, at, decision in some}
-            last = len(made) < _SPANS
-            after = None if last else max(made)
+            decisions = {(at, decision) for _, at, decision in some}
+            last = len(decisions) < _SPANS
+            after = None if last else max(decisions)
             entries = list(self._annotations([span for span, _, _ in some]))
             yield self.page(entries, mark=None if after is None else list(after))
             if last:

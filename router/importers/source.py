@@ -157,10 +157,10 @@ class Source(ABC):
 
     def entries(self, reply: Any, key: str | None = None) -> list[Any]:
         """The list of a reply, under its key. Raises NotReady where it has none."""
-        found = reply if key is None else reply.get(key) if isinstance(reply, dict) else None
-        if not isinstance(found, list):
+        listed = reply if key is None else reply.get(key) if isinstance(reply, dict) else None
+        if not isinstance(listed, list):
             raise NotReady(f"{self.name}: a page has no list of judgements", field=f"importers.{self.name}.url")
-        return found
+        return listed
 
     def endless(self) -> NotReady:
         """The error of a list that does not end: what is not told must not be taken for deleted."""

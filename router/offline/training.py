@@ -21,12 +21,12 @@ __all__ = ["read_questions", "train", "trainable"]
 
 def trainable() -> list[str]:
     """The names of the policies that learn from tables."""
-    found = []
-    for name, place in sorted(POLICIES.items()):
-        module, _, attribute = place.partition(":")
+    names = []
+    for name, path in sorted(POLICIES.items()):
+        module, _, attribute = path.partition(":")
         if issubclass(getattr(import_module(module), attribute), TableClassifier):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def train(
@@ -52,10 +52,10 @@ def train(
     if params.get("trained") is not None:
         raise ConfigError("is the output of this command", field="policy.params.trained", remedy="leave this param out")
     target = free_folder(out)
-    made = make_policy(policy, params=params)
-    assert isinstance(made, TableClassifier)
-    report = made.fit(rows, progress=progress)
-    return report | {"folder": str(target), "sha256": made.save(target)}
+    classifier = make_policy(policy, params=params)
+    assert isinstance(classifier, TableClassifier)
+    report = classifier.fit(rows, progress=progress)
+    return report | {"folder": str(target), "sha256": classifier.save(target)}
 
 
 def read_questions(path: str | Path, *, known: Sequence[TableRow] = ()) -> list[TableRow]:

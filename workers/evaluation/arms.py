@@ -30,8 +30,8 @@ def parse_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, S
     _check_known(names, known=known, settings=settings)
     capabilities = offered(settings.generator)
     named = {name: known[name] for name in names if name != ALL}
-    made = make_arms(named, capabilities=capabilities) if named else {}
-    arms = {str(name): arm for name, arm in made.items()}
+    named_arms = make_arms(named, capabilities=capabilities) if named else {}
+    arms = {str(name): arm for name, arm in named_arms.items()}
     lacking: dict[str, str] = {}
     for name, params in known.items() if ALL in names else ():
         if name in arms:

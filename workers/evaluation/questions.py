@@ -48,24 +48,24 @@ def read_questions(path: Path, *, family: str, limit: int | None = None) -> tupl
     Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
     """
 
-    def question(found: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
-        gold = _quiz_of(found) if family == CRUD else _answers_of(found, family=family)
+    def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+        gold = _quiz_of(entry) if family == CRUD else _answers_of(entry, family=family)
         return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
 
     return tuple(question_rows(path, question, limit=limit))
 
 
-def _answers_of(found: Mapping[str, Any], *, family: str) -> dict[str, Any]:
-    answers = found.get("answers")
+def _answers_of(entry: Mapping[str, Any], *, family: str) -> dict[str, Any]:
+    answers = entry.get("answers")
     judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # only to have them checked
     return {"answers": answers}
 
 
-def _quiz_of(found: Mapping[str, Any]) -> dict[str, Any]:
+def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
     """The gold text, or the quiz about it, of a question of CRUD."""
-    quiz = found.get("quiz")
+    quiz = entry.get("quiz")
     if quiz is None:
-        return {"reference": required_text(found, "reference", remedy='give the gold text, or a "quiz" about it')}
+        return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
     if not (isinstance(quiz, dict) and set(quiz) == _COLUMNS and all(map(_are_texts, quiz.values()))):
         raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
     return {"quiz": Quiz(**{column: tuple(texts) for column, texts in quiz.items()})}

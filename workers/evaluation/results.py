@@ -84,11 +84,11 @@ class Evaluated:
 
     def as_json(self) -> dict[str, Json]:
         """Plain values: every mean under its name, its standard error under "<name>_se"."""
-        found: dict[str, Json] = {"strategy": self.strategy, "questions": self.questions}
+        values: dict[str, Json] = {"strategy": self.strategy, "questions": self.questions}
         for name, mean in self.means.items():
-            found[name] = None if mean is None else mean.value
-            found[f"{name}_se"] = None if mean is None else mean.error
-        return found | {
+            values[name] = None if mean is None else mean.value
+            values[f"{name}_se"] = None if mean is None else mean.error
+        return values | {
             "exhausted": self.exhausted,
             "failed": len(self.failures),
             "failures": [{"id": identity, "error": error} for identity, error in self.failures],
@@ -101,9 +101,9 @@ def qualities(asked: Sequence[LabelledQuestion], *, answered: Answered, family: 
     return {
         arm: [
             AnswerQuality(measures=judged(None if each.failed else each.answer, gold=row.answers, family=family))
-            for row, each in zip(asked, kept, strict=True)
+            for row, each in zip(asked, stored, strict=True)
         ]
-        for arm, kept in answered.items()
+        for arm, stored in answered.items()
     }
 
 
@@ -124,15 +124,15 @@ async def quizzed_answers(
 
     async def quiz_of(row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer]) -> dict[str, AnswerQuality]:
         async with limit:
-            found = await _quizzed(row, kept=kept, model=model, cut=cut)
+            by_arm = await _quizzed(row, kept=kept, model=model, cut=cut)
             done()
-            return found
+            return by_arm
 
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(quiz_of(row, kept={arm: kept[place] for arm, kept in answered.items()}))
-                for place, row in enumerate(asked)
+                group.create_task(quiz_of(row, kept={arm: kept[number] for arm, kept in answered.items()}))
+                for number, row in enumerate(asked)
             ]
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
@@ -155,8 +155,8 @@ async def _quizzed(
     return {arm: await _scored(each, quiz=quiz, model=model, cut=cut) for arm, each in kept.items()}
 
 
-async def _scored(kept: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cut) -> AnswerQuality:
-    text = "" if kept.failed else kept.answer or ""
+async def _scored(stored: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cut) -> AnswerQuality:
+    text = "" if stored.failed else stored.answer or ""
     score = await quizzed(text, quiz=quiz, model=model, cut=cut)
     return AnswerQuality(measures={name: getattr(score, name) for name in _QUIZ_MEASURES}, error=score.error)
 
@@ -169,24 +169,24 @@ def evaluated(asked: Sequence[LabelledQuestion], *, answered: Answered, judged_a
 def _line(
     asked: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
 ) -> Evaluated:
-    kept, first = answered[arm], answered.get(TIME_ONE)
+    stored, first = answered[arm], answered.get(TIME_ONE)
     quality = {name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures}
-    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(asked, kept, strict=True) if each.failed]
+    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(asked, stored, strict=True) if each.failed]
     return Evaluated(
         strategy=arm,
         questions=len(asked),
         measures=tuple(quality),
         means={
             **quality,
-            "steps": _mean([each.steps for each in kept]),
-            "seconds": _mean([each.cost.seconds_total for each in kept]),
-            "time": None if first is None else _time(kept, over=first),
+            "steps": _mean([each.steps for each in stored]),
+            "seconds": _mean([each.cost.seconds_total for each in stored]),
+            "time": None if first is None else _time(stored, over=first),
             **{
-                name: _mean([getattr(each.cost, name) for each in kept])
+                name: _mean([getattr(each.cost, name) for each in stored])
                 for name in ("prompt_tokens", "completion_tokens", "dollars")
             },
         },
-        exhausted=sum(each.status == "exhausted" for each in kept),
+        exhausted=sum(each.status == "exhausted" for each in stored),
         failures=tuple(failed),
         unjudged=tuple(
             (row.id, each.error) for row, each in zip(asked, judged_as, strict=True) if each.error is not None
@@ -203,11 +203,11 @@ def _mean(values: Sequence[float]) -> Mean:
     return Mean(value=mean, error=math.sqrt(variance / count))
 
 
-def _time(kept: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
+def _time(stored: Sequence[StoredAnswer], *, over: Sequence[StoredAnswer]) -> Mean | None:
     """The papers' Time. An answer that failed may have taken milliseconds, or until a timeout: neither is answering."""
     pairs = [
         (each.cost.seconds_total, other.cost.seconds_total)
-        for each, other in zip(kept, over, strict=True)
+        for each, other in zip(stored, over, strict=True)
         if not (each.failed or other.failed)
     ]
     return _ratio([value for value, _ in pairs], over=[other for _, other in pairs]) if pairs else None
@@ -230,14 +230,14 @@ def table_records(
     """The full-information table, a record per question (router/offline/simulation/table.py); quality as the reward
     has it.
     """
-    for place, row in enumerate(asked):
-        kept = {arm: answers[place] for arm, answers in answered.items()}
+    for number, row in enumerate(asked):
+        stored = {arm: answers[number] for arm, answers in answered.items()}
         more = {"dataset": row.dataset, "hops": row.hops}
         yield {
             "id": row.id,
             "question": row.question,
-            "correct": {arm: _quality(judged_as[arm][place], reward=reward) for arm in kept},
-            "steps": {arm: each.steps for arm, each in kept.items()},
+            "correct": {arm: _quality(judged_as[arm][number], reward=reward) for arm in stored},
+            "steps": {arm: each.steps for arm, each in stored.items()},
             **{key: value for key, value in more.items() if value is not None},
         }
 
@@ -253,19 +253,19 @@ def log_records(
     """
     arms = list(answered)
     share = 1.0 / len(arms)
-    for place, row in enumerate(asked):
+    for number, row in enumerate(asked):
         for arm in arms:
-            kept = answered[arm][place]
+            stored = answered[arm][number]
             yield {
-                "id": f"evaluated-{kept.key[:32]}",
-                "made_at": kept.made_at,
+                "id": f"evaluated-{stored.key[:32]}",
+                "made_at": stored.made_at,
                 "text": row.question,
                 "arms": arms,
                 "pmf": [share] * len(arms),
                 "arm": arm,
                 "reward": {
-                    "quality": _quality(judged_as[arm][place], reward=reward),
-                    "cost": _cost(kept, reward=reward),
+                    "quality": _quality(judged_as[arm][number], reward=reward),
+                    "cost": _cost(stored, reward=reward),
                     "weight": reward.weight,
                 },
             }
@@ -273,14 +273,14 @@ def log_records(
 
 def _quality(judged_as: AnswerQuality, *, reward: RewardSettings) -> float:
     """Quality for the routing table: of a quiz the mean word F1 over its questions, 0 for one without an answer."""
-    found = judged_as.measures
-    if "str_em" in found:
-        return found["str_em"]
-    return found["answered"] * found["word_f1"] if "answered" in found else found[_QUALITY[reward.quality]]
+    measures = judged_as.measures
+    if "str_em" in measures:
+        return measures["str_em"]
+    return measures["answered"] * measures["word_f1"] if "answered" in measures else measures[_QUALITY[reward.quality]]
 
 
-def _cost(kept: StoredAnswer, *, reward: RewardSettings) -> float:
+def _cost(stored: StoredAnswer, *, reward: RewardSettings) -> float:
     assert set(reward.cost) <= set(COST_TERMS)
     return math.fsum(
-        price * (kept.steps if term == "steps" else getattr(kept.cost, term)) for term, price in reward.cost.items()
+        price * (stored.steps if term == "steps" else getattr(stored.cost, term)) for term, price in reward.cost.items()
     )

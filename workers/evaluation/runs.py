@@ -57,8 +57,8 @@ def key_of(question: str, *, arm: str, made_by: Mapping[str, Json], version: str
 
     `version` is that of the generator, see ragbandit.workers.wiring.generators.generator_version.
     """
-    said = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
-    return sha256(said.encode()).hexdigest()
+    text = json.dumps([question, arm, dict(made_by), version], sort_keys=True, default=str)
+    return sha256(text.encode()).hexdigest()
 
 
 class Answers:
@@ -102,12 +102,12 @@ class Answers:
 
     def forget_failed(self) -> None:
         """Take answers that failed for missing. Their lines stay in the file: of one key the last line counts."""
-        self._found = {key: kept for key, kept in self._found.items() if not kept.failed}
+        self._found = {key: stored for key, stored in self._found.items() if not stored.failed}
 
     def add(self, outcome: Outcome, *, key: str, arm: str, question: str) -> None:
         """Keep the answer; it is with the operating system when this returns."""
         assert self._stream is not None
-        kept = StoredAnswer(
+        stored = StoredAnswer(
             key=key,
             arm=arm,
             question=question,
@@ -121,11 +121,11 @@ class Answers:
             made_at=outcome.made_at,
         )
         try:
-            self._stream.write(json.dumps(asdict(kept), default=str).encode() + b"\n")
+            self._stream.write(json.dumps(asdict(stored), default=str).encode() + b"\n")
             self._stream.flush()
         except OSError as error:
             raise _unusable(self.file, fault=f"cannot be written: {error.strerror}") from error
-        self._found[key] = kept
+        self._found[key] = stored
 
     def _lock(self) -> None:
         assert self._stream is not None
@@ -146,8 +146,8 @@ class Answers:
             if not line.endswith(b"\n"):
                 break
             whole += len(line)
-            kept = _kept(line, where=f"{self.file}:{number}")
-            self._found[kept.key] = kept
+            stored = _kept(line, where=f"{self.file}:{number}")
+            self._found[stored.key] = stored
         if self._found and not self._resume:
             raise InvalidInput(
                 f"holds {len(self._found)} answers",
@@ -159,8 +159,8 @@ class Answers:
 
 def _kept(line: bytes, *, where: str) -> StoredAnswer:
     try:
-        found: dict[str, Any] = parsed(line)
-        return StoredAnswer(**{**found, "cost": Cost(**found["cost"])})
+        entry: dict[str, Any] = parsed(line)
+        return StoredAnswer(**{**entry, "cost": Cost(**entry["cost"])})
     except (InvalidInput, KeyError, TypeError) as error:
         raise _unusable(Path(where), fault="is no answer of an evaluation") from error
 

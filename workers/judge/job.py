@@ -133,8 +133,8 @@ def _judged(
         judging.store.put_back(claim, spent=spent, now=time.time(), pause_s=settings.retry_s)
     except NoVerdict as error:
         judging.worked()
-        told = judging.store.fail(claim, spent=error.spent, now=time.time(), pause_s=settings.retry_s)
-        given_up = "; it is given up" if told == "given_up" else "; it is tried again"
+        result = judging.store.fail(claim, spent=error.spent, now=time.time(), pause_s=settings.retry_s)
+        given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(claim, f"no score{given_up}", reason=str(error), attempt=claim.attempt)
     except CancelledError:
         judging.store.put_back(claim, spent=Spent(), now=time.time(), pause_s=0)

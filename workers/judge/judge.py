@@ -202,8 +202,8 @@ class Judge:
 
     async def _by_id(self, outcome: Outcome, *, ids: Sequence[str]) -> tuple[Passage, ...]:
         """The passages themselves; none where the corpus is another one by now, whose ids mean other texts."""
-        made, now = str(outcome.made_by.get("retriever", "")), self._retriever.name
-        same = made == now or made.startswith(f"{now}:reranked:")
+        searched, now = str(outcome.made_by.get("retriever", "")), self._retriever.name
+        same = searched == now or searched.startswith(f"{now}:reranked:")
         if not same or not isinstance(self._retriever, PassageSource):
             return ()
         return await self._retriever.passages(ids)

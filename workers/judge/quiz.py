@@ -120,10 +120,10 @@ async def quizzed(text: str, *, quiz: Quiz, model: QuizModel, cut: Cut, max_toke
         return _score([], unread=0, asked=len(quiz.asked))
     try:
         questions = [question for question, _ in quiz.asked]
-        found = await _answers(text, questions=questions, model=model, max_tokens=max_tokens)
+        answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens)
     except ArmFailed as error:
         return QuizScore(answered=0.0, word_precision=0.0, word_recall=0.0, word_f1=0.0, error=str(error))
-    read = [(found[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in found]
+    read = [(answers[number], pair[1]) for number, pair in enumerate(quiz.asked, start=1) if number in answers]
     overlaps = [_overlap(cut(answer), cut(reference)) for answer, reference in read if not _cannot(answer)]
     return _score(overlaps, unread=len(quiz.asked) - len(read), asked=len(quiz.asked))
 
@@ -136,8 +136,8 @@ async def made_quiz(text: str, *, model: QuizModel, max_tokens: int = 512) -> Qu
     fields = {"text": text, "limit": str(QUESTIONS)}
     reply = await _reply(ASKS_FOR_QUESTIONS, fields=fields, model=model, max_tokens=max_tokens)
     questions = tuple(dict.fromkeys(_numbered(reply).values()))[:QUESTIONS]
-    found = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if questions else {}
-    references = tuple(found.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
+    answers = await _answers(text, questions=questions, model=model, max_tokens=max_tokens) if questions else {}
+    references = tuple(answers.get(number, CANNOT_INFER) for number in range(1, len(questions) + 1))
     if all(map(_cannot, references)):
         raise ArmFailed(
             f"{model.generator.name} made no question that the gold text answers", remedy="use a stronger judge"
@@ -160,23 +160,23 @@ async def _reply(template: str, *, fields: Mapping[str, str], model: QuizModel, 
 
 def _numbered(reply: str) -> dict[int, str]:
     """Answers by number; of a number that stands twice the first, blank ones left out."""
-    found: dict[int, str] = {}
+    answers: dict[int, str] = {}
     for number, answer in _NUMBERED.findall(reply):
         if answer.strip():
-            found.setdefault(int(number), answer.strip())
-    return found
+            answers.setdefault(int(number), answer.strip())
+    return answers
 
 
 def _cannot(answer: str) -> bool:
     return answer.strip(_AROUND) == CANNOT_INFER
 
 
-def _overlap(said: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
+def _overlap(words: Sequence[str], gold: Sequence[str]) -> tuple[float, float, float]:
     """Precision, recall and F1 of words, each as often as it stands."""
-    same = sum((Counter(said) & Counter(gold)).values())
+    same = sum((Counter(words) & Counter(gold)).values())
     if same == 0:
         return 0.0, 0.0, 0.0
-    precision, recall = same / len(said), same / len(gold)
+    precision, recall = same / len(words), same / len(gold)
     return precision, recall, 2 * precision * recall / (precision + recall)
 
 

@@ -274,10 +274,10 @@ def parsed_scores(text: str, *, criteria: Sequence[str]) -> Mapping[str, Score]:
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """JSON's own reader lets a key that stands twice win silently the second time."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return values
 
 
 def _score(value: object, *, name: str) -> Score:

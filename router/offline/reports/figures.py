@@ -60,8 +60,8 @@ def drawn(replayed: ReplayResult) -> list[Chart]:
 
     Raises ConfigError where matplotlib is missing.
     """
-    made = (_differences(replayed), _over_time(replayed), _shares(replayed), _weights(replayed), *_segments(replayed))
-    return [one for one in made if one is not None]
+    charts = (_differences(replayed), _over_time(replayed), _shares(replayed), _weights(replayed), *_segments(replayed))
+    return [one for one in charts if one is not None]
 
 
 def _differences(replayed: ReplayResult) -> Chart | None:
@@ -93,18 +93,18 @@ def _differences(replayed: ReplayResult) -> Chart | None:
 
 
 def _over_time(replayed: ReplayResult) -> Chart | None:
-    kept = [candidate for candidate in judged(replayed) if candidate.over_time]
-    if not kept:
+    candidates = [candidate for candidate in judged(replayed) if candidate.over_time]
+    if not candidates:
         return None
     baseline = one_line(replayed.baseline)
-    said = [f"{one_line(c.name)}: {', '.join(estimate(part.value) for part in c.over_time)}" for c in kept]
+    texts = [f"{one_line(c.name)}: {', '.join(estimate(part.value) for part in c.over_time)}" for c in candidates]
     return Chart(
         title="Reward over time",
         svg=svg(
             "over-time",
-            label="; ".join(said),
-            size=(_WIDTH, 1.35 * len(kept) + _AXIS + 0.25),
-            draw=lambda figure: _draw_over_time(figure, kept, baseline=baseline),
+            label="; ".join(texts),
+            size=(_WIDTH, 1.35 * len(candidates) + _AXIS + 0.25),
+            draw=lambda figure: _draw_over_time(figure, candidates, baseline=baseline),
         ),
         caption=(
             f"Reward per question in consecutive parts of the log: the candidate (blue) and {baseline} (grey, dashed). "
@@ -116,11 +116,11 @@ def _over_time(replayed: ReplayResult) -> Chart | None:
 
 def _shares(replayed: ReplayResult) -> Chart | None:
     logged = {arm.name: arm.drawn for arm in replayed.arms}
-    kept = compared(replayed)
-    if not kept:
+    candidates = compared(replayed)
+    if not candidates:
         return None
-    groups = [(candidate, _largest(candidate, logged=logged)) for candidate in kept]
-    said = [
+    groups = [(candidate, _largest(candidate, logged=logged)) for candidate in candidates]
+    texts = [
         f"{one_line(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
         for c, bars in groups
     ]
@@ -128,7 +128,7 @@ def _shares(replayed: ReplayResult) -> Chart | None:
         title="Which arms are chosen",
         svg=svg(
             "shares",
-            label="; ".join(said),
+            label="; ".join(texts),
             size=(_WIDTH, sum(_LOW * len(bars) + 0.36 for _, bars in groups) + _AXIS),
             draw=lambda figure: _draw_shares(figure.subplots(), groups),
         ),
@@ -140,21 +140,21 @@ def _shares(replayed: ReplayResult) -> Chart | None:
 
 
 def _weights(replayed: ReplayResult) -> Chart | None:
-    kept = [candidate for candidate in compared(replayed) if sum(candidate.weights.histogram.counts)]
-    if not kept:
+    candidates = [candidate for candidate in compared(replayed) if sum(candidate.weights.histogram.counts)]
+    if not candidates:
         return None
-    said = [
+    texts = [
         f"{one_line(c.name)}: largest {number(c.weights.largest)}, "
         f"worth {number(c.weights.effective_rows)} of {number(replayed.rows)} questions"
-        for c in kept
+        for c in candidates
     ]
     return Chart(
         title="Importance weights",
         svg=svg(
             "weights",
-            label="; ".join(said),
-            size=(_WIDTH, 1.15 * len(kept) + _AXIS),
-            draw=lambda figure: _draw_weights(figure, kept, rows=replayed.rows),
+            label="; ".join(texts),
+            size=(_WIDTH, 1.15 * len(candidates) + _AXIS),
+            draw=lambda figure: _draw_weights(figure, candidates, rows=replayed.rows),
         ),
         caption=(
             "Weight of a logged question: above 1 where the candidate chooses the logged arm more often than the log "
@@ -166,7 +166,7 @@ def _weights(replayed: ReplayResult) -> Chart | None:
 
 def _segments(replayed: ReplayResult) -> Iterator[Chart]:
     """A figure per field and candidate."""
-    for place, candidate in enumerate(judged(replayed)):
+    for rank, candidate in enumerate(judged(replayed)):
         for field, segments in candidate.segments.items():
             rows = [
                 _Row(name=f"{_cut(one.name, letters=_LONG - 20)} ({number(one.rows)} questions)", value=one.difference)
@@ -178,7 +178,7 @@ def _segments(replayed: ReplayResult) -> Iterator[Chart]:
             rest = f" The {len(rows)} largest groups are shown, {number(left)} are not." if left else ""
             yield Chart(
                 title=f"{one_line(candidate.name)} by {one_line(field)}",
-                svg=_interval_svg(f"segments-{place}-{field}", rows),
+                svg=_interval_svg(f"segments-{rank}-{field}", rows),
                 caption=(
                     f"Difference in reward per question to {one_line(replayed.baseline)} per group: higher (right) or "
                     f"lower (left). Bar: {percent(replayed.plan.confidence)} confidence interval of each group by "
@@ -189,11 +189,11 @@ def _segments(replayed: ReplayResult) -> Iterator[Chart]:
 
 
 def _interval_svg(name: str, rows: Sequence[_Row]) -> str:
-    said = [
+    texts = [
         f"{row.name}: " + (" to ".join(interval(row.value, sign="+") or ()) if row.open else cell(row.value, sign="+"))
         for row in rows
     ]
-    height, label = _TALL * len(rows) + _AXIS, "; ".join(said)
+    height, label = _TALL * len(rows) + _AXIS, "; ".join(texts)
     return svg(name, label=label, size=(_WIDTH, height), draw=lambda figure: _draw_intervals(figure.subplots(), rows))
 
 
@@ -201,16 +201,16 @@ def _draw_intervals(axes: "Axes", rows: Sequence[_Row]) -> None:
     """Dots with bars, each under its name, around the line at 0."""
     axes.axvline(0.0, color=INK, linewidth=1.0)
     seen: tuple[float, float] | None = None
-    for place, row in sorted(enumerate(rows), key=lambda one: one[1].open):
+    for level, row in sorted(enumerate(rows), key=lambda one: one[1].open):
         if row.open and seen is None:
             seen = axes.get_xlim()  # what is possible is far wider than what is known: it may run out of the picture
         if interval(row.value):
             line = (0, (3, 2)) if row.open else "-"
             ends = (row.value.low or 0.0, row.value.high or 0.0)
-            axes.plot(ends, [place, place], color=row.colour, linewidth=1.6 if row.open else 3, linestyle=line)
+            axes.plot(ends, [level, level], color=row.colour, linewidth=1.6 if row.open else 3, linestyle=line)
         if not row.open and math.isfinite(row.value.value):
-            axes.plot(row.value.value, place, "o", color=row.colour, markersize=6)
-        _write(axes, row.name, height=place - 0.4)
+            axes.plot(row.value.value, level, "o", color=row.colour, markersize=6)
+        _write(axes, row.name, height=level - 0.4)
     if seen and not all(row.open for row in rows):
         axes.set_xlim(seen)
     axes.set_ylim(len(rows) - 0.5, -0.85)
@@ -254,19 +254,19 @@ def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseli
 
 
 def _draw_shares(axes: "Axes", groups: Sequence[tuple[Candidate, Sequence[tuple[str, float, float]]]]) -> None:
-    place, ticks, names = 0.0, [], []
+    level, ticks, names = 0.0, [], []
     for candidate, bars in groups:
-        _write(axes, _cut(candidate.name, letters=_LONG - 12), height=place)
+        _write(axes, _cut(candidate.name, letters=_LONG - 12), height=level)
         for arm, share, was in bars:
-            place += 1.0
-            axes.barh(place, 100.0 * share, height=0.72, color=BLUE)
-            axes.plot([100.0 * was] * 2, [place - 0.42, place + 0.42], color=INK, linewidth=2.2)
-            ticks.append(place)
+            level += 1.0
+            axes.barh(level, 100.0 * share, height=0.72, color=BLUE)
+            axes.plot([100.0 * was] * 2, [level - 0.42, level + 0.42], color=INK, linewidth=2.2)
+            ticks.append(level)
             names.append(_cut(arm, letters=_SHORT))
-        place += 1.9
+        level += 1.9
     axes.set_yticks(ticks, names)
     axes.tick_params(axis="y", length=0)
-    axes.set_ylim(place - 1.2, -0.8)
+    axes.set_ylim(level - 1.2, -0.8)
     axes.set_xlim(0.0, 101.0)
     axes.set_xlabel("% of the decisions")
     _finish(axes)

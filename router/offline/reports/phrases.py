@@ -171,7 +171,7 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
     sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
-    said = [
+    sentences = [
         f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {_estimators(replayed)}",
@@ -184,7 +184,7 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
         *(f"Note: {one_line(note)}" for note in replayed.notes),
         *(f"Note on {one_line(c.name)}: {one_line(note)}" for c in replayed.candidates for note in c.notes),
     ]
-    return [line for line in said if line]
+    return [line for line in sentences if line]
 
 
 def _times(replayed: ReplayResult) -> str:
@@ -200,7 +200,9 @@ def _estimators(replayed: ReplayResult) -> str:
     for candidate in replayed.candidates:
         groups.setdefault(candidate.estimator, []).append(one_line(candidate.name))
     if len(groups) > 1:
-        names = "; ".join(f"{one_line(estimator)} ({', '.join(kept)})" for estimator, kept in groups.items())
+        names = "; ".join(
+            f"{one_line(estimator)} ({', '.join(candidates)})" for estimator, candidates in groups.items()
+        )
     else:
         names = one_line("".join(groups) or replayed.plan.estimator)
     return f"{names}; reward model {one_line(replayed.plan.reward_model)}, {replayed.plan.folds} folds"

@@ -87,11 +87,11 @@ def _arms(replayed: ReplayResult) -> Table:
 
 
 def _others(replayed: ReplayResult) -> Table:
-    kept = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
-    names = list(dict.fromkeys(name for candidate in kept for name in candidate.others))
+    candidates = [candidate for candidate in replayed.candidates if candidate.verdict != "cannot be judged"]
+    names = list(dict.fromkeys(name for candidate in candidates for name in candidate.others))
     rows = [
-        (each.name, *("" if (said := each.others.get(name)) is None else cell(said) for name in names))
-        for each in kept
+        (each.name, *("" if (estimated := each.others.get(name)) is None else cell(estimated) for name in names))
+        for each in candidates
         if names
     ]
     return Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)

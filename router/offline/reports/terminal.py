@@ -42,8 +42,8 @@ def print_replay(replayed: ReplayResult, *, console: Console) -> None:
 def _print_tables(tables: Sequence[Table], *, console: Console) -> None:
     for table in tables:
         printed = Printed(title=Text(one_line(table.title)), title_justify="left", title_style="bold")
-        for place, name in enumerate(table.names):
-            printed.add_column(Text(one_line(name)), justify="right" if place else "left", no_wrap=True)
+        for column, name in enumerate(table.names):
+            printed.add_column(Text(one_line(name)), justify="right" if column else "left", no_wrap=True)
         for row in table.rows:
             printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
         wide = Measurement.get(console, console.options.update(width=1000), printed).maximum

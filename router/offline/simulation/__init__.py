@@ -78,20 +78,20 @@ def simulate(
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
     world = replace(world, warm=_warm(warm, world=world))
     measure = _measure(world, total=total, line=line, incumbent=incumbent)
-    made = _made(policies, table=table)
-    if any("features" in policy.needs for policy in made.values()):
+    instances = _made(policies, table=table)
+    if any("features" in policy.needs for policy in instances.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
     runs = [
         SimulationRun(policy=name, params=policies[name], weight=weight, seed=seed, fold=fold)
-        for name, policy in made.items()
+        for name, policy in instances.items()
         for weight in (weights[:1] if isinstance(policy, TableTrained) else weights)  # it is not told what a step costs
         for seed in range(seeds)
         for fold in range(world.folds)
     ]
-    here = frozenset(name for name, policy in made.items() if "text" in policy.needs)
-    found = played(runs, world=world, jobs=jobs, here=here, progress=progress)
+    here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
+    played_runs = played(runs, world=world, jobs=jobs, here=here, progress=progress)
     plain = measure.baselines(weights=weights)
-    learned = measure.rows(by_seed(runs, found, table=world.judged))
+    learned = measure.rows(by_seed(runs, played_runs, table=world.judged))
     return learned + [row for row in plain if row.policy not in policies]
 
 
@@ -175,10 +175,10 @@ def _made(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -
     """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")
-    made = {name: make_policy(name, params=params) for name, params in policies.items()}
-    for name, policy in made.items():
+    instances = {name: make_policy(name, params=params) for name, params in policies.items()}
+    for name, policy in instances.items():
         check_arms(policy, arms=table.arms, where=name, trains=True)
-    return made
+    return instances
 
 
 def _with_features(
@@ -187,15 +187,15 @@ def _with_features(
     if encoder is None:
         raise ConfigError("a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one")
     progress("loading the encoder", 0, 0)
-    made = encoder()
+    loaded = encoder()
     folder = Path(world.settings.data_dir) / "cache" / "features"
     tables = [world.table] if world.test is None else [world.table, world.test]
     texts = [row.question for table in tables for row in table.rows]
-    rows = embedded(texts, encoder=made, folder=folder, progress=partial(progress, "questions encoded"))
+    rows = embedded(texts, encoder=loaded, folder=folder, progress=partial(progress, "questions encoded"))
     cut = len(world.table.rows)
     return replace(
         world,
         features=rows[:cut],
         test_features=rows[cut:] if world.test is not None else None,
-        encoder_hash=made.hash,
+        encoder_hash=loaded.hash,
     )

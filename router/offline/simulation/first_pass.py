@@ -111,10 +111,10 @@ def first_pass(
     """
     runs = [run for folds in seeds for run in folds]
     known = [rewards[run.order] for run in runs]  # a pass each: (questions, arms)
-    place = arms.index(incumbent)
+    column = arms.index(incumbent)
     always = dict(zip(arms, _means(known), strict=True))
     cut = min(len(run.order) for run in runs)
-    ahead = np.array([np.cumsum(run.earned - one[:, place])[:cut] for run, one in zip(runs, known, strict=True)])
+    ahead = np.array([np.cumsum(run.earned - one[:, column])[:cut] for run, one in zip(runs, known, strict=True)])
     regret = np.array([np.cumsum(one.max(axis=1) - run.earned)[:cut] for run, one in zip(runs, known, strict=True)])
     reward, reward_se = mean_and_error([_mean([run.earned for run in folds]) for folds in seeds])
     return FirstPass(
@@ -127,7 +127,7 @@ def first_pass(
         passes=len(runs),
         questions=cut,
         break_even=_break_even(ahead),
-        worst_prefix=_worst(runs, known=[one[:, place] for one in known], harm=harm),
+        worst_prefix=_worst(runs, known=[one[:, column] for one in known], harm=harm),
         curve=_curve(ahead, regret=regret),
     )
 
@@ -137,18 +137,18 @@ def _mean(parts: Sequence[Vector]) -> float:
 
 
 def _means(known: Sequence[Matrix]) -> list[float]:
-    return [_mean([one[:, place] for one in known]) for place in range(known[0].shape[1])]
+    return [_mean([one[:, column] for one in known]) for column in range(known[0].shape[1])]
 
 
 def _break_even(ahead: Matrix) -> BreakEven:
     """ahead: (passes, questions), sums."""
-    found = [_passed_for_good(row) for row in ahead]
-    reached = sorted(one for one in found if one is not None)
-    middle = (len(found) + 1) // 2  # the lower of two in the middle
+    questions = [_passed_for_good(row) for row in ahead]
+    reached = sorted(one for one in questions if one is not None)
+    middle = (len(questions) + 1) // 2  # the lower of two in the middle
     return BreakEven(
         question=reached[middle - 1] if len(reached) >= middle else None,
         of_mean=_passed_for_good(ahead.mean(axis=0)),
-        share=len(reached) / len(found),
+        share=len(reached) / len(questions),
     )
 
 
@@ -161,7 +161,7 @@ def _passed_for_good(ahead: Vector) -> int | None:
 
 def _worst(runs: Sequence[Played], *, known: Sequence[Vector], harm: float) -> WorstPrefix:
     """known: the incumbent's rewards in every pass."""
-    found = []
+    prefixes = []
     for run, incumbent in zip(runs, known, strict=True):
         first = min(LEAST_PREFIX, len(run.order)) - 1
         ours, theirs = np.cumsum(run.earned)[first:], np.cumsum(incumbent)[first:]
@@ -172,17 +172,17 @@ def _worst(runs: Sequence[Played], *, known: Sequence[Vector], harm: float) -> W
             ratio: float | None = float(ratios[at])
         else:
             at, ratio = least, None
-        kept = float((ours - (1.0 - harm) * theirs).min()) >= -1e-9
-        found.append((ratio, float((ours - theirs)[least]), first + at + 1, run, kept))
-    no_ratio = any(ratio is None for ratio, *_ in found)
-    ratio, _, questions, run, _ = min(found, key=lambda one: one[1] if no_ratio or one[0] is None else one[0])
+        unharmed = float((ours - (1.0 - harm) * theirs).min()) >= -1e-9
+        prefixes.append((ratio, float((ours - theirs)[least]), first + at + 1, run, unharmed))
+    no_ratio = any(ratio is None for ratio, *_ in prefixes)
+    ratio, _, questions, run, _ = min(prefixes, key=lambda one: one[1] if no_ratio or one[0] is None else one[0])
     return WorstPrefix(
         ratio=None if no_ratio else ratio,
         questions=questions,
         seed=run.seed,
         fold=run.fold,
-        difference=min(difference for _, difference, *_ in found),
-        harmed=sum(not kept for *_, kept in found) / len(found),
+        difference=min(difference for _, difference, *_ in prefixes),
+        harmed=sum(not unharmed for *_, unharmed in prefixes) / len(prefixes),
         harm=harm,
     )
 
@@ -190,12 +190,12 @@ def _worst(runs: Sequence[Played], *, known: Sequence[Vector], harm: float) -> W
 def _curve(ahead: Matrix, *, regret: Matrix) -> tuple[Stretch, ...]:
     count = ahead.shape[1]
     step = next(size for size in _steps() if count <= size * _POINTS)
-    found = []
+    stretches = []
     for questions in [*range(step, count, step), count]:
         mine, theirs = ahead[:, questions - 1], regret[:, questions - 1]
         low, high = np.quantile(mine, _BAND)
         regret_low, regret_high = np.quantile(theirs, _BAND)
-        found.append(
+        stretches.append(
             Stretch(
                 questions=questions,
                 ahead=float(mine.mean()),
@@ -206,7 +206,7 @@ def _curve(ahead: Matrix, *, regret: Matrix) -> tuple[Stretch, ...]:
                 regret_high=float(regret_high),
             )
         )
-    return tuple(found)
+    return tuple(stretches)
 
 
 def _steps() -> Iterator[int]:

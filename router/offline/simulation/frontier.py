@@ -156,10 +156,10 @@ def interpolated(points: Sequence[Point], *, steps: float) -> float | None:
     if not points:
         return None
     # Equal up to rounding: the same choices summed in another order are the same point.
-    _, place = np.unique(np.array([round(point.steps, 9) for point in points]), return_inverse=True)
-    count = np.bincount(place)
-    em = np.bincount(place, weights=[point.em for point in points]) / count
-    at = np.bincount(place, weights=[point.steps for point in points]) / count
+    _, group = np.unique(np.array([round(point.steps, 9) for point in points]), return_inverse=True)
+    count = np.bincount(group)
+    em = np.bincount(group, weights=[point.em for point in points]) / count
+    at = np.bincount(group, weights=[point.steps for point in points]) / count
     if not at[0] - 1e-9 <= steps <= at[-1] + 1e-9:
         return None
     return float(np.interp(steps, at, em))

@@ -145,12 +145,12 @@ def _name_above(axes: "Axes", learned: Sequence[Simulated], *, line: Line) -> No
     for row in named:
         places.append(max((line.above(row) - bottom) / (top - bottom), places[-1] + 0.045 if places else 0.0))
     down = max(0.0, places[-1] - 1.0) if places else 0.0
-    for row, place in zip(named, places, strict=True):
+    for row, height in zip(named, places, strict=True):
         colour = _look(learned, policy=row.policy)[0]
         axes.annotate(
             _title(row),
             (row.steps, line.above(row)),
-            xytext=(1.02, place - down),
+            xytext=(1.02, height - down),
             textcoords="axes fraction",
             va="center",
             color=colour,
@@ -161,8 +161,8 @@ def _name_above(axes: "Axes", learned: Sequence[Simulated], *, line: Line) -> No
 
 def _look(learned: Sequence[Simulated], *, policy: str) -> tuple[str, str, str]:
     """(colour, dashes, marker) of a policy, each pair of the first two once before any comes again."""
-    place = list(dict.fromkeys(row.policy for row in learned)).index(policy)
-    turn, colour = divmod(place, len(COLOURS))
+    number = list(dict.fromkeys(row.policy for row in learned)).index(policy)
+    turn, colour = divmod(number, len(COLOURS))
     return COLOURS[colour], _DASHES[turn % len(_DASHES)], _MARKS[turn % len(_DASHES)]
 
 

@@ -48,22 +48,22 @@ def played(
     jobs: processes; 1 starts none. here: policies that are run in this process one after the other, since a model of
     theirs takes all cores by itself.
     """
-    away = [] if jobs == 1 else [place for place, run in enumerate(runs) if run.policy not in here]
-    found: dict[int, Played] = {}
+    away = [] if jobs == 1 else [index for index, run in enumerate(runs) if run.policy not in here]
+    results: dict[int, Played] = {}
     progress("runs", 0, len(runs))
     if away:
         with started(world, jobs=min(jobs, len(away))) as pool:
             with _interrupts_held():
-                futures = {pool.submit(_play, runs[place]): place for place in away}
+                futures = {pool.submit(_play, runs[index]): index for index in away}
             for future in as_completed(futures):
-                found[futures[future]] = future.result()
-                progress("runs", len(found), len(runs))
-    for place, run in enumerate(runs):
-        if place not in found:
+                results[futures[future]] = future.result()
+                progress("runs", len(results), len(runs))
+    for index, run in enumerate(runs):
+        if index not in results:
             name = f"{run.policy}, seed {run.seed}, fold {run.fold}"
-            found[place] = play(run, world=world, progress=partial(progress, name))
-            progress("runs", len(found), len(runs))
-    return [found[place] for place in range(len(runs))]
+            results[index] = play(run, world=world, progress=partial(progress, name))
+            progress("runs", len(results), len(runs))
+    return [results[index] for index in range(len(runs))]
 
 
 @contextlib.contextmanager

@@ -54,12 +54,14 @@ def main_table(rows: Sequence[Simulated]) -> Printed:
 
 def frontier_table(rows: Sequence[Simulated]) -> Printed | None:
     """EM above the line along the frontiers, read at common steps; None if no frontier reaches any of them."""
-    kept = [row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())]
-    if not kept:
+    shown_rows = [
+        row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())
+    ]
+    if not shown_rows:
         return None
     table = _table("EM above the line at", *(f"{steps:g} steps" for steps in STEPS_READ))
-    for row in {(row.policy, row.frontier): row for row in kept}.values():  # rows of one frontier are one
-        alone = len({other.frontier for other in kept if other.policy == row.policy}) == 1
+    for row in {(row.policy, row.frontier): row for row in shown_rows}.values():  # rows of one frontier are one
+        alone = len({other.frontier for other in shown_rows if other.policy == row.policy}) == 1
         name = row.policy if alone else f"{row.policy}, lambda {row.weight:g}"
         read = [
             "" if value is None else _pair(value, error=row.above_line_at_se[key], sign="+")
@@ -89,10 +91,10 @@ def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
         )
     for weight, one in {row.weight: one for row, one in reversed(passes)}.items():
         for arm, reward in one.always.items():
-            said = [
+            roles = [
                 what for what, is_it in (("incumbent", one.incumbent), ("best fixed", one.best_fixed)) if is_it == arm
             ]
-            name = f"always-{arm}" + (f" ({', '.join(said)})" if said else "")
+            name = f"always-{arm}" + (f" ({', '.join(roles)})" if roles else "")
             table.add_row(escape(name), f"{weight:g}", f"{reward:.3f}")
         table.add_row("best arm of each question", f"{weight:g}", f"{one.oracle:.3f}")
     return table
@@ -124,9 +126,9 @@ def _stretches(
         return None
     first = passes[0][1]
     places = sorted({round(len(first.curve) * part / _STRETCHES) - 1 for part in range(1, _STRETCHES + 1)} - {-1})
-    table = _table(escape(title(first)), "lambda", *(str(first.curve[place].questions) for place in places))
+    table = _table(escape(title(first)), "lambda", *(str(first.curve[index].questions) for index in places))
     for row, one in passes:
-        table.add_row(escape(row.policy), f"{row.weight:g}", *(shown(one.curve[place]) for place in places))
+        table.add_row(escape(row.policy), f"{row.weight:g}", *(shown(one.curve[index]) for index in places))
     return table
 
 
@@ -187,6 +189,6 @@ def _pair(value: float, *, error: float | None, sign: str = "") -> str:
 def _table(first: str, *others: str) -> Printed:
     """Names to the left, numbers to the right, nothing folded."""
     table = Printed(first, *others)
-    for place, column in enumerate(table.columns):
-        column.no_wrap, column.justify = True, "right" if place else "left"
+    for number, column in enumerate(table.columns):
+        column.no_wrap, column.justify = True, "right" if number else "left"
     return table

@@ -109,11 +109,11 @@ class Simulated:
 
     def as_json(self) -> dict[str, Any]:
         """The row as it is printed: `lambda` for weight, which Python has taken."""
-        found = asdict(self)
+        values = asdict(self)
         if self.between is None:
-            del found["between"]
-        found["frontier"] = [{"lambda": step.pop("weight"), **step} for step in found["frontier"]]
-        return {"policy": found.pop("policy"), "lambda": found.pop("weight"), **found}
+            del values["between"]
+        values["frontier"] = [{"lambda": step.pop("weight"), **step} for step in values["frontier"]]
+        return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
 
 def passes_of(rows: Sequence[Simulated]) -> list[tuple[Simulated, FirstPass]]:
@@ -141,11 +141,11 @@ class Group:
     seeds: Sequence[Seed]
 
 
-def by_seed(runs: Sequence[SimulationRun], found: Sequence[Played], *, table: LabelledTable) -> list[Group]:
+def by_seed(runs: Sequence[SimulationRun], results: Sequence[Played], *, table: LabelledTable) -> list[Group]:
     """The runs put together, in the order in which policies and weights were given."""
     groups: dict[tuple[str, float], dict[int, list[Played]]] = {}
     params: dict[str, Mapping[str, Json]] = {}
-    for run, one in zip(runs, found, strict=True):
+    for run, one in zip(runs, results, strict=True):
         groups.setdefault((run.policy, run.weight), {}).setdefault(run.seed, []).append(one)
         params[run.policy] = run.params
     return [
@@ -197,7 +197,7 @@ class Measure:
     def rows(self, groups: Sequence[Group]) -> list[Simulated]:
         """One row per policy and weight."""
         stands = {(g.policy, g.weight): [self.point(seed.shares) for seed in g.seeds] for g in groups}
-        found = []
+        rows = []
         for group in groups:
             whole = group.seeds[0].runs[0].full_information
             given: Points = [
@@ -205,8 +205,8 @@ class Measure:
                 for (name, weight), stood in sorted(stands.items())
                 if name == group.policy
             ]
-            found.append(self._learned(group, frontier=self._swept(group) or given))
-        return found
+            rows.append(self._learned(group, frontier=self._swept(group) or given))
+        return rows
 
     def _learned(self, group: Group, *, frontier: Points) -> Simulated:
         played = [run for seed in group.seeds for run in seed.runs]
@@ -280,12 +280,12 @@ class Measure:
     def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
         """Rows without a learner: always one arm, uniform, half of the line each, the oracles."""
         (count, arms), reward = self.table.correct.shape, self.reward
-        found = [
-            self._plain(f"always-{arm}", np.eye(arms)[[place] * count]) for place, arm in enumerate(self.table.arms)
+        rows = [
+            self._plain(f"always-{arm}", np.eye(arms)[[column] * count]) for column, arm in enumerate(self.table.arms)
         ]
-        found.append(self._plain("uniform", np.full((count, arms), 1.0 / arms)))
-        found.append(self._halves())
-        found.append(self._plain("oracle", self._one_hot(cheapest_right(self.table))))
+        rows.append(self._plain("uniform", np.full((count, arms), 1.0 / arms)))
+        rows.append(self._halves())
+        rows.append(self._plain("oracle", self._one_hot(cheapest_right(self.table))))
 
         def oracle(weight: float, *, bounds: tuple[float, float]) -> Matrix:
             rewards = rewards_of(self.table, weight=weight, price=reward.cost["steps"], bounds=bounds)
@@ -294,7 +294,7 @@ class Measure:
         bounds = (reward.minimum, reward.maximum)
         # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
         swept = [(weight, [self.point(oracle(weight, bounds=(-math.inf, math.inf)))]) for weight in SWEEP]
-        return found + [
+        return rows + [
             self.row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounds=bounds)], frontier=swept)
             for weight in weights
         ]
@@ -351,16 +351,16 @@ class Measure:
 
     def _by_dataset(self, shares: Matrix) -> dict[str, Share]:
         names = np.array([name or "" for name in self.table.datasets])
-        found = {}
+        shares_of = {}
         for name in sorted(set(names) - {""}):
             mine = np.flatnonzero(names == name)
-            found[str(name)] = Share(
+            shares_of[str(name)] = Share(
                 n=len(mine),
                 em=100.0 * float((shares[mine] * self.table.correct[mine]).sum()) / len(mine),
                 steps=float((shares[mine] * self.table.steps[mine]).sum()) / len(mine),
                 arms=self._arms(shares[mine]),
             )
-        return found
+        return shares_of
 
 
 def _per_call(timed: Sequence[Timed]) -> float | None:

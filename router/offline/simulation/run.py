@@ -160,15 +160,15 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
     policy = learning.policy
     full_information = isinstance(policy, TableTrained)
     if not isinstance(policy, TableTrained):
-        for place in split.train[: world.warm]:
-            learning.show(int(place))
-        for done, place in enumerate(split.train[world.warm :], start=world.warm + 1):
-            learning.step(int(place))
+        for row in split.train[: world.warm]:
+            learning.show(int(row))
+        for done, row in enumerate(split.train[world.warm :], start=world.warm + 1):
+            learning.step(int(row))
             progress(done, len(split.train))
     elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
         # An id might spell the data set.
-        policy.fit([replace(world.table.rows[place], id="") for place in split.train], progress=progress)
-    drawn, asked = learning.predicted(split.test)
+        policy.fit([replace(world.table.rows[row], id="") for row in split.train], progress=progress)
+    drawn, predicting = learning.predicted(split.test)
     quality, cost = _heads(drawn, arms=len(world.table.arms))
     return Played(
         test=split.test,
@@ -180,7 +180,7 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
         earned=np.array(learning.earned, dtype=np.float64),
         seed=run.seed,
         fold=run.fold,
-        decisions=asked if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
+        decisions=predicting if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
         updates=Timed(calls=learning.steps, seconds=learning.update_s),
         seconds=time.perf_counter() - began,
         faults=learning.faults,
@@ -244,23 +244,23 @@ class Learning:
     def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
         """The policy's word on the test rows, without floor, and how long that took."""
         rows, features = self.world.judged.rows, self.world.judged_features
-        found: list[Drawn] = []
+        drawn: list[Drawn] = []
         began = time.perf_counter()
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
-            found += self._asked(
+            drawn += self._asked(
                 [table_query(rows[place]) for place in batch],
                 features=features[batch] if self._sees and features is not None else None,
             )
-        return found, Timed(calls=len(places), seconds=time.perf_counter() - began)
+        return drawn, Timed(calls=len(places), seconds=time.perf_counter() - began)
 
     def _asked(self, queries: Sequence[Query], *, features: FeatureRows | None) -> list[Drawn]:
         arms, fallback = self.world.table.arms, self.settings.policy.fallback
         outputs = outputs_of(self.policy, queries, features=features, arms=[arms] * len(queries))
-        found = [draw(output, arms=arms, floor=0.0, fallback=fallback, seed=0) for output in outputs]
-        for one in found:
+        drawn = [draw(output, arms=arms, floor=0.0, fallback=fallback, seed=0) for output in outputs]
+        for one in drawn:
             self._note(one.fault)
-        return found
+        return drawn
 
     def _decision(self, row: TableRow, *, place: int) -> Decision:
         arms = self.world.table.arms
@@ -287,15 +287,15 @@ class Learning:
 
     def _learn(self, decision: Decision, *, quality: float, steps: float) -> None:
         """Adds a ledger row with the drawn arm's outcome only, as a caller would report it."""
-        made = decision.made_at
+        at = decision.made_at
         joined = JoinedDecision(
             decision=decision,
-            outcome=made_outcome(decision_id=decision.id, now=made, status="answered", steps=steps),
+            outcome=made_outcome(decision_id=decision.id, now=at, status="answered", steps=steps),
             feedback=(
                 made_feedback(
                     decision_id=decision.id,
                     settings=self.settings,
-                    now=made,
+                    now=at,
                     feedback_id=decision.id,
                     rating=quality,
                     source="code",
@@ -307,7 +307,7 @@ class Learning:
             settings=self.settings,
             needs_features=self._sees,
             encoder_hash=self.world.encoder_hash,
-            now=made + self.settings.learning.wait_s,  # a window that collects feedback is over
+            now=at + self.settings.learning.wait_s,  # a window that collects feedback is over
         )
         if not isinstance(verdict, Example):
             self._refuse("the learner waits" if verdict is None else verdict.reason)
@@ -349,10 +349,10 @@ def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:
 
 def _heads(drawn: Sequence[Drawn], *, arms: int) -> tuple[Matrix, Matrix] | tuple[None, None]:
     """(quality, cost), each (n, arms), if every fact sheet has both as lists of finite numbers."""
-    found = [[_numbers(one.facts.get(key), arms=arms) for key in ("quality", "cost")] for one in drawn]
-    if not found or any(head is None for pair in found for head in pair):
+    numbers = [[_numbers(one.facts.get(key), arms=arms) for key in ("quality", "cost")] for one in drawn]
+    if not numbers or any(head is None for pair in numbers for head in pair):
         return None, None
-    heads = np.array(found, dtype=np.float64)  # (n, 2, arms)
+    heads = np.array(numbers, dtype=np.float64)  # (n, 2, arms)
     return heads[:, 0], heads[:, 1]
 
 

@@ -60,16 +60,16 @@ def read_table(path: str | Path) -> LabelledTable:
     """
     arms: tuple[ArmName, ...] = ()
 
-    def row(found: Mapping[str, Any], labelled: LabelledRow) -> tuple[TableRow, str | None]:
+    def row(entry: Mapping[str, Any], labelled: LabelledRow) -> tuple[TableRow, str | None]:
         nonlocal arms
-        arms = arms or _arms(found)
+        arms = arms or _arms(entry)
         table_row = TableRow(
             id=labelled.id,
             question=labelled.question,
-            correct=_amounts(found, "correct", arms=arms, most=1.0),
-            steps=_amounts(found, "steps", arms=arms, most=_MOST_STEPS),
+            correct=_amounts(entry, "correct", arms=arms, most=1.0),
+            steps=_amounts(entry, "steps", arms=arms, most=_MOST_STEPS),
             hops=labelled.hops,
-            context=_context(found),
+            context=_context(entry),
         )
         return table_row, labelled.dataset
 
@@ -77,9 +77,9 @@ def read_table(path: str | Path) -> LabelledTable:
     return LabelledTable(rows=rows, arms=arms, datasets=datasets)
 
 
-def _arms(found: Mapping[str, Any]) -> tuple[ArmName, ...]:
+def _arms(entry: Mapping[str, Any]) -> tuple[ArmName, ...]:
     """The arms of the table, from its first row."""
-    arms = tuple(_mapping(found, "correct"))
+    arms = tuple(_mapping(entry, "correct"))
     if len(arms) < 2:
         remedy = "give at least two: there is nothing to route"
         raise InvalidInput(f"has {len(arms)} arms", field="correct", remedy=remedy)
@@ -90,8 +90,8 @@ def _arms(found: Mapping[str, Any]) -> tuple[ArmName, ...]:
     return tuple(ArmName(arm) for arm in arms)
 
 
-def _context(found: Mapping[str, Any]) -> dict[str, Any]:
-    value = found.get("context")
+def _context(entry: Mapping[str, Any]) -> dict[str, Any]:
+    value = entry.get("context")
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -103,16 +103,16 @@ def _context(found: Mapping[str, Any]) -> dict[str, Any]:
     return dict(sorted(value.items()))
 
 
-def _mapping(found: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = found.get(key)
+def _mapping(entry: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = entry.get(key)
     if not isinstance(value, dict):
         remedy = 'write {"arm": number, ...} over all arms'
         raise InvalidInput("is missing or no object", field=key, remedy=remedy)
     return value
 
 
-def _amounts(found: Mapping[str, Any], key: str, *, arms: tuple[ArmName, ...], most: float) -> dict[ArmName, float]:
-    given, known = _mapping(found, key), ", ".join(arms)
+def _amounts(entry: Mapping[str, Any], key: str, *, arms: tuple[ArmName, ...], most: float) -> dict[ArmName, float]:
+    given, known = _mapping(entry, key), ", ".join(arms)
     for arm in arms:
         if arm not in given:
             raise InvalidInput("is missing", field=f"{key}.{arm}", remedy=f"every row needs every arm: {known}")

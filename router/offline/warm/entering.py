@@ -120,7 +120,7 @@ def _unlearned(material: Material, *, ledger: Ledger) -> list[Logged]:
     Its time and its features may differ by a moment, or by rounding on another processor. Raises Conflict.
     """
     store = DecisionStore(ledger.database, label=ledger.label)
-    found: list[Logged] = []
+    rows: list[Logged] = []
     for start in range(0, len(material.rows), PAGE):
         page = material.rows[start : start + PAGE]
         learned = _learned(ledger, page)
@@ -129,10 +129,10 @@ def _unlearned(material: Material, *, ledger: Ledger) -> list[Logged]:
             if row.decision.id in learned:
                 _check_same(row, learned[row.decision.id], source=material.source)
             elif row.decision.id in standing:
-                found.append(_as_stored(row, standing[row.decision.id][0], source=material.source))
+                rows.append(_as_stored(row, standing[row.decision.id][0], source=material.source))
             else:
-                found.append(row)
-    return found
+                rows.append(row)
+    return rows
 
 
 def _learned(ledger: Ledger, page: Sequence[Logged]) -> Mapping[str, Reward]:
@@ -168,19 +168,19 @@ def _as_stored(row: Logged, decision: Decision | StoreError, *, source: str) -> 
 
 
 def _conflict(row: Logged, name: str, message: str, *, source: str) -> Conflict:
-    place = (
+    where = (
         f"{source}:{row.line} {name}"
         if row.line
         else f"{source} {row.decision.query.text:.60} {row.decision.arm} {name}"
     )
     return Conflict(
-        message, field=place, remedy="what is learned stays: correct the row, or start a new ledger (policy.label)"
+        message, field=where, remedy="what is learned stays: correct the row, or start a new ledger (policy.label)"
     )
 
 
 def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
     """As live decisions are kept under log.text: hash or none."""
     text = decision.query.text
-    kept = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if settings.log.text == "hash" else ""
+    stored = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if settings.log.text == "hash" else ""
     context = {key: value for key, value in decision.query.context.items() if key in settings.context}
-    return replace(decision, query=replace(decision.query, text=kept, context=context))
+    return replace(decision, query=replace(decision.query, text=stored, context=context))

@@ -70,8 +70,8 @@ class HeldOut:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; None for a number that is not known."""
-        found: dict[str, Any] = finite_json(asdict(self))
-        return found
+        values: dict[str, Any] = finite_json(asdict(self))
+        return values
 
 
 def held_out(
@@ -98,7 +98,7 @@ def held_out(
         )
     question = np.array([numbers[key] for key in keys], dtype=np.intp)
     spec = CandidateSpec(name=name, kind="policy", what=policy.algorithm, params=policy.params)
-    found = crossfitted(
+    candidate = crossfitted(
         spec,
         make=lambda: CandidatePolicy(
             make_policy(policy.algorithm, params=policy.params),
@@ -112,12 +112,12 @@ def held_out(
         progress=progress,
     )
     if tells_every_arm(material.rows):
-        standings = _counted(log, question=question, pmf=found.pmf, name=name)
-        by, notes = "every arm", found.notes
+        standings = _counted(log, question=question, pmf=candidate.pmf, name=name)
+        by, notes = "every arm", candidate.notes
     else:
-        result = _replayed(log, spec=spec, found=found, folds=folds, progress=progress)
+        result = _replayed(log, spec=spec, found=candidate, folds=folds, progress=progress)
         standings, by = _estimated(result, arms=log.log.arms), "replay"
-        notes = (*found.notes, *result.notes, *result.faults)
+        notes = (*candidate.notes, *result.notes, *result.faults)
     return HeldOut(
         by=by,
         questions=len(numbers),
@@ -152,9 +152,9 @@ def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tu
         total /= count
     shares[question] = pmf
     ways: list[tuple[str, Matrix]] = [(name, shares)]
-    for place, arm in enumerate(arrays.arms):
+    for column, arm in enumerate(arrays.arms):
         always = np.zeros(shape)
-        always[:, place] = 1.0
+        always[:, column] = 1.0
         ways.append((f"always {arm}", always))
     ours = (shares * sums["reward"]).sum(axis=1)
     return tuple(
@@ -197,12 +197,12 @@ def _replayed(
 def _estimated(result: ReplayResult, *, arms: Sequence[ArmName]) -> tuple[Standing, ...]:
     ours, *fixed = result.candidates
     gain = {pair.second: pair.difference for pair in result.pairs if pair.first == ours.name}
-    found = [_standing(ours, name=ours.name, arms=arms)]
-    found += [
+    standings = [_standing(ours, name=ours.name, arms=arms)]
+    standings += [
         _standing(one, name=f"always {one.name.removeprefix('fixed:')}", arms=arms, gain=gain.get(one.name))
         for one in fixed
     ]
-    return tuple(found)
+    return tuple(standings)
 
 
 def _standing(

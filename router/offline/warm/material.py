@@ -91,7 +91,7 @@ def table_material(
         )
     queries = [table_query(row) for row in table.rows]
     features = _embedded([query.text for query in queries], encoder=encoder, settings=settings, progress=progress)
-    asked: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     rows: list[Logged] = []
     for row, query, mine in zip(table.rows, queries, features, strict=True):
         key = question_key(query)
@@ -103,9 +103,9 @@ def table_material(
             settings=settings,
             now=now,
             first=len(rows) + 1,
-            occurrence=asked[key],
+            occurrence=occurrences[key],
         )
-        asked[key] += 1
+        occurrences[key] += 1
     return Material(rows=_mixed(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
 
 
@@ -124,28 +124,28 @@ def log_material(
     In the order of the log, unless it tells every arm of every question: then in that of a table.
     Raises InvalidInput for a row that has no question to make them of, where the policy needs features.
     """
-    kept = list(rows)
-    blind = [at for at, row in enumerate(kept) if not _has_features(row, encoder=encoder)]
+    material = list(rows)
+    blind = [at for at, row in enumerate(material) if not _has_features(row, encoder=encoder)]
     for at in blind:
-        if needs_features and not kept[at].decision.query.text.strip():
+        if needs_features and not material[at].decision.query.text.strip():
             raise InvalidInput(
                 "has no question, and its features are missing or another encoder's",
-                field=f"{source}:{kept[at].line} text",
+                field=f"{source}:{material[at].line} text",
                 remedy="log the questions or the features of the configured encoder, or leave the row out",
             )
-    blind = [at for at in blind if kept[at].decision.query.text.strip()]
-    texts = [kept[at].decision.query.text for at in blind]
-    made = _embedded(texts, encoder=encoder, settings=settings, progress=progress) if texts else ()
-    for at, features in zip(blind, made, strict=True):
-        decision = kept[at].decision
+    blind = [at for at in blind if material[at].decision.query.text.strip()]
+    texts = [material[at].decision.query.text for at in blind]
+    encoded = _embedded(texts, encoder=encoder, settings=settings, progress=progress) if texts else ()
+    for at, features in zip(blind, encoded, strict=True):
+        decision = material[at].decision
         # Its pmf can no longer be computed again from what is stored: it was made elsewhere.
         facts = {**decision.facts, IMPORTED: origin}
         decision = replace(decision, features=features, encoder_hash=encoder.hash, facts=facts)
-        kept[at] = replace(kept[at], decision=decision)
-    arms = tuple(dict.fromkeys(arm for row in kept for arm in row.decision.arms))
-    if tells_every_arm(kept):
-        kept = _mixed(sorted(kept, key=lambda row: question_key(row.decision.query)), arms=1)
-    return Material(rows=kept, arms=arms, source=source, origin=origin, encoded=len(blind))
+        material[at] = replace(material[at], decision=decision)
+    arms = tuple(dict.fromkeys(arm for row in material for arm in row.decision.arms))
+    if tells_every_arm(material):
+        material = _mixed(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
+    return Material(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
 
 
 def tells_every_arm(rows: Sequence[Logged]) -> bool:
@@ -158,7 +158,7 @@ def tells_every_arm(rows: Sequence[Logged]) -> bool:
             return False
         counts.setdefault(question_key(decision.query), Counter())[decision.arm] += 1
     arms = len(rows[0].decision.arms)
-    return all(len(found) == arms and len(set(found.values())) == 1 for found in counts.values())
+    return all(len(counted) == arms and len(set(counted.values())) == 1 for counted in counts.values())
 
 
 def _mixed(rows: Sequence[Logged], *, arms: int) -> list[Logged]:

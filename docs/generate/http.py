@@ -12,7 +12,8 @@ __all__ = ["http_page"]
 
 _HEAD: Final = """# HTTP
 
-<!-- Written by `make docs` from the service's OpenAPI document (`/openapi.json`). Change the code in router/api/. -->
+<!-- Written by `make docs` from the service's OpenAPI document (`/openapi.json`). Change the code: requests in
+     router/api/, replies in ragbandit/client/replies/. -->
 
 Every call of the service that `ragbandit up` and `ragbandit serve` run, by default at `http://127.0.0.1:8100`.
 `/docs` on the service shows the same and lets you try it. `ragbandit.Client` makes these calls from Python.

@@ -19,7 +19,7 @@ here keeps its meaning until a migration of a new release says otherwise (CHANGE
 what is written beside the service is not counted, and `ragbandit verify` names it.
 
 SQLite and PostgreSQL have the same tables. Times are seconds since the epoch (UTC), texts that say "JSON" are JSON, and
-numbers in them are float64 to the last bit. `features` and `trace` alone are bytes: `ragbandit export` and
+numbers in them are float64 to the last bit. `features` and `trace` alone are bytes: `ragbandit data export` and
 `GET /v1/decisions/{id}` give traces in readable form. On PostgreSQL `\\d+ decisions` shows the meanings too.
 
 ## Three questions

@@ -141,10 +141,10 @@ class HealthSettings(_Section):
 class LogSettings(_Section):
     """What decisions and outcomes keep of texts, and the form of the processes' log."""
 
-    #: full: questions, contexts, answers, traces and messages of errors; hash: the question's sha256 alone; none: none.
+    #: full: questions, contexts, answers, traces and messages of errors; none: none of them.
     #: Of a context the keys that `context` declares are kept in any case, since they are learned from.
     #: Without texts labels cannot be learned from, workers cannot run arms, and policies cannot read questions
-    text: Literal["full", "hash", "none"] = "full"
+    text: Literal["full", "none"] = "full"
     #: characters of every passage shown to the model that an outcome keeps among its sources; 0: ids, titles and
     #: addresses alone. Without texts (`text`) no sources are kept
     source_chars: Annotated[int, Field(ge=0, le=100_000)] = 2000

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -95,7 +94,7 @@ class AnswerTask:
 
 
 #: values of the setting log.text
-KeptText = Literal["full", "hash", "none"]
+KeptText = Literal["full", "none"]
 #: columns of an outcome where no texts are kept; whether a repetition is the same is known by its hash
 KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
     "answer": None,
@@ -105,18 +104,15 @@ KEPT_OF_OUTCOME: Final[dict[str, Any]] = {
 }
 
 
-def kept_of_decision(
-    row: Mapping[str, Any], *, text: KeptText, context: frozenset[str] = frozenset()
-) -> dict[str, Any]:
-    """Columns of a decision where no texts are kept: the same question has the same sha256.
+def kept_of_decision(row: Mapping[str, Any], *, context: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """Columns of a decision where no texts are kept.
 
     context: the keys that are declared, and kept: what a policy has learned from must be there to be learned again.
     """
     kept: dict[str, Any] = {}
     if context and row["context"] != "{}":
         kept = {key: value for key, value in json.loads(row["context"]).items() if key in context}
-    digest = sha256(row["text"].encode()).hexdigest() if text == "hash" else ""
-    return {"text": digest, "context": canonical(kept) if kept else "{}", "request": without_messages(row["request"])}
+    return {"text": "", "context": canonical(kept) if kept else "{}", "request": without_messages(row["request"])}
 
 
 class DecisionStore:
@@ -148,7 +144,7 @@ class DecisionStore:
         """
         rows = [decision_row(decision) for decision in group]
         if self.text != "full":
-            rows = [row | kept_of_decision(row, text=self.text, context=self.context) for row in rows]
+            rows = [row | kept_of_decision(row, context=self.context) for row in rows]
         with self._writing() as (connection, moves):
             new = insert_new(connection, decisions, rows, key="id")
             moves.add("decided", len(new))

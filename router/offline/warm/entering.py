@@ -3,7 +3,6 @@
 What the ledger has already adds nothing, so the same command goes on where it was stopped.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,8 +178,6 @@ def _conflict(row: Logged, name: str, message: str, *, source: str) -> Conflict:
 
 
 def _without_texts(decision: Decision, *, settings: Settings) -> Decision:
-    """As live decisions are kept under log.text: hash or none."""
-    text = decision.query.text
-    stored = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if settings.log.text == "hash" else ""
+    """As live decisions are kept under log.text: none."""
     context = {key: value for key, value in decision.query.context.items() if key in settings.context}
-    return replace(decision, query=replace(decision.query, text=stored, context=context))
+    return replace(decision, query=replace(decision.query, text="", context=context))

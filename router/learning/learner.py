@@ -22,8 +22,9 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.process_identity import lease_holder
+from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
-from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.held_rows import HeldRow
 from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update

@@ -7,7 +7,7 @@ keys: the same body again is a duplicate, another body a conflict, and neither c
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -15,20 +15,19 @@ from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.errors import RagBanditError, StoreError
 from ragbandit.router.storage.decision_links import write_links
-from ragbandit.router.storage.idempotency import feedback_reply, is_foreign, outcome_reply, settle, unknown_decision
+from ragbandit.router.storage.feedback_writes import write_feedback
+from ragbandit.router.storage.idempotency import is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
     decision_row,
     decision_value,
-    feedback_row,
     feedback_value,
     reward_value,
     without_messages,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
-from ragbandit.router.storage.sql.calibration_rows import note_due
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
@@ -46,10 +45,9 @@ from ragbandit.router.storage.sql.waiting import (
     flag_waiting,
     labels_in_use,
     lock_waiting,
-    number_transaction,
     waiting_row,
 )
-from ragbandit.router.storage.vote_limits import VoteLimit, lock_votes, refused_votes
+from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.router.types import (
     Decision,
     DecisionId,
@@ -261,59 +259,11 @@ class DecisionStore:
         id; what is beyond is not kept, and says why. beside: what else the transaction changes; where it raises,
         nothing is kept.
         """
-        rows = [feedback_row(item) for item in group]
         with self._writing() as (connection, moves):
-            asked = {row["decision_id"] for row in rows}
-            number_transaction(connection)
-            lock_votes(connection, {item.decision_id for item in group if item.id in limits})
-            refused = refused_votes(connection, group, limits=limits)
-            known = {key: row["policy"] for key, row in _by_id(connection, asked, columns=("id", "policy")).items()}
-            open_rows = lock_waiting(connection, set(known))
-            for row in rows:
-                row["late"] = (row["decision_id"], known.get(row["decision_id"])) not in open_rows
-            kept = [row for row in rows if row["decision_id"] in known and row["id"] not in refused]
-            new = insert_new(connection, feedback, kept, key="id")
-            first = {row["id"]: row for row in reversed(kept) if row["id"] in new}  # of an id that stands twice
-            fed = {row["decision_id"] for row in first.values() if row["value"] != "null"}
-            rewarded = {
-                row["decision_id"] for row in first.values() if row["kind"] == "reward" and row["value"] != "null"
-            }
-            open_fed = [row for (key, _), row in open_rows.items() if key in fed]
-            flag_waiting(
-                connection,
-                [row for row in open_fed if row["decision_id"] in rewarded],
-                moves=moves,
-                has_feedback=True,
-                has_reward=True,
-            )
-            flag_waiting(
-                connection,
-                [row for row in open_fed if row["decision_id"] not in rewarded],
-                moves=moves,
-                has_feedback=True,
-            )
-            moves.add("feedback", len(first))
-            moves.add("late_feedback", sum(row["late"] for row in first.values()))
-            late = {row["decision_id"] for row in first.values() if row["kind"] in ("label", "rating")}
-            self._note_pairs(connection, late, waiting=set(open_rows))
-            standing = self._standing_feedback(connection, [row["id"] for row in rows])
+            replies = write_feedback(connection, group, label=self.label, limits=limits, moves=moves)
             if beside is not None:
                 beside(connection, moves)
-        results: list[Receipt | RagBanditError] = []
-        for item, row in zip(group, rows, strict=True):
-            receipt = refused.get(item.id) or feedback_reply(item, row, known=set(known), new=new, standing=standing)
-            waits = open_rows.get((item.decision_id, known.get(item.decision_id, "")))
-            if isinstance(receipt, Receipt) and waits is not None and _needs_outcome(item, waits):
-                receipt = replace(receipt, waiting_for="outcome")
-            results.append(receipt)
-            new.discard(row["id"])  # the same id again in this group is a repetition
-        return results
-
-    def _note_pairs(self, connection: Connection, ids: set[str], *, waiting: set[tuple[str, str]]) -> None:
-        """Let ledgers that do not wait for these decisions any more see that they may be calibration pairs now."""
-        labels = labels_in_use(connection, label=self.label) if ids else set()
-        late = {key for key in ids if any((key, label) not in waiting for label in labels)}
-        note_due(connection, late, labels=labels, waiting=waiting)
+        return replies
 
     def record(self, decision_id: DecisionId) -> DecisionRecord:
         """Everything known of one decision. Raises NotFound, or StoreError if a row of it cannot be read."""
@@ -338,12 +288,6 @@ class DecisionStore:
         """A write transaction, and what it changes of the counters."""
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             yield connection, moves
-
-    def _standing_feedback(self, connection: Connection, ids: list[str]) -> dict[str, tuple[str, bool]]:
-        rows = connection.execute(
-            select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
-        )
-        return {row.id: (row.body_hash, row.late) for row in rows}
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
         found = connection.execute(
@@ -379,12 +323,6 @@ def made_record(
 
 
 _WAITS_FOR_OUTCOME: Final = "waiting for an outcome: report it by POST /v1/outcomes or Router.outcome(...)"
-
-
-def _needs_outcome(item: Feedback, row: RowMapping) -> bool:
-    """Whether this feedback cannot be learned before the caller reports the outcome of the decision."""
-    learned = item.value is not None and item.kind != "reward"
-    return row["run_by"] == "caller" and learned and not row["has_outcome"]
 
 
 def _state(learned: Row | None, closed: Row | None) -> DecisionState:

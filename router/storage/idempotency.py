@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
-from ragbandit.router.types import Decision, Feedback, Receipt
+from ragbandit.router.types import Decision, Receipt
 
 __all__ = ["feedback_reply", "is_foreign", "outcome_reply", "settle", "unknown_decision"]
 
@@ -57,28 +57,20 @@ def outcome_reply(
 
 
 def feedback_reply(
-    item: Feedback,
-    row: Mapping[str, Any],
-    *,
-    known: set[str],
-    new: set[str],
-    standing: Mapping[str, tuple[str, bool]],
+    row: Mapping[str, Any], *, is_new: bool, standing: tuple[str, bool] | None
 ) -> Receipt | RagBanditError:
     """The receipt of a feedback, or what is wrong with it.
 
-    known: decisions that are there; new: ids that were inserted; standing: hash and lateness of what is stored, by id.
+    is_new: this very row was inserted; standing: hash and lateness of what is stored under its id; None: nothing.
     """
-    if row["id"] in standing:
-        kept_hash, late = standing[row["id"]]
-        if kept_hash != row["body_hash"]:
-            return Conflict(
-                "this feedback id was used with another body",
-                field="feedback_id",
-                remedy="use a new id for new feedback",
-            )
-        return Receipt(feedback_id=item.id, duplicate=row["id"] not in new, late=late)
-    assert row["decision_id"] not in known
-    return unknown_decision()
+    if standing is None:
+        return unknown_decision()
+    kept_hash, late = standing
+    if kept_hash != row["body_hash"]:
+        return Conflict(
+            "this feedback id was used with another body", field="feedback_id", remedy="use a new id for new feedback"
+        )
+    return Receipt(feedback_id=row["id"], duplicate=not is_new, late=late)
 
 
 def unknown_decision() -> NotFound:

@@ -73,7 +73,7 @@ from ragbandit.router.types.queries import (
     Message,
     Query,
 )
-from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, latency_range, sum_of
+from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, sum_of
 from ragbandit.router.types.versions import (
     LIVE_STATES,
     PolicyControl,
@@ -152,6 +152,5 @@ __all__ = [
     "count_steps",
     "effective_rows",
     "finite_json",
-    "latency_range",
     "sum_of",
 ]

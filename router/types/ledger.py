@@ -42,7 +42,7 @@ class Reward:
     #: name of the quality measure, "rating", "mixed", or "reward" where the caller gave the reward itself
     preset: str
     source: RewardSource
-    #: the most trusted feedback in it; None: a default reward, or a row of before 0.3
+    #: the most trusted feedback in it; None: a default reward
     judged_by: JudgedBy | None = None
     #: the quality before calibration, where it was calibrated
     raw_quality: float | None = None

@@ -1,12 +1,12 @@
 """What an arm did and earned in an hour, as counts and sums: any hours, and any arms, can be added."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final
 
 from ragbandit.router.types.importance_weights import effective_rows
 
-__all__ = ["LATENCY_EDGES", "ArmTotals", "latency_range", "sum_of"]
+__all__ = ["LATENCY_EDGES", "ArmTotals", "sum_of"]
 
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -46,7 +46,7 @@ class ArmTotals:
     seconds: float = 0.0
     #: outcomes that say how long they took and were not cancelled, by LATENCY_EDGES
     latency: tuple[int, ...] = field(default=(0,) * (len(LATENCY_EDGES) + 1))
-    #: the least and the largest of these, seconds; None: not recorded (rows of older code), or there are none
+    #: the least and the largest of these, seconds; None while there are none
     fastest: float | None = None
     slowest: float | None = None
     #: updates made of feedback, and of the default reward
@@ -60,8 +60,7 @@ class ArmTotals:
     cost: float = 0.0
     cost_squares: float = 0.0
     #: updates that compare the policy with always taking this arm, whatever arm was drawn, and the sum of their
-    #: differences in reward (storage/arm_hours/differences.py). Rows of older code have sums of other names without
-    #: the weights below: these are not read, as nothing says how much they are worth.
+    #: differences in reward (storage/arm_hours/differences.py)
     compared: int = 0
     difference: float = 0.0
     difference_squares: float = 0.0
@@ -108,7 +107,7 @@ class ArmTotals:
     @property
     def latency_range(self) -> tuple[float, float] | None:
         """The least and the largest latency, seconds; None while there is none."""
-        return latency_range(self.latency, fastest=self.fastest, slowest=self.slowest)
+        return None if self.fastest is None or self.slowest is None else (self.fastest, self.slowest)
 
     def latency_at(self, share: float) -> float | None:
         """The latency that this share (0 to 1) of the outcomes did not exceed, seconds; None while there are none.
@@ -129,26 +128,6 @@ class ArmTotals:
 
 
 _TIMES: Final = ("latency", "fastest", "slowest")
-
-
-def latency_range(
-    latency: Sequence[int], *, fastest: float | None = None, slowest: float | None = None
-) -> tuple[float, float] | None:
-    """The least and the largest latency of a histogram by LATENCY_EDGES, seconds; None of an empty one.
-
-    Where one was not recorded, or lies outside its bucket (older code, which does not know them, has added to the
-    row), it is the edge of that bucket; beyond the last edge that edge.
-    """
-    used = [place for place, count in enumerate(latency) if count > 0]
-    if not used:
-        return None
-    edges = (0.0, *LATENCY_EDGES, float("inf"))
-    low, high = edges[used[0]], edges[used[-1] + 1]
-    if fastest is None or not low <= fastest <= edges[used[0] + 1]:
-        fastest = low
-    if slowest is None or not edges[used[-1]] <= slowest <= high:
-        slowest = min(high, LATENCY_EDGES[-1])
-    return fastest, slowest
 
 
 def sum_of(parts: Iterable[ArmTotals]) -> ArmTotals:

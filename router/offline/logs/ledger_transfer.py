@@ -23,8 +23,9 @@ from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.process_identity import lease_holder
+from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
-from ragbandit.router.storage.ledgers.ledger import Entry, Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row

@@ -6,8 +6,9 @@ older than FOLDED_AFTER stand in the first hour of their day, days older than KE
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from operator import add
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, tuple_
@@ -15,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
-from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel, latency_range
+from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
 
 __all__ = [
     "DAY",
@@ -173,20 +174,16 @@ def _kept_at(hour: int, *, now: int) -> int | None:
 def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     total = dict(a)
     for name, amount in b.items():
-        before = total.get(name)
-        if isinstance(amount, list):
-            total[name] = amount if before is None else [x + y for x, y in zip(before, amount, strict=True)]
-        else:
-            total[name] = amount if before is None else before + amount
-    ranges = [found for found in map(_latency_range, (a, b)) if found is not None]
-    if ranges:
-        total["fastest"] = min(fastest for fastest, _ in ranges)
-        total["slowest"] = max(slowest for _, slowest in ranges)
+        total[name] = _BOTH.get(name, add)(total[name], amount) if name in total else amount
     return total
 
 
-def _latency_range(row: Mapping[str, Any]) -> tuple[float, float] | None:
-    return latency_range(row.get("latency", ()), fastest=row.get("fastest"), slowest=row.get("slowest"))
+#: how amounts that are not added are put together
+_BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "latency": lambda before, more: [x + y for x, y in zip(before, more, strict=True)],
+    "fastest": min,
+    "slowest": max,
+}
 
 
 def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> None:

@@ -1,23 +1,22 @@
 """The sha256 chain over a ledger's updates: change, remove or add one row of the past, and every later link differs.
 
 link(n) = sha256(link(n - 1) + row n), the row as canonical JSON; before the first row the link is "". The append moves
-the end of the chain in its own transaction. Where it has not (a store of an older release, an import), `extend` reads
+the end of the chain in its own transaction. Where it has not (an import), `extend` reads
 the rows that are missing.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, select, update
-from sqlalchemy.engine import RowMapping
+from sqlalchemy import Connection, Double, select, update
 
 from ragbandit.router.storage.archive.reading import update_rows
 from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import chains
+from ragbandit.router.storage.sql.tables import chains, updates
 from ragbandit.router.types import PolicyLabel
 
 __all__ = ["START", "Chain", "advance", "link"]
@@ -27,22 +26,22 @@ START: Final = (0, "")
 #: updates that are read at once
 PAGE = 5000
 
-_TEXTS = ("policy", "seq", "decision_id", "arm", "terms", "preset", "source", "feedback_ids")
-#: columns since revision 0010: a row that has none of them is linked as ever
-_LATER_TEXTS = ("judged_by",)
-_LATER_NUMBERS = ("raw_quality", "sample_weight", "disagreement")
-_NUMBERS = ("propensity", "value", "quality", "cost", "weight", "minimum", "maximum", "feedback_at", "made_at")
+#: the columns of a row -> whether they hold floats
+_COLUMNS: Final = {column.name: isinstance(column.type, Double) for column in updates.columns}
 
 
-def link(previous: str, row: Mapping[str, Any] | RowMapping) -> str:
-    """The next link, from the one before and a row of `updates`, before it is written or as it is read."""
+def link(previous: str, row: Row) -> str:
+    """The next link, from the one before and a row of `updates`, before it is written or as it is read.
+
+    A column that is NULL is left out: one that a later release adds changes no link of a row without it.
+    """
     # A database gives floats back where whole numbers were written, and SQLite gives 0.0 for -0.0.
-    numbers = [None if row[name] is None else float(row[name]) + 0.0 for name in _NUMBERS]
-    parts = [previous, [row[name] for name in _TEXTS], numbers]
-    later = [row[name] for name in _LATER_TEXTS]
-    later += [None if row[name] is None else float(row[name]) + 0.0 for name in _LATER_NUMBERS]
-    body = canonical([*parts, later] if any(value is not None for value in later) else parts)
-    return hashlib.sha256(body.encode()).hexdigest()
+    values = {
+        name: float(value) + 0.0 if is_float else value
+        for name, is_float in _COLUMNS.items()
+        if (value := row.get(name)) is not None
+    }
+    return hashlib.sha256(canonical([previous, values]).encode()).hexdigest()
 
 
 def advance(connection: Connection, rows: list[dict[str, Any]]) -> None:

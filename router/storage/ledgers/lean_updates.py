@@ -1,40 +1,24 @@
 """Lean updates: of a ledger's rows just what a policy learns from that needs no texts, pmfs and ids."""
 
-import functools
 import json
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from sqlalchemy import select
 
 from ragbandit.router.storage.archive.reading import archived_spans
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import REWARD
 from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import IMPORTED, PolicyLabel, Query, Reward, Update
+from ragbandit.router.types import IMPORTED, PolicyLabel, Query, Update
 
 __all__ = ["lean_updates"]
 
+#: columns of `updates` that are no part of the reward
+_PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at")
 #: the columns of `updates` that a policy learns from, which needs the features and no text
-_COLUMNS = (
-    "seq",
-    "decision_id",
-    "arm",
-    "propensity",
-    "value",
-    "quality",
-    "cost",
-    "weight",
-    "minimum",
-    "maximum",
-    "terms",
-    "preset",
-    "source",
-    "judged_by",
-    "raw_quality",
-    "sample_weight",
-    "made_at",
-)
+_COLUMNS: Final = (*_PLAIN, *REWARD.names)
 #: whether the facts have that key: a text in them has its quotes escaped
 _IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
@@ -65,13 +49,12 @@ def lean_updates(
         upto_archived = archived if upto is None else min(archived, upto)
         yield from ledger.read(after=after, upto=upto_archived)
         after = upto_archived
-    terms = functools.lru_cache(maxsize=64)(json.loads)
     while upto is None or after < upto:
         for row in (rows := _page(ledger, after=after, upto=upto, page=page, asked=asked)):
             if row.seq != after + 1:  # what is missing may have been archived meanwhile
                 yield from ledger.read(after=after, upto=upto)
                 return
-            yield _update(row, label=ledger.label, terms=terms)
+            yield _update(row, label=ledger.label)
             after = row.seq
         if not rows:
             return
@@ -90,10 +73,10 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, asked: Seq
         return connection.execute(query.order_by(updates.c.seq).limit(page)).all()
 
 
-def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, float]]) -> Update:
-    """The update of _COLUMNS, features, imported or not, and some of _QUESTION; terms: reads the JSON of `terms`."""
-    seq, decision_id, arm, propensity, value, quality, cost, weight, minimum, maximum = row[:10]
-    prices, preset, source, judged_by, raw_quality, sample_weight, made_at, features, imported = row[10:_LEARNED]
+def _update(row: Any, *, label: PolicyLabel) -> Update:
+    """The update of _COLUMNS, features, imported or not, and some of _QUESTION."""
+    seq, decision_id, arm, propensity, made_at = row[: len(_PLAIN)]
+    features, imported = row[len(_COLUMNS) : _LEARNED]
     return Update(
         policy=label,
         seq=seq,
@@ -104,20 +87,7 @@ def _update(row: Any, *, label: PolicyLabel, terms: Callable[[str], dict[str, fl
         pmf=(propensity,),
         scores=None,
         propensity=propensity,
-        reward=Reward(
-            value=value,
-            quality=quality,
-            cost=cost,
-            weight=weight,
-            minimum=minimum,
-            maximum=maximum,
-            terms=terms(prices),
-            preset=preset,
-            source=source,
-            judged_by=judged_by,
-            raw_quality=raw_quality,
-            sample_weight=1.0 if sample_weight is None else sample_weight,
-        ),
+        reward=REWARD.read(row[len(_PLAIN) : len(_COLUMNS)]),
         feedback_ids=(),
         features=features_value(features),
         made_at=made_at,

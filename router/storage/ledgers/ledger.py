@@ -6,15 +6,15 @@ has been there, the append is refused and nothing of it is kept.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, and_, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_
 
 from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions import readable
-from ragbandit.router.storage.ledgers.chain import advance
+from ragbandit.router.storage.ledgers.appending import Batch, Entry
 from ragbandit.router.storage.rows.conversion import (
     body_hash,
     decision_value,
@@ -22,19 +22,17 @@ from ragbandit.router.storage.rows.conversion import (
     snapshot_row,
     snapshot_value,
     unreadable_field,
-    update_row,
     update_value,
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_due, note_due
+from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
+from ragbandit.router.storage.sql.held_rows import HeldRow
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
-    closures,
     decisions,
     feedback,
     outcomes,
@@ -43,15 +41,12 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.storage.sql.waiting import calm
 from ragbandit.router.types import (
-    IMPORTED,
     ArmName,
     CalibrationPair,
     ClosedDecision,
     Decision,
     DecisionId,
-    FeedbackId,
     FeedbackKind,
     JoinedDecision,
     Json,
@@ -60,7 +55,7 @@ from ragbandit.router.types import (
     Update,
 )
 
-__all__ = ["SNAPSHOT_ROWS", "Entry", "Ledger"]
+__all__ = ["SNAPSHOT_ROWS", "Ledger"]
 
 #: Newest snapshots of a ledger whose rows are kept, and of every policy that it had the newest one. A version's name
 #: says the rest: the deep check makes the others again from the ledger. Not a setting: with another number the rows
@@ -68,25 +63,9 @@ __all__ = ["SNAPSHOT_ROWS", "Entry", "Ledger"]
 SNAPSHOT_ROWS = 1000
 #: rows that are forgotten in one transaction
 FORGOTTEN_AT_ONCE = 1000
-#: decisions that `newest_decision` looks at
-_NEWEST: Final = 100
 
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Entry:
-    """An update to append, and when the last feedback that made it came in."""
-
-    update: Update
-    feedback_at: float | None
-    #: what came in time, used or not; other feedback of the decision is late
-    in_time: tuple[FeedbackId, ...] = ()
-    #: how far its raters lie apart in quality; None: there were not two to compare
-    disagreement: float | None = None
-    #: of the decision, where a model and a person have judged it in time
-    pair: CalibrationPair | None = None
 
 
 class Ledger:
@@ -184,43 +163,9 @@ class Ledger:
         Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
         begins.
         """
-        done = [e.update.decision_id for e in entries] + [c.decision_id for c in closed]
+        batch = Batch(label=self.label, entries=entries, closed=closed, held=held, idle=idle, now=now)
         with self.writing(holder=holder) as (connection, moves, end):
-            if entries and entries[0].update.seq != end + 1:
-                raise Conflict(f"the ledger ends at {end}, not at {entries[0].update.seq - 1}")
-            here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(done))
-            # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-            locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
-            moves.waiting(locked.mappings(), sign=-1)
-            gone = connection.execute(delete(waiting).where(here))
-            if gone.rowcount != len(done):
-                raise Conflict("a decision of this batch was closed by somebody else")
-            if entries:
-                rows = [update_row(e.update, feedback_at=e.feedback_at, disagreement=e.disagreement) for e in entries]
-                connection.execute(insert(updates), rows)
-                advance(connection, rows)
-                moves.updates(rows)
-                append_pairs(connection, [e.pair for e in entries if e.pair is not None], label=self.label)
-            if closed:
-                gone_rows = [self._closure_row(closure, now) for closure in closed]
-                connection.execute(insert(closures), gone_rows)
-                moves.closures(gone_rows)
-            moves.add("held", hold(connection, held, label=self.label, now=now), label=self.label)
-            calm(connection, {one.decision.id: len(one.feedback) for one in idle}, label=self.label, moves=moves)
-            in_time = [i for e in entries for i in (*e.update.feedback_ids, *e.in_time)]
-            waits = [c.decision_id for c in closed if c.reason == HELD]
-            in_time += map(FeedbackId, states_of(connection, waits, label=self.label) if waits else ())
-            # Late is what came too late for the ledger that decided; another ledger may still learn from it.
-            ours = select(decisions.c.id).where(decisions.c.id.in_(done), decisions.c.policy == self.label)
-            late = connection.execute(
-                update(feedback)
-                .where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(in_time), ~feedback.c.late)
-                .values(late=True)
-            )
-            moves.add("late_feedback", late.rowcount)
-            others = feedback.c.decision_id.in_(done), feedback.c.id.not_in(in_time)
-            unused = connection.execute(select(feedback.c.decision_id).where(*others).distinct()).scalars().all()
-            note_due(connection, unused, labels=[self.label], waiting=set())
+            batch.write(connection, moves, end=end)
 
     def add_pairs(self, pairs: Sequence[CalibrationPair], *, due: Sequence[str], holder: str) -> list[CalibrationPair]:
         """Append pairs of decisions that are closed, in their place behind the ledger's end; as they were kept.
@@ -273,14 +218,6 @@ class Ledger:
         with self.database.read() as connection:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
         return None if row is None else dict(row)
-
-    def newest_decision(self) -> Decision | None:
-        """The newest readable decision of the store, whatever its ledger, among _NEWEST; imported ones do not count."""
-        query = select(decisions).order_by(decisions.c.made_at.desc()).limit(_NEWEST)
-        with self.database.read() as connection:
-            rows = connection.execute(query).mappings().all()
-        made = (found for found in map(readable, rows) if isinstance(found, Decision))
-        return next((decision for decision in made if IMPORTED not in decision.facts), None)
 
     def newest_encoder_hash(self) -> str | None:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
@@ -362,16 +299,6 @@ class Ledger:
     def _last_seq(self, connection: Connection) -> int:
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         return int(connection.execute(query).scalar_one())
-
-    def _closure_row(self, closure: ClosedDecision, now: float) -> dict[str, Any]:
-        return {
-            "policy": self.label,
-            "decision_id": closure.decision_id,
-            "state": closure.state,
-            "field": closure.field,
-            "reason": closure.reason,
-            "made_at": now,
-        }
 
 
 _VALUES: Final[Mapping[FeedbackKind, Any]] = {

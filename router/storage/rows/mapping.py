@@ -1,6 +1,6 @@
 """Mapping of tables: a row as a value of a dataclass; the field of a name is the column of that name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -42,7 +42,11 @@ class TableRows(Generic[Value]):
 
     def value(self, row: Row, **others: Any) -> Value:
         """The value of a row; others: the fields that are not in this table."""
-        known = {name: row[name] for name in self.names}
+        return self.read([row[name] for name in self.names], **others)
+
+    def read(self, values: Sequence[Any], **others: Any) -> Value:
+        """The value of these columns, in the order of `names`."""
+        known = dict(zip(self.names, values, strict=True))
         for name, form in self._forms.items():
             known[name] = form.read(known[name])
         return self._kind(**known, **others)

@@ -17,8 +17,6 @@ from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, ou
 from ragbandit.router.types import sum_of
 
 #: of the totals, what code before these sums did not write
-NEW = {"compared", "difference", "difference_squares", "weight", "weight_squares"}
-NEW |= {"expected_squares", "expected_cubes", "reward_range", "fastest", "slowest"}
 
 
 @pytest.fixture
@@ -277,26 +275,6 @@ def test_differences_of_the_ledger_are_summed(world):
         assert row.difference_squares == pytest.approx(sum(value**2 for value in values))
     lone = {"arm": "a", "arms": '["a"]', "pmf": "[1.0]", "scores": None}
     assert list(rewards._comparisons(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
-
-
-def test_comparisons_of_older_code_are_not_read(world):
-    """Sums without weights, of a row that older code wrote, judge no arm; what is learned later is compared."""
-    first = lived(world)
-    extend(world)
-    with world.database.write() as connection:
-        for row in connection.execute(select(arm_hours)).all():
-            found = json.loads(row.totals)
-            old = {name: value for name, value in found.items() if name not in NEW}
-            old |= {"against": found.get("compared", 0), "against_sum": 5.0, "against_squares": 9.0}
-            here = arm_hours.c.policy == row.policy, arm_hours.c.hour == row.hour, arm_hours.c.arm == row.arm
-            connection.execute(update(arm_hours).where(*here).values(totals=json.dumps(old)))
-    assert {one.effective for one in totals(world).values()} == {0.0}
-    before = len(world.updates())
-    second = lived(world)
-    extend(world)
-    everything = totals(world)
-    assert {one.compared for one in everything.values()} == {len(world.updates()) - before}
-    assert sum(one.decided for one in everything.values()) == len(first) + len(second)
 
 
 def test_rows_of_a_newer_version_can_be_read(world):

@@ -182,7 +182,7 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
         assert inserted.wait(10)
         return found
 
-    monkeypatch.setattr("ragbandit.router.storage.decisions.lock_waiting", slowly)
+    monkeypatch.setattr("ragbandit.router.storage.feedback_writes.lock_waiting", slowly)
     note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
     thread = threading.Thread(target=lambda: store.add_feedback([note]))
     assert second.acquire(holder=HOLDER, lease_s=60.0)

@@ -1,14 +1,13 @@
 """Percentiles of latencies lie within what was observed, however totals are added up, and by whatever version."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.storage.arm_hours.rows import Deltas, totals_value
-from ragbandit.router.types import LATENCY_EDGES, ArmTotals, latency_range, sum_of
+from ragbandit.router.types import ArmTotals, sum_of
 
 KEY = ("main", 0, "a")
 SHARES = (0.0, 0.01, 0.5, 0.95, 0.99, 1.0)
@@ -47,31 +46,9 @@ def test_the_report_of_a_newcomer():
     assert totals([1.82]).latency_at(0.95) == totals([1.82]).latency_at(0.5) == 1.82
 
 
-def test_rows_of_older_code_are_bounded_by_their_buckets():
-    """Without the least and the largest the edges of the buckets stand for them, also after newer rows are added."""
-    old = row([0.3, 6.0])
-    del old["fastest"], old["slowest"]
-    assert totals_value(json.dumps(old)).latency_range == (0.25, 10.0)
-    stored = Deltas()
-    stored.merge(KEY, old)
-    stored.merge(KEY, row([1.2]))
-    assert totals_value(json.dumps(stored.by_key()[KEY])).latency_range == (0.25, 10.0)
-    assert (totals_value(json.dumps(old)) + totals([1.2])).latency_range == (0.25, 10.0)
-
-
-def test_what_older_code_added_is_not_cut_off():
-    """A largest latency that lies below the last bucket is of before that code added to it: the edge stands for it."""
-    mixed = row([1.2])
-    mixed["latency"][LATENCY_EDGES.index(10.0)] += 1
-    assert totals_value(json.dumps(mixed)).latency_range == (1.2, 10.0)
-
-
 def test_latencies_come_from_buckets():
-    """Within a bucket they rise evenly; beyond the last edge the edge is all that older code knew; none give none."""
+    """Within a bucket they rise evenly, between the least and the largest that were observed; none give none."""
     assert ArmTotals().latency_at(0.5) is None
-    assert latency_range(()) is None
-    filled = replace(ArmTotals(), latency=(0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0))
+    filled = ArmTotals(latency=(0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0), fastest=0.25, slowest=0.5)
     assert filled.latency_at(0.5) == pytest.approx(0.375)
-    slow = replace(ArmTotals(), latency=(0,) * 12 + (3,))
-    assert slow.latency_at(0.95) == 120.0
-    assert replace(slow, slowest=180.0).latency_at(1.0) == 180.0
+    assert ArmTotals(latency=(0,) * 12 + (3,), fastest=121.0, slowest=180.0).latency_at(1.0) == 180.0

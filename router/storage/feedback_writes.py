@@ -1,0 +1,140 @@
+"""What one group of feedback changes: rows, flags of decisions that wait, counters, and calibration pairs to look at.
+
+Every step writes in the transaction that `DecisionStore.add_feedback` has opened. Locks are taken in one order: votes,
+rows of `waiting` by id, feedback by id, counters last.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select
+
+from ragbandit.router.errors import RagBanditError
+from ragbandit.router.storage.idempotency import feedback_reply
+from ragbandit.router.storage.rows.conversion import feedback_row
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.calibration_rows import note_due
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.tables import decisions, feedback
+from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, number_transaction
+from ragbandit.router.storage.vote_limits import VoteLimit, lock_votes, refused_votes
+from ragbandit.router.types import Feedback, FeedbackId, PolicyLabel, Receipt
+
+__all__ = ["write_feedback"]
+
+#: rows of `waiting` by (decision, label)
+Waiting = Mapping[tuple[str, str], RowMapping]
+
+
+@dataclass(kw_only=True, slots=True)
+class _Item:
+    """One feedback of the group, on its way into the store."""
+
+    feedback: Feedback
+    row: dict[str, Any]
+    #: why it is not kept
+    refused: RagBanditError | None
+    #: the ledger that made its decision; None: no decision has this id
+    policy: str | None
+    #: its decision in that ledger; None: it does not wait there, and the feedback is late
+    waits: RowMapping | None
+    #: it was inserted by this group
+    is_new: bool = False
+
+    @property
+    def can_be_learned(self) -> bool:
+        return self.feedback.value is not None
+
+    @property
+    def needs_outcome(self) -> bool:
+        """Whether it cannot be learned before the caller reports the outcome of the decision."""
+        if self.waits is None or not self.can_be_learned or self.feedback.kind == "reward":
+            return False
+        return bool(self.waits["run_by"] == "caller" and not self.waits["has_outcome"])
+
+
+def write_feedback(
+    connection: Connection,
+    group: Sequence[Feedback],
+    *,
+    label: PolicyLabel,
+    limits: Mapping[FeedbackId, VoteLimit],
+    moves: Moves,
+) -> list[Receipt | RagBanditError]:
+    """Insert the group with all that follows from it; what each sender is told. limits: see `add_feedback`."""
+    number_transaction(connection)
+    lock_votes(connection, {item.decision_id for item in group if item.id in limits})
+    refused = refused_votes(connection, group, limits=limits)
+    policies = _deciding_ledgers(connection, {item.decision_id for item in group})
+    open_rows = lock_waiting(connection, set(policies))
+    items = [_item(one, refused=refused, policies=policies, open_rows=open_rows) for one in group]
+    _insert(connection, items)
+    new = [item for item in items if item.is_new]
+    _flag(connection, new, open_rows=open_rows, moves=moves)
+    moves.add("feedback", len(new))
+    moves.add("late_feedback", sum(item.row["late"] for item in new))
+    _note_pairs(connection, new, label=label, waiting=set(open_rows))
+    standing = _standing(connection, [item.row["id"] for item in items])
+    return [_reply(item, standing=standing) for item in items]
+
+
+def _deciding_ledgers(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """Decision -> the ledger that made it; unknown ones are left out."""
+    rows = connection.execute(select(decisions.c.id, decisions.c.policy).where(decisions.c.id.in_(ids)))
+    return {row.id: row.policy for row in rows}
+
+
+def _item(
+    one: Feedback, *, refused: Mapping[FeedbackId, RagBanditError], policies: Mapping[str, str], open_rows: Waiting
+) -> _Item:
+    policy = policies.get(one.decision_id)
+    waits = open_rows.get((one.decision_id, policy or ""))
+    row = feedback_row(one) | {"late": waits is None}
+    return _Item(feedback=one, row=row, refused=refused.get(one.id), policy=policy, waits=waits)
+
+
+def _insert(connection: Connection, items: Sequence[_Item]) -> None:
+    """Keep what is of a known decision and not refused; of an id that stands twice the first."""
+    kept = [item for item in items if item.policy is not None and item.refused is None]
+    new = insert_new(connection, feedback, [item.row for item in kept], key="id")
+    for item in kept:
+        if item.row["id"] in new:
+            item.is_new = True
+            new.discard(item.row["id"])
+
+
+def _flag(connection: Connection, new: Sequence[_Item], *, open_rows: Waiting, moves: Moves) -> None:
+    """Say of decisions that wait, in whatever ledger, that they have feedback, and whether a reward is among it."""
+    fed = {item.feedback.decision_id for item in new if item.can_be_learned}
+    rewarded = {item.feedback.decision_id for item in new if item.can_be_learned and item.feedback.kind == "reward"}
+    rows = [row for (key, _), row in open_rows.items() if key in fed]
+    with_reward = [row for row in rows if row["decision_id"] in rewarded]
+    flag_waiting(connection, with_reward, moves=moves, has_feedback=True, has_reward=True)
+    others = [row for row in rows if row["decision_id"] not in rewarded]
+    flag_waiting(connection, others, moves=moves, has_feedback=True)
+
+
+def _note_pairs(
+    connection: Connection, new: Sequence[_Item], *, label: PolicyLabel, waiting: set[tuple[str, str]]
+) -> None:
+    """Let ledgers that do not wait for these decisions any more see that they may be calibration pairs now."""
+    ids = {item.feedback.decision_id for item in new if item.feedback.kind in ("label", "rating")}
+    labels = labels_in_use(connection, label=label) if ids else set()
+    late = {key for key in ids if any((key, one) not in waiting for one in labels)}
+    note_due(connection, late, labels=labels, waiting=waiting)
+
+
+def _standing(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[str, bool]]:
+    """Feedback id -> hash and lateness of what is stored under it."""
+    rows = connection.execute(
+        select(feedback.c.id, feedback.c.body_hash, feedback.c.late).where(feedback.c.id.in_(ids))
+    )
+    return {row.id: (row.body_hash, row.late) for row in rows}
+
+
+def _reply(item: _Item, *, standing: Mapping[str, tuple[str, bool]]) -> Receipt | RagBanditError:
+    if item.refused is not None:
+        return item.refused
+    reply = feedback_reply(item.row, is_new=item.is_new, standing=standing.get(item.row["id"]))
+    return replace(reply, waiting_for="outcome") if isinstance(reply, Receipt) and item.needs_outcome else reply

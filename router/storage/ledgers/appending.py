@@ -1,0 +1,136 @@
+"""What one append changes: decisions leave the waiting room as updates and closures, and their feedback is in time or
+late. Every step writes in the transaction that `Ledger.append` has opened, in the order in which it takes its locks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, select, update
+
+from ragbandit.router.errors import Conflict
+from ragbandit.router.storage.ledgers.chain import advance
+from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.sql.calibration_rows import append_pairs, note_due
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, updates, waiting
+from ragbandit.router.storage.sql.waiting import calm
+from ragbandit.router.types import (
+    CalibrationPair,
+    ClosedDecision,
+    FeedbackId,
+    JoinedDecision,
+    PolicyLabel,
+    Update,
+)
+
+__all__ = ["Batch", "Entry"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Entry:
+    """An update to append, and when the last feedback that made it came in."""
+
+    update: Update
+    feedback_at: float | None
+    #: what came in time, used or not; other feedback of the decision is late
+    in_time: tuple[FeedbackId, ...] = ()
+    #: how far its raters lie apart in quality; None: there were not two to compare
+    disagreement: float | None = None
+    #: of the decision, where a model and a person have judged it in time
+    pair: CalibrationPair | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Its row of `updates`."""
+        return update_row(self.update, feedback_at=self.feedback_at, disagreement=self.disagreement)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """Decisions that leave the waiting room of one ledger together, and what waits on with them."""
+
+    label: PolicyLabel
+    entries: Sequence[Entry]
+    closed: Sequence[ClosedDecision]
+    #: feedback that is held from now on
+    held: Sequence[HeldRow]
+    #: decisions that wait on, since none of the feedback that was read with them may be learned
+    idle: Sequence[JoinedDecision]
+    now: float
+
+    @property
+    def done(self) -> list[str]:
+        """The decisions that leave."""
+        return [*(e.update.decision_id for e in self.entries), *(c.decision_id for c in self.closed)]
+
+    def write(self, connection: Connection, moves: Moves, *, end: int) -> None:
+        """All steps. end: the last seq of the ledger. Raises Conflict, after which nothing may be committed."""
+        self._check_place(end)
+        self._leave_waiting(connection, moves)
+        self._append_updates(connection, moves)
+        self._append_closures(connection, moves)
+        moves.add("held", hold(connection, self.held, label=self.label, now=self.now), label=self.label)
+        read: dict[str, int] = {one.decision.id: len(one.feedback) for one in self.idle}
+        calm(connection, read, label=self.label, moves=moves)
+        in_time = self._feedback_in_time(connection)
+        self._mark_late(connection, moves, in_time=in_time)
+        self._note_unused(connection, in_time=in_time)
+
+    def _check_place(self, end: int) -> None:
+        if self.entries and self.entries[0].update.seq != end + 1:
+            raise Conflict(f"the ledger ends at {end}, not at {self.entries[0].update.seq - 1}")
+
+    def _leave_waiting(self, connection: Connection, moves: Moves) -> None:
+        """Take the decisions out of the waiting room, all of which must be there."""
+        here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done))
+        # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
+        locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
+        moves.waiting(locked.mappings(), sign=-1)
+        if connection.execute(delete(waiting).where(here)).rowcount != len(self.done):
+            raise Conflict("a decision of this batch was closed by somebody else")
+
+    def _append_updates(self, connection: Connection, moves: Moves) -> None:
+        """The rows of the ledger, its chain, and the pairs that calibrate what comes after them."""
+        if not self.entries:
+            return
+        rows = [entry.row() for entry in self.entries]
+        connection.execute(insert(updates), rows)
+        advance(connection, rows)
+        moves.updates(rows)
+        append_pairs(connection, [e.pair for e in self.entries if e.pair is not None], label=self.label)
+
+    def _append_closures(self, connection: Connection, moves: Moves) -> None:
+        if not self.closed:
+            return
+        rows = [
+            {
+                "policy": self.label,
+                "decision_id": closure.decision_id,
+                "state": closure.state,
+                "field": closure.field,
+                "reason": closure.reason,
+                "made_at": self.now,
+            }
+            for closure in self.closed
+        ]
+        connection.execute(insert(closures), rows)
+        moves.closures(rows)
+
+    def _feedback_in_time(self, connection: Connection) -> list[FeedbackId]:
+        """Feedback of these decisions that was used, looked at, or held."""
+        used = [key for e in self.entries for key in (*e.update.feedback_ids, *e.in_time)]
+        waits = [c.decision_id for c in self.closed if c.reason == HELD]
+        return used + [FeedbackId(key) for key in (states_of(connection, waits, label=self.label) if waits else ())]
+
+    def _mark_late(self, connection: Connection, moves: Moves, *, in_time: Sequence[FeedbackId]) -> None:
+        """Late is what came too late for the ledger that decided; another ledger may still learn from it."""
+        ours = select(decisions.c.id).where(decisions.c.id.in_(self.done), decisions.c.policy == self.label)
+        late = update(feedback).where(feedback.c.decision_id.in_(ours), feedback.c.id.not_in(in_time), ~feedback.c.late)
+        moves.add("late_feedback", connection.execute(late.values(late=True)).rowcount)
+
+    def _note_unused(self, connection: Connection, *, in_time: Sequence[FeedbackId]) -> None:
+        """Decisions with feedback that was not used may be calibration pairs."""
+        others = feedback.c.decision_id.in_(self.done), feedback.c.id.not_in(in_time)
+        unused = connection.execute(select(feedback.c.decision_id).where(*others).distinct()).scalars().all()
+        note_due(connection, unused, labels=[self.label], waiting=set())

@@ -7,7 +7,6 @@ terms are made like those of Elasticsearch's english analyzer: possessive "'s" o
 words of Lucene, stemmed. Chinese and Japanese characters are single terms, as in Lucene's standard tokenizer.
 """
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -16,33 +15,30 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import bm25s
 import numpy as np
-import numpy.typing as npt
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.files.atomic import replace_folder
 from ragbandit.router.types import Json
-from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.retrievers.corpus import (
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.corpus import read_corpus
+from ragbandit.strategies.retrievers.index_folder import (
     META,
     OFFSETS,
     PASSAGES,
-    PassageFile,
-    build_command,
+    FolderRetriever,
+    best_places,
     check_target,
-    passage_line,
-    read_corpus,
-    read_json,
+    numbered,
 )
 
-__all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus", "read_meta"]
+__all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
 
 #: version of the folder's layout and of how terms are made; another one cannot be read
 FORMAT = 1
@@ -102,16 +98,10 @@ def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[i
     vocabularies: dict[str, dict[str, int]] = {field: {} for field in _FIELDS}
     offsets, digest, seen = [0], hashlib.sha256(), set[str]()
     with (folder / PASSAGES).open("wb") as file:
-        for number, passage in enumerate(rows, start=1):
-            if passage.id in seen:
-                raise InvalidInput(
-                    f"passage {number}: {passage.id!r} was used before", field="id", remedy="give every passage its own"
-                )
-            seen.add(passage.id)
+        for number, passage, line in numbered(rows, seen=seen):
             for field, text in (("title", passage.title), ("text", passage.text)):
                 known = vocabularies[field]
                 terms[field].append([known.setdefault(term, len(known)) for term in _analyzer.terms(text)])
-            line = passage_line(passage)
             file.write(line)
             digest.update(line)
             offsets.append(offsets[-1] + len(line))
@@ -147,107 +137,31 @@ def _write_meta(folder: Path, *, passages: int, sha256: str) -> dict[str, Json]:
     return meta
 
 
-class Bm25Retriever(Retriever):
-    """Searches the index in a folder.
+class Bm25Retriever(FolderRetriever):
+    """Searches the index in a folder for passages that share a term with the query.
 
-    `meta` is what its `index.json` says: format, number of passages, sha256 of the passages as stored, created_at
-    (seconds since the epoch) and settings. `name` is "bm25:" and the first 12 digits of that sha256, so that an
-    outcome tells which corpus it was made from.
-    Raises ConfigError, with the command that builds the index, if there is none, if it is of another format, or if
-    it is damaged.
+    `meta` has format, number of passages, sha256 of the passages as stored, created_at (seconds since the epoch) and
+    settings. Raises what FolderRetriever raises.
     """
+
+    kind = "bm25"
+    format = FORMAT
 
     def __init__(self, folder: Path | str) -> None:
-        self._folder = Path(folder)
-        self.meta = read_meta(self._folder)
-        try:
-            self.name = f"bm25:{str(self.meta['sha256'])[:12]}"
-            self._indices = [_load_field(self._folder / field) for field in _FIELDS if (self._folder / field).is_dir()]
-            self._passages = PassageFile(self._folder)
-            self._check_sizes()
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise _unusable(self._folder, fault=f"is damaged: {error}") from error
+        super().__init__(folder)
+        with self._whole():
+            folders = [self._folder / field for field in _FIELDS]
+            self._indices = [bm25s.BM25.load(each, mmap=True, show_progress=False) for each in folders if each.is_dir()]
+            if any(index.scores["num_docs"] != len(self) for index in self._indices):
+                raise ValueError("its files do not belong together")
 
-    def __len__(self) -> int:
-        return len(self._passages)
-
-    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The at most k passages that share a term with the query, best first; equal scores in the order indexed.
-
-        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
-        """
-        return await asyncio.to_thread(self._search, query, k=k)
-
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once. Runs in a thread.
-
-        Raises ArmFailed if the files cannot be read any more.
-        """
-        return await asyncio.to_thread(self._find, ids)
-
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
-
-    def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        try:
-            return self._passages.find(ids)
-        except (OSError, ValueError, LookupError) as error:
-            raise ArmFailed(
-                f"the index in {self._folder} cannot be read: {error}", remedy=_rebuild(self._folder)
-            ) from error
-
-    def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+    def _places(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query)
-        if k < 1 or not terms:
-            return ()
-        try:
-            scores = self._score(terms)
-            return tuple(Hit(passage=self._passages[place], score=float(scores[place])) for place in _best(scores, k=k))
-        except (OSError, ValueError, LookupError) as error:
-            raise ArmFailed(
-                f"the index in {self._folder} cannot be read: {error}", remedy=_rebuild(self._folder)
-            ) from error
-
-    def _score(self, terms: Sequence[str]) -> npt.NDArray[np.float32]:
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
-            known = index.get_tokens_ids(terms)
+            known = index.get_tokens_ids(terms) if terms else []
             if known:
                 scores += index.get_scores_from_ids(known)
-        return scores
-
-    def _check_sizes(self) -> None:
-        if len(self) != self.meta["passages"]:
-            raise ValueError("its files do not belong together")
-        if any(index.scores["num_docs"] != len(self) for index in self._indices):
-            raise ValueError("its files do not belong together")
-
-
-def _best(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest positive scores, ties in order of position.
-
-    bm25s picks with argpartition, which cuts through ties arbitrarily.
-    """
-    positions = np.flatnonzero(scores > 0)
-    if len(positions) > k:
-        least = np.partition(scores[positions], len(positions) - k)[len(positions) - k]
-        positions = positions[scores[positions] >= least]
-    order = np.argsort(-scores[positions], kind="stable")[:k]
-    return [int(place) for place in positions[order]]
-
-
-def _load_field(folder: Path) -> Any:
-    return bm25s.BM25.load(folder, mmap=True, show_progress=False)
-
-
-def read_meta(folder: Path) -> dict[str, Json]:
-    """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
-    return read_json(folder, reads=FORMAT, remedy=_rebuild(folder))
-
-
-def _unusable(folder: Path, *, fault: str) -> ConfigError:
-    return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=_rebuild(folder))
-
-
-def _rebuild(folder: Path) -> str:
-    return build_command("bm25", index=folder)
+        positions = np.flatnonzero(scores > 0)
+        best = (int(positions[place]) for place in best_places(scores[positions], k=k))
+        return [(place, float(scores[place])) for place in best]

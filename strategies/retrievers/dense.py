@@ -6,12 +6,11 @@ memory-mapped: half the disk, several workers share the pages, and a rounding of
 that a model of this size can justify.
 """
 
-import asyncio
 import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -21,25 +20,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.storage.files.atomic import replace_folder
 from ragbandit.router.types import Json
-from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.retrievers.corpus import (
+from ragbandit.strategies.base import Passage
+from ragbandit.strategies.retrievers.corpus import model_text
+from ragbandit.strategies.retrievers.index_folder import (
     META,
     OFFSETS,
     PASSAGES,
-    PassageFile,
-    build_command,
+    FolderRetriever,
+    best_places,
     check_target,
-    model_text,
-    passage_line,
-    read_json,
+    numbered,
 )
 from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = ["FORMAT", "DenseRetriever", "SearchBy", "build_index", "read_meta"]
+__all__ = ["FORMAT", "DenseRetriever", "SearchBy", "build_index"]
 
 #: every vector, or the graph
 SearchBy = Literal["exact", "faiss"]
@@ -120,7 +118,7 @@ def _write(
     rows: Iterable[Passage], *, folder: Path, encoder: SentenceEncoder, progress: Callable[[int], None]
 ) -> dict[str, Json]:
     seen, digest, offsets = set[str](), hashlib.sha256(), [0]
-    source = _numbered(rows, seen=seen)
+    source = ((passage, line) for _, passage, line in numbered(rows, seen=seen))
     with _opened(folder / PASSAGES) as lines, _opened(folder / _VECTORS) as vectors:
         rest: Iterable[tuple[Passage, bytes]] = source
         whole = vectors.seek(0, os.SEEK_END) // (2 * encoder.width)
@@ -166,15 +164,6 @@ def _vectors(folder: Path, *, width: int) -> npt.NDArray[np.float16]:
     return vectors
 
 
-def _numbered(rows: Iterable[Passage], *, seen: set[str]) -> Iterator[tuple[Passage, bytes]]:
-    for number, passage in enumerate(rows, start=1):
-        if passage.id in seen:
-            fault = f"passage {number}: {passage.id!r} was used before"
-            raise InvalidInput(fault, field="id", remedy="give every passage its own")
-        seen.add(passage.id)
-        yield passage, passage_line(passage)
-
-
 @contextmanager
 def _opened(file: Path) -> Iterator[BinaryIO]:
     """For reading and writing, made if need be and kept if there."""
@@ -183,77 +172,41 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
         yield stream
 
 
-class DenseRetriever(Retriever):
+class DenseRetriever(FolderRetriever):
     """Searches the index in a folder with the encoder that it was built with.
 
-    `meta` is what its `index.json` says: format, number of passages, sha256 of the passages as stored, created_at,
-    model, width and search_by. `name` is "dense:", or "dense-faiss:" by the graph, and the first 12 digits of that
-    sha256. Every query with a word in it finds
-    something, for some passages are always the nearest; scores are cosines, from -1 to 1.
-    Raises ConfigError, with the command that builds the index, if there is none, if it is of another format or
-    another model, if it is damaged, or if it has no graph and is to be searched by one; or if faiss is missing.
+    `meta` has format, number of passages, sha256 of the passages as stored, created_at, model, width and search_by;
+    `name` begins with "dense-faiss:" where the graph is searched. Every query with a letter or digit in it finds
+    something, for some passages are always the nearest; scores are cosines, from -1 to 1. Of a long query the model
+    reads its first tokens, 256 for most.
+    Raises what FolderRetriever raises, and ConfigError for an index of another model, or without a graph if it is to be
+    searched by one; or if faiss is missing.
     """
 
+    kind = "dense"
+    format = FORMAT
+
     def __init__(self, folder: Path | str, *, encoder: SentenceEncoder, search_by: SearchBy = "exact") -> None:
-        self._folder = Path(folder)
-        self.meta = read_meta(self._folder)
+        super().__init__(folder)
         self._encoder = encoder
         if self.meta.get("model") != encoder.name:
-            fault = f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}"
-            raise _unusable(self._folder, fault=fault)
+            raise self._unusable(f"holds vectors of {self.meta.get('model')!r}, not of {encoder.name!r}")
         if search_by == "faiss" and self.meta.get("search_by") != "faiss":
-            raise _unusable(self._folder, fault="has no graph of faiss")
-        try:
-            self.name = f"{'dense-faiss' if search_by == 'faiss' else 'dense'}:{str(self.meta['sha256'])[:12]}"
-            self._passages = PassageFile(self._folder)
+            raise self._unusable("has no graph of faiss")
+        with self._whole():
             self._vectors = _vectors(self._folder, width=encoder.width)
-            if not len(self) == len(self._vectors) == self.meta["passages"]:
+            if len(self) != len(self._vectors):
                 raise ValueError("its files do not belong together")
-            size = {"passages": len(self), "width": encoder.width}
-            self._graph = NearGraph(self._folder / GRAPH, **size) if search_by == "faiss" else None
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise _unusable(self._folder, fault=f"is damaged: {error}") from error
+            self._graph = None
+            if search_by == "faiss":
+                self.name = self.name.replace("dense:", "dense-faiss:")
+                self._graph = NearGraph(self._folder / GRAPH, passages=len(self), width=encoder.width)
 
-    def __len__(self) -> int:
-        return len(self._passages)
-
-    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        """The k passages nearest to the query, best first; equal scores in the order indexed.
-
-        A query without a letter or digit finds nothing. Of a long one the model reads its first tokens, 256 for most.
-        Runs in a thread. Raises ArmFailed if the files cannot be read any more.
-        """
-        return await asyncio.to_thread(self._search, query, k=k)
-
-    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        """Those of these passages that are there, in the order asked for, each once. Runs in a thread.
-
-        Raises ArmFailed if the files cannot be read any more.
-        """
-        return await asyncio.to_thread(self._find, ids)
-
-    async def close(self) -> None:
-        """Nothing to give back: the mapped files go with the object."""
-
-    def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
-        try:
-            return self._passages.find(ids)
-        except (OSError, ValueError, LookupError) as error:
-            raise ArmFailed(
-                f"the index in {self._folder} cannot be read: {error}", remedy=_rebuild(self._folder)
-            ) from error
-
-    def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
-        if k < 1 or not any(character.isalnum() for character in query):
+    def _places(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+        if not any(character.isalnum() for character in query):
             return ()
-        try:
-            places, scores = self._scored(self._encoder.encode([query])[0], k=k)
-            best = _best(scores, k=k)
-            return tuple(Hit(passage=self._passages[int(places[each])], score=float(scores[each])) for each in best)
-        except (OSError, ValueError, LookupError, RuntimeError) as error:
-            raise ArmFailed(
-                f"the index in {self._folder} cannot be searched: {error}", remedy=_rebuild(self._folder)
-            ) from error
+        places, scores = self._scored(self._encoder.encode([query])[0], k=k)
+        return [(int(places[each]), float(scores[each])) for each in best_places(scores, k=k)]
 
     def _scored(
         self, query: npt.NDArray[np.float32], *, k: int
@@ -272,25 +225,3 @@ class DenseRetriever(Retriever):
                 block = torch.from_numpy(self._vectors[start : start + _BLOCK]).float()  # (block, width)
                 scores[start : start + len(block)] = (block @ wanted).numpy()
         return scores
-
-
-def _best(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
-    """Positions of the k highest scores, ties in order of position."""
-    found = np.arange(len(scores))
-    if len(scores) > k:
-        found = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-    order = np.argsort(-scores[found], kind="stable")[:k]
-    return [int(place) for place in found[order]]
-
-
-def read_meta(folder: Path) -> dict[str, Json]:
-    """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
-    return read_json(folder, reads=FORMAT, remedy=_rebuild(folder))
-
-
-def _unusable(folder: Path, *, fault: str) -> ConfigError:
-    return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=_rebuild(folder))
-
-
-def _rebuild(folder: Path) -> str:
-    return build_command("dense", index=folder)

@@ -26,7 +26,8 @@ from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, RagBan
 from ragbandit.router.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
-from ragbandit.strategies.retrievers.corpus import build_command, model_text, passage_line
+from ragbandit.strategies.retrievers.corpus import model_text
+from ragbandit.strategies.retrievers.index_folder import build_command, passage_line
 
 if TYPE_CHECKING:  # searching by words needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder

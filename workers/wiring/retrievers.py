@@ -199,7 +199,7 @@ def _bm25(settings: Settings) -> Kind:
     return Kind(
         open=lambda: bm25.Bm25Retriever(folder),
         build=lambda rows, progress: bm25.build_index(rows(), folder, progress=progress),
-        read=lambda: bm25.read_meta(folder),
+        read=lambda: bm25.Bm25Retriever.read_meta(folder),
         place={"folder": str(folder)},
     )
 
@@ -229,7 +229,7 @@ def _dense(settings: Settings) -> Kind:
         build=lambda rows, progress: dense.build_index(
             rows(), folder, encoder=_encoder(settings), search_by=search_by, progress=progress
         ),
-        read=lambda: dense.read_meta(folder),
+        read=lambda: dense.DenseRetriever.read_meta(folder),
         place={"folder": str(folder)},
     )
 

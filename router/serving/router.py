@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from ragbandit.router.config.loading import with_arms
 from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBanditError
@@ -54,7 +54,10 @@ from ragbandit.router.types import (
 
 Reply = TypeVar("Reply")
 
-__all__ = ["Router"]
+__all__ = ["Queue", "Router"]
+
+#: what waits in this process for its batch, beside answers
+Queue = Literal["questions", "feedback", "outcomes"]
 
 log = logging.getLogger("ragbandit.router")
 
@@ -381,6 +384,13 @@ class Router(RouterLifecycle):
     def waiting(self) -> int:
         """Requests, outcomes and feedback waiting for the next batch."""
         return self.service.depth() + self._feedback.depth() + self._outcomes.depth()
+
+    def check_admission(self, queue: Queue) -> None:
+        """Raises Overloaded if what came now would wait too long in this queue: asked before a request is read."""
+        if queue == "questions":
+            self.service.check_admission()
+        else:
+            (self._feedback if queue == "feedback" else self._outcomes).check_admission()
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""

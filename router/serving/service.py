@@ -176,6 +176,10 @@ class RouteService:
         """Requests waiting for the next batch."""
         return self._batcher.depth()
 
+    def check_admission(self) -> None:
+        """Raises Overloaded if a question that came now would wait too long."""
+        self._batcher.check_admission()
+
     def queue(self) -> QueueState:
         """State of the queue of questions."""
         return self._batcher.state()

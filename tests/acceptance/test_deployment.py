@@ -62,7 +62,7 @@ class Compose:
     """Our services, by the names of compose.yaml."""
 
     def __init__(self, folder: Path, *, database: str, redis: str, model: str) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder, self.port, self.admin_port = folder, free_port(), free_port()
         for name in ("data", "cache", "tmp", "blocked", "etc", "etc/ragbandit"):
             (folder / name).mkdir()
         config = yaml.safe_load((ROOT / "config.yaml").read_text("utf-8"))
@@ -75,8 +75,9 @@ class Compose:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def _here(self, text: str) -> str:
-        """A word of compose.yaml with the folders and the port of this test."""
-        text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text).replace("$$", "$").replace("8100", str(self.port))
+        """A word of compose.yaml with the folders and the ports of this test."""
+        text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text).replace("$$", "$")
+        text = text.replace("8100", str(self.port)).replace("8101", str(self.admin_port))
         return re.sub(r"(?<![\w/])/(data|tmp|etc)\b", rf"{self.folder}/\1", text)
 
     def _environment(self, name: str) -> dict[str, str]:
@@ -144,6 +145,7 @@ def test_the_services_of_compose_on_the_slim_image(compose):
         assert (made["status"], made["answer"]) == ("answered", "Paris")
         judged = {"decision_id": made["decision_id"], "label": ["Paris"]}
         assert http.post("/v1/feedback", json=judged).status_code == 202
+    with httpx.Client(base_url=f"http://127.0.0.1:{compose.admin_port}", timeout=40, headers=headers) as http:
         give_up = time.monotonic() + 30
         while http.get("/v1/status").json()["counters"]["learned"] == 0:
             assert time.monotonic() < give_up, (compose.folder / "learner.log").read_text()[-2000:]

@@ -1,6 +1,7 @@
 """Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.datastructures import State
@@ -11,10 +12,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.router.api.http_server.ports import has_path
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.errors import NotReady
-from ragbandit.router.serving.router import Router
+from ragbandit.router.errors import NotReady, Overloaded
+from ragbandit.router.serving.router import Queue, Router
 
 __all__ = ["AdmissionMiddleware"]
+
+#: path of a POST -> the queue in which it would wait
+_QUEUES: Final[Mapping[str, Queue]] = {
+    "/v1/route": "questions",
+    "/v1/route/batch": "questions",
+    "/v1/answer": "questions",
+    "/v1/chat/completions": "questions",
+    "/v1/outcomes": "outcomes",
+    "/v1/feedback": "feedback",
+    "/v1/feedback/batch": "feedback",
+}
 
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
@@ -28,7 +40,10 @@ def _most_bytes(path: str, *, server: ServerSettings) -> int:
 
 
 class AdmissionMiddleware:
-    """Refuses what this port does not have, other protocols and bodies that are too large; counts replies."""
+    """Refuses what would wait too long, what this port does not have, and bodies that are too large; counts replies.
+
+    A refusal under overload must cost next to nothing, so it comes before the body is read.
+    """
 
     def __init__(self, app: ASGIApp, *, state: State) -> None:
         self.app = app
@@ -43,7 +58,7 @@ class AdmissionMiddleware:
         limit = _most_bytes(scope["path"], server=router.settings.server)
         headers = dict(scope["headers"])
         offers = b"upgrade" in headers
-        seen, started = 0, False
+        seen, started, overloaded = 0, False, ""
 
         async def bounded() -> Message:
             nonlocal seen
@@ -57,7 +72,7 @@ class AdmissionMiddleware:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                path = getattr(scope.get("route"), "path", None) or "unknown"
+                path = getattr(scope.get("route"), "path", None) or overloaded or "unknown"
                 self.state.metrics.requests.labels(path, message["status"]).inc()
                 if offers:  # the parser takes what follows for the offered protocol
                     message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
@@ -65,6 +80,7 @@ class AdmissionMiddleware:
 
         refused = self._refusal(scope, headers=headers, limit=limit)
         if refused is not None:
+            overloaded = scope["path"] if refused.status_code == 503 else ""
             await refused(scope, receive, counted)
             return
         try:
@@ -79,6 +95,12 @@ class AdmissionMiddleware:
         if not has_path(scope, state=self.state):
             body = error_body("NOT_FOUND", f"there is no endpoint {scope['path']}", remedy="/docs lists the endpoints")
             return JsonReply(body, status_code=404)
+        queue = _QUEUES.get(scope["path"]) if scope["method"] == "POST" else None
+        try:
+            if queue is not None:
+                self.state.router.check_admission(queue)
+        except Overloaded as error:
+            return refusal(error)
         announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > limit:
             too_large = error_body("BODY_TOO_LARGE", f"the body is larger than {limit} bytes", remedy="send less")

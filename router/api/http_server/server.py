@@ -113,6 +113,7 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto", s
     operators = None
     if settings.admin_port is not None:
         listener = (shared_port if shared else bound)(settings.admin_host, settings.admin_port)
+        listener.listen()  # who connects before the thread runs waits for it
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         of_operators = HttpServer(operators_app(app), settings=settings, loop=loop)
         operators = _OperatorsThread(of_operators, listener=listener)

@@ -24,9 +24,9 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{ dig "budget" "seconds" 120 .Values.config | float64 | ceil | int }}
 {{- end }}
 
-{{/* The port that probes and scrapers ask: the operators' one where there is one. */}}
+{{/* The operators' port, which probes and scrapers ask: it has a thread of its own, so a busy pod is not ended. */}}
 {{- define "ragbandit.adminPort" -}}
-{{ dig "server" "admin_port" "" .Values.config | int | default 0 }}
+{{ dig "server" "admin_port" 8101 .Values.config | int }}
 {{- end }}
 
 {{- define "ragbandit.podSecurity" -}}
@@ -60,6 +60,7 @@ capabilities: {drop: [ALL]}
 - {name: RAGBANDIT_SERVER__PORT, value: {{ .Values.service.port | quote }}}
 {{- if ne (include "ragbandit.adminPort" .) "0" }}
 - {name: RAGBANDIT_SERVER__ADMIN_HOST, value: "0.0.0.0"}
+- {name: RAGBANDIT_SERVER__ADMIN_PORT, value: {{ include "ragbandit.adminPort" . | quote }}}
 {{- end }}
 {{- if not (or .Values.sharedData.existingClaim (dig "archive" "" .Values.config)) }}
 # `ragbandit data archive` moves decisions out of the database: never into a folder that ends with the pod.

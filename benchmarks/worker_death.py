@@ -3,8 +3,8 @@
 `python -m benchmarks.worker_death` runs two answer workers, a learner and a service, each in a process of its own,
 with a scripted model that takes 5 s, so that both workers are always at their questions. Some times it kills the worker
 that runs the most with SIGKILL, starts it again at once as `ragbandit up` does, and waits until every question that it
-ran is run by a process that lives. "another host" is the same by a lease in the name of a process of another host,
-which stops renewing it. Printed are the seconds from the kill. In about a minute and a half.
+ran is run by a process that lives. "another host" is the same by a claim in the name of a process of another
+host, which stops renewing it. Printed are the seconds from the kill. In about a minute and a half.
 """
 
 import argparse
@@ -18,21 +18,17 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import redis
 import yaml
 
 from benchmarks.service_process import free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
-from ragbandit.router.jobs.foreign_data import ForeignData
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.jobs.run_leases import RunLeases
+from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.process_identity import this_process
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.types import DecisionId
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
@@ -70,7 +66,8 @@ def main(arguments: Sequence[str] = ()) -> None:
         settings = load(config, environ={}).settings
         passage = Passage(id="p", title="France", text="Paris is the capital of France.")
         build_index([passage], folder / "data" / "indexes" / "default")
-        open_database(settings).close()
+        database = open_database(settings)
+        opened.callback(database.close)
         server = RedisServer(settings)
         server.start()
         opened.callback(server.stop)
@@ -80,12 +77,11 @@ def main(arguments: Sequence[str] = ()) -> None:
         workers = [Worker(config, queue=queue) for queue in ("answer", "answer", "learn")]
         for worker in workers:
             opened.callback(worker.kill)
-        client = connect(redis_url(settings))
         asking = opened.enter_context(Client(f"http://127.0.0.1:{port}"))
         _until(asking.ready)
         print(f"seconds until every question of the dead process is run again, {kills} kills")
-        _print("this host", [_killed(client, asking, workers[:2], number=number) for number in range(kills)])
-        _print("another host", [_silent(client, asking, number=number) for number in range(3)])
+        _print("this host", [_killed(database, asking, workers[:2], number=number) for number in range(kills)])
+        _print("another host", [_silent(database, asking, number=number) for number in range(3)])
 
 
 def _tree(folder: Path, *, port: int) -> dict[str, object]:
@@ -100,42 +96,47 @@ def _tree(folder: Path, *, port: int) -> dict[str, object]:
     }
 
 
-def _killed(client: redis.Redis, asking: Client, workers: Sequence[Worker], *, number: int) -> float:
+def _killed(database: Database, asking: Client, workers: Sequence[Worker], *, number: int) -> float:
     """Kill the worker that runs the most of these; seconds until each of its questions is run again."""
     for question in range(12):
         asking.answer("Capital of France?", decision_id=f"kill-{number}-{question}", wait_s=0)
-    _until(lambda: client.hlen(RUNS_KEY) >= 4)
-    leases: Any = client.hgetall(RUNS_KEY)
-    owners: dict[bytes, bytes] = {name: key.split(b":")[1] for name, key in leases.items()}
+    _until(lambda: len(claims(database)) >= 4)
+    owners = {key: holder.split(":")[1] for key, holder in claims(database).items()}
     most = Counter(owners.values()).most_common(1)[0][0]
     victims = {name for name, owner in owners.items() if owner == most}
-    victim = next(worker for worker in workers if str(worker.process.pid).encode() == most)
+    victim = next(worker for worker in workers if str(worker.process.pid) == most)
     victim.kill()
     began = time.monotonic()
     victim.start()
-    _until(lambda: all(_is_run_again(client, name, dead=most) for name in victims))
+    _until(lambda: _are_run_again(database, victims, dead=most))
     return time.monotonic() - began
 
 
-def _is_run_again(client: redis.Redis, name: bytes, *, dead: bytes) -> bool:
-    """True once a question is run by another process, or answered: then it is neither run nor queued."""
-    key: Any = client.hget(RUNS_KEY, name.decode())
-    if key is None:
-        return client.zscore(ORDER_KEY, name.decode()) is None
-    return bool(key.split(b":")[1] != dead)
+def _are_run_again(database: Database, names: set[DecisionId], *, dead: str) -> bool:
+    """True once each of these is run by another process, or answered: then it is neither run nor queued."""
+    held = claims(database)
+    queued = set(waiting_ids(database, limit=1000))
+    return not any(name in queued or held.get(name, ":").split(":")[1] == dead for name in names)
 
 
-def _silent(client: redis.Redis, asking: Client, *, number: int) -> float:
-    """Put a question under a lease of another host that is not renewed; seconds until a live process has it."""
-    _until(lambda: client.hlen(RUNS_KEY) == 0 and RedisJobs(client).depth()["answer"] == 0)
-    key = DecisionId(f"silent-{number}")
+def _silent(database: Database, asking: Client, *, number: int) -> float:
+    """Claim a question for a process of another host that renews nothing; seconds until a live process has it."""
+    _until(lambda: not claims(database) and not waiting_ids(database, limit=1))
     other = replace(this_process(), host="another", pid_space="another")
-    leases = RunLeases(client, foreign=ForeignData(), process=other)
-    leases.renew([key])
+    queue = AnswerQueue(database, process=other)
+    busy = [DecisionId(f"busy-{number}-{each}") for each in range(16)]
+    for key in busy:  # both workers are at these, so that the next question can be claimed here
+        asking.answer("Capital of France?", decision_id=key, wait_s=0)
+    _until(lambda: len(claims(database)) == len(busy))
+    key = DecisionId(f"silent-{number}")
     asking.answer("Capital of France?", decision_id=key, wait_s=0)
-    leases.renew([key])
+    queue.claim()
+    while set(claims(database)) - {key}:
+        queue.renew([key])
+        time.sleep(0.2)
+    queue.renew([key])
     began = time.monotonic()
-    _until(lambda: client.hget(RUNS_KEY, key) not in (None, other.key.encode()))
+    _until(lambda: claims(database).get(key, other.key) != other.key)
     return time.monotonic() - began
 
 

@@ -1,66 +1,72 @@
-"""Active runs: the decisions that this worker process runs now, and how to stop one of them."""
+"""Active runs: the decisions that this worker process has in hand, and how to stop one of them."""
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from ragbandit.router.types import ArmName, Decision, DecisionId
+from ragbandit.router.types import ArmName, DecisionId
 
-__all__ = ["ActiveRuns"]
+__all__ = ["ActiveRun", "ActiveRuns"]
+
+
+@dataclass(kw_only=True, slots=True)
+class ActiveRun:
+    """One of them."""
+
+    decision_id: DecisionId
+    #: runs of the decision that began before
+    tries: int
+    #: known once its row was read
+    arm: ArmName | None = None
+    #: done once somebody wants it stopped
+    stop: "Future[None]" = field(default_factory=Future)
 
 
 class ActiveRuns:
-    """The runs of this process, each with its arm and the Future that stops it. Safe to use from several threads."""
+    """The runs of this process. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._claimed: set[DecisionId] = set()
-        self._runs: dict[DecisionId, tuple[ArmName, Future[None]]] = {}
+        self._runs: dict[DecisionId, ActiveRun] = {}
 
-    def claim(self, decision_id: DecisionId) -> bool:
-        """Keep other threads of this process from this decision until `release`; False if one of them has it."""
+    def begin(self, decision_id: DecisionId, *, tries: int) -> ActiveRun:
+        """This process has claimed a decision."""
+        run = ActiveRun(decision_id=decision_id, tries=tries)
         with self._lock:
-            if decision_id in self._claimed:
-                return False
-            self._claimed.add(decision_id)
-            return True
+            self._runs[decision_id] = run
+        return run
 
-    def claimed(self) -> set[DecisionId]:
-        """The decisions that a thread of this process has in hand."""
-        with self._lock:
-            return set(self._claimed)
-
-    def begin(self, decision: Decision) -> "Future[None]":
-        """The run of a claimed decision begins. The Future is done once `stop` was called."""
-        stop: Future[None] = Future()
-        with self._lock:
-            self._runs[decision.id] = (decision.arm, stop)
-        return stop
-
-    def end(self, decision_id: DecisionId) -> None:
-        """The run has ended."""
-        with self._lock:
-            del self._runs[decision_id]
-
-    def release(self, decision_id: DecisionId) -> None:
-        """The thread that claimed the decision is done with it."""
-        with self._lock:
-            self._claimed.discard(decision_id)
+    @contextmanager
+    def ending(self, run: ActiveRun) -> Iterator[None]:
+        """The block runs it; with it the run ends."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._runs[run.decision_id]
 
     def stop(self, decision_id: DecisionId) -> bool:
-        """Stop this run; False if it has not begun here, has ended, or was stopped before."""
+        """Stop this run; False if it is not here, has ended, or was stopped before."""
         with self._lock:
             run = self._runs.get(decision_id)
-            if run is None or run[1].done():
+            if run is None or run.stop.done():
                 return False
-            run[1].set_result(None)
+            run.stop.set_result(None)
             return True
 
     def ids(self) -> list[DecisionId]:
-        """The decisions whose runs have begun."""
+        """The decisions in hand."""
         with self._lock:
             return list(self._runs)
+
+    def most_tries(self) -> int:
+        """The most runs that one of them had before; 0 where nothing is run."""
+        with self._lock:
+            return max((run.tries for run in self._runs.values()), default=0)
 
     def arms(self) -> list[ArmName]:
         """The arms at work, by name, each once."""
         with self._lock:
-            return sorted({arm for arm, _ in self._runs.values()})
+            return sorted({run.arm for run in self._runs.values() if run.arm is not None})

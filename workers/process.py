@@ -1,24 +1,22 @@
-"""Worker process: loads everything once, takes jobs, and finishes what it has taken on SIGTERM."""
+"""Worker process: loads everything once, does jobs, and finishes what it has begun on SIGTERM."""
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.judge_queue import MAX_JUDGE_JOBS
+from ragbandit.router.jobs.bells import BELLS
 from ragbandit.router.jobs.presence import Presence, card_of
 from ragbandit.router.jobs.processes import die_with_parent
 from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE, JUDGE_JOB, JUDGE_QUEUE, LEARN_JOB, LEARN_QUEUE
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
-from ragbandit.router.storage import judgements
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -26,21 +24,21 @@ from ragbandit.router.telemetry.tracing import make_tracing
 from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers, JobFunctions, Signals
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer, Job, Signals, wait_for_signal
+from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.heartbeat import beating
-from ragbandit.workers.judge.job import judge
 from ragbandit.workers.judge.loading import make_judging
 from ragbandit.workers.version_learners import learn_versions
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
 
-__all__ = ["QUEUES", "job_functions", "run_worker"]
+__all__ = ["QUEUES", "consumer_of", "run_worker"]
 
 log = logging.getLogger("ragbandit.worker")
 
-QUEUES = {"answer": ANSWER_QUEUE, "judge": JUDGE_QUEUE, "learn": LEARN_QUEUE}
+QUEUES = ("answer", "judge", "learn")
 #: a thread beside the jobs that is to end is waited for that long
 JOIN_S = 5.0
 
@@ -48,7 +46,7 @@ JOIN_S = 5.0
 def run_worker(
     settings: Settings, *, queues: Sequence[str], burst: bool = False, heartbeat: Path | None = None
 ) -> None:
-    """Take jobs from these queues until SIGTERM or SIGINT; with burst, until they are empty.
+    """Do the jobs of these queues until SIGTERM or SIGINT; with burst, until there are none.
 
     Several threads take questions and answers to judge, one takes what there is to learn. heartbeat: a file that is
     touched every few seconds from when everything is loaded. Raises ConfigError or
@@ -61,7 +59,7 @@ def run_worker(
     database = open_database(settings)
     reach = partial(connect, redis_url(settings), timeout_s=float(LOOK_S + REPLY_S))
     jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
-    context = tasks.Context(
+    context = Context(
         settings=settings,
         store=DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings)),
         ledger=Ledger(database, label=label),
@@ -77,24 +75,29 @@ def run_worker(
         context.streams = StreamWriter(jobs.client, outage=jobs.outage, secret=secret)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
-    chores = [housekeeping.keep_house, housekeeping.keep_leases]
+    chores = [housekeeping.stop_cancelled, housekeeping.keep_claims]
     if "learn" in queues:
         context.learner = make_learner(settings, database=database, jobs=jobs)
-        chores += [housekeeping.learn_without_redis, housekeeping.keep_totals]
+        chores += [housekeeping.ring_again, housekeeping.keep_totals]
         chores += [learn_versions, housekeeping.watch_rollouts]
     stop = threading.Event()
     beside = [_started(chore, context, stop) for chore in chores]
     listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
     at_once = {name: count for name, count in threads.items() if name in queues}
     named = "" if context.retriever is None else context.retriever.name
-    presence = Presence(client=jobs.client, card=card_of(role="worker", queues=tuple(queues), retriever=named)).start()
+    consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
+    presence = Presence(
+        client=jobs.client,
+        card=card_of(role="worker", threads=at_once, retriever=named),
+        busy=lambda: {one.name: one.busy for one in consumers},
+    ).start()
     log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
     try:
-        consumers = Consumers(
-            reach, functions=job_functions(context), stopping=context.ending, outage=context.jobs.outage
-        )
+        for consumer in consumers:
+            if consumer.name in BELLS and not burst:
+                BellTaker(consumer.name, connect=reach, jobs=jobs, consumer=consumer)
         with beating(heartbeat):
-            _work(consumers, context, threads=threads, queues=queues, burst=burst)
+            _work(consumers, context, burst=burst)
     finally:
         stop.set()
         presence.close()
@@ -112,16 +115,19 @@ def run_worker(
         context.tracing.close()
 
 
-def job_functions(context: tasks.Context) -> JobFunctions:
-    """Job name -> the function that does it with these parts."""
-    return {
-        ANSWER_JOB: partial(tasks.answer, context),
-        JUDGE_JOB: partial(judge, context),
-        LEARN_JOB: partial(tasks.learn, context),
+def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
+    """The threads that do the jobs of this queue, not started yet."""
+    sweep_s = context.settings.workers.sweep_interval_s
+    looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
+        "answer": (partial(tasks.next_answer, context), LOOK_S),
+        "judge": (tasks.DueJudgements(context).look, min(LOOK_S, sweep_s)),
+        "learn": (partial(tasks.next_learn, context), sweep_s),
     }
+    look, every_s = looks[name]
+    return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
 
 
-def _load_arms(context: tasks.Context) -> int:
+def _load_arms(context: Context) -> int:
     """Load all that answering needs; the number of questions to work on at once."""
     settings = context.settings
     context.generator, threads = generator_and_concurrency(settings)
@@ -131,7 +137,7 @@ def _load_arms(context: tasks.Context) -> int:
     return threads
 
 
-def _load_judge(context: tasks.Context) -> int:
+def _load_judge(context: Context) -> int:
     """Load the judge; the number of answers to work on at once."""
     context.judging, threads = make_judging(context.settings, store=context.store, generator=context.generator)
     context.loop = context.loop or EventLoop()
@@ -139,24 +145,15 @@ def _load_judge(context: tasks.Context) -> int:
     return threads
 
 
-def _ring_for_judgements(context: tasks.Context) -> None:
-    """Queue what is to be judged: a burst does not wait for the recovery loop."""
-    due = judgements.due(context.store.database, now=time.time(), limit=MAX_JUDGE_JOBS)
-    if due:
-        context.notifier.attempt(lambda: context.jobs.enqueue_judge(due))
-
-
 def _started(
-    chore: Callable[[tasks.Context, threading.Event], None], context: tasks.Context, stop: threading.Event
+    chore: Callable[[Context, threading.Event], None], context: Context, stop: threading.Event
 ) -> threading.Thread:
     thread = threading.Thread(target=chore, args=(context, stop), name=f"ragbandit-{chore.__name__}", daemon=True)
     thread.start()
     return thread
 
 
-def _work(
-    consumers: Consumers, context: tasks.Context, *, threads: Mapping[str, int], queues: Sequence[str], burst: bool
-) -> None:
+def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:
     signals = Signals()
 
     def cut_off() -> None:
@@ -164,10 +161,7 @@ def _work(
             context.loop.interrupt()
 
     # In a burst one after the other, as what is answered is then to be learned.
-    names = [name for name in QUEUES if name in queues]
-    for group in [[name] for name in names] if burst else [names]:
-        if burst and "judge" in group:
-            _ring_for_judgements(context)
-        for name in group:
-            consumers.start(QUEUES[name], threads=threads[name], burst=burst)
-        consumers.wait_for_signal(signals, cut_off=cut_off)
+    for group in [[one] for one in consumers] if burst else [consumers]:
+        for consumer in group:
+            consumer.start(burst=burst)
+        wait_for_signal(group, signals, cut_off=cut_off)

@@ -19,8 +19,8 @@ from ragbandit.router.storage.ledgers.inheritance import Pace, is_inheriting, re
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.types import PolicyVersion
+from ragbandit.workers.context import Context
 from ragbandit.workers.store_outage import StoreOutage
-from ragbandit.workers.tasks import Context
 
 __all__ = ["learn_versions", "learning_versions"]
 

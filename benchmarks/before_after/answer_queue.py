@@ -1,29 +1,34 @@
-"""The answer queue by its length: one request, eight callers at once, a move to the front, and one look of the sweep.
+"""The answer queue by its length: one request, eight callers at once, and a worker that takes one.
 
-The list is filled by Redis itself, with a record for every entry, as a long queue has them. "lost" asks for 1,000
-decisions that are not queued, which is one pass of the recovery loop.
+"enqueue" is what a request does for its decision beside storing it: the bell in Redis. "store" is the transaction of a
+decision that waits for a worker, and "claim" what a worker does to take it. The queue is filled with decisions of
+another tenant. An older release, whose queue was in Redis alone, has its list filled by Redis, with a record for every
+entry, and takes from there.
 """
 
-import inspect
 import statistics
 import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import redis
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.types import DecisionId
 
 LENGTHS = (0, 1_000, 10_000, 100_000)
 CALLERS = 8
 EACH = 100
-#: the sorted set is of the newer queue alone, whose tenants take turns; an older release does not look at it
+LIST = "rq:queue:ragbandit-answer"
+#: the queue of older releases
 FILL = """
 for number = redis.call('LLEN', KEYS[1]) + 1, ARGV[1] do
     local order = redis.call('INCR', 'ragbandit:answer-order')
@@ -38,23 +43,17 @@ def new_id() -> DecisionId:
     return DecisionId(str(uuid.uuid4()))
 
 
-def enqueue(jobs: Any, decision_id: DecisionId, **how: Any) -> None:
-    """As this revision does it: an older queue knows no tenants."""
-    if "tenant" in inspect.signature(jobs.enqueue_answer).parameters:
-        how["tenant"] = "default"
-    jobs.enqueue_answer(decision_id, timeout_s=120, **how)
-
-
-def move_to_front(jobs: Any, decision_id: DecisionId) -> None:
-    if hasattr(jobs, "move_to_front"):
-        jobs.move_to_front(decision_id)
+def enqueue(jobs: Any) -> None:
+    """As this revision does it."""
+    if hasattr(jobs, "enqueue_answers"):
+        jobs.enqueue_answers([new_id()])
     else:
-        enqueue(jobs, decision_id, front=True)
+        jobs.enqueue_answer(new_id(), tenant="default", timeout_s=120)
 
 
 def fill(client: redis.Redis, *, upto: int) -> None:
     for mark in range(5_000, upto + 5_000, 5_000):
-        client.eval(FILL, 1, f"rq:queue:{ANSWER_QUEUE}", min(mark, upto), "x" * 90)
+        client.eval(FILL, 1, LIST, min(mark, upto), "x" * 90)
 
 
 def median_ms(work: Callable[[], object], *, times: int) -> float:
@@ -73,7 +72,7 @@ def together(url: str) -> float:
     def ask(client: redis.Redis) -> None:
         jobs = RedisJobs(client)
         for _ in range(EACH):
-            enqueue(jobs, new_id())
+            enqueue(jobs)
 
     threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
     began = time.perf_counter()
@@ -87,33 +86,67 @@ def together(url: str) -> float:
     return CALLERS * EACH / seconds
 
 
-def at(length: int, url: str) -> dict[str, float]:
+def in_redis(length: int, url: str) -> dict[str, float]:
     client = connect(url)
     jobs = RedisJobs(client)
     fill(client, upto=length)
     queued = f"{length:,} queued"
-    found = {
-        f"enqueue p50, {queued} [ms]": median_ms(lambda: enqueue(jobs, new_id()), times=200),
+    measured = {
+        f"enqueue p50, {queued} [ms]": median_ms(lambda: enqueue(jobs), times=200),
         f"enqueue, {CALLERS} callers, {queued} [/s]": together(url),
     }
-    last = new_id()
-    enqueue(jobs, last)
-    found[f"move to front, {queued} [ms]"] = median_ms(lambda: move_to_front(jobs, last), times=1)
-    lost = [new_id() for _ in range(1000)]
-    found[f"lost(1000), {queued} [ms]"] = median_ms(lambda: jobs.missing(lost), times=5)
     client.close()
-    return found
+    return measured
+
+
+def in_database(settings: Settings) -> dict[str, float]:
+    """Nothing for a release whose queue is not in the database."""
+    try:
+        from ragbandit.router.storage.answer_queue import AnswerQueue
+    except ImportError:
+        return {}
+    from ragbandit.router.jobs.memory_jobs import MemoryJobs
+    from ragbandit.router.serving.router import Router
+    from ragbandit.router.storage.sql.tables import answer_queue
+
+    measured: dict[str, float] = {}
+    with Router.open(settings, jobs=MemoryJobs()) as router:
+        decision = router.submit("Who wrote Emma?", run_by="worker").result()
+        row = {"tenant": "filler", "queued_at": 0.0, "tries": 0}
+        queue, filled = AnswerQueue(router.database), 0
+        for length in LENGTHS:
+            with router.database.write() as connection:
+                rows = [row | {"decision_id": f"filled-{n}", "turn": n} for n in range(filled, length)]
+                if rows:
+                    connection.execute(answer_queue.insert(), rows)
+            filled = length
+            queued = f"{length:,} queued"
+            store = partial(_store_copy, router, decision)
+            measured[f"store p50, {queued} [ms]"] = median_ms(store, times=200)
+            measured[f"claim p50, {queued} [ms]"] = median_ms(queue.claim, times=200)
+    return measured
+
+
+def _store_copy(router: Any, decision: Any) -> None:
+    router.store.add_decisions([replace(decision, id=new_id())])
 
 
 def measure() -> dict[str, float]:
-    found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(data_dir=folder)
+    measured: dict[str, float] = {}
+    with ExitStack() as opened:
+        folder = opened.enter_context(tempfile.TemporaryDirectory())
+        settings = Settings.model_validate(
+            {
+                "data_dir": folder,
+                "encoder": {"model": "hashing"},
+                "arms": {"single_step": {}},
+                "policy": {"name": "uniform", "fallback": "single_step"},
+            }
+        )
         server = RedisServer(settings)
         server.start()
-        try:
-            for length in LENGTHS:
-                found |= at(length, redis_url(settings))
-        finally:
-            server.stop()
-    return found
+        opened.callback(server.stop)
+        for length in LENGTHS:
+            measured |= in_redis(length, redis_url(settings))
+        measured |= in_database(settings)
+    return measured

@@ -19,7 +19,7 @@ from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.http_server.server import make_server
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
+from ragbandit.router.jobs.presence import QueueWork, WorkerState
 from ragbandit.router.serving.router import Router
 
 IMAGES: Final = Path(__file__).parents[1] / "images"
@@ -64,7 +64,7 @@ class _Jobs(MemoryJobs):
 
     def depth(self) -> dict[str, int]:
         """Two questions wait."""
-        return {"answer": 2, "judge": 0, "learn": 0}
+        return {"answer": 2, "learn": 0}
 
 
 @contextlib.contextmanager

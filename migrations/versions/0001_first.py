@@ -48,6 +48,31 @@ Table(
     Column("last_used_at", Double),
     Column("replaced_by", String(16)),
 )
+answer_queue = Table(
+    "answer_queue",
+    first,
+    Column("decision_id", String(64), primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("turn", LONG, nullable=False),
+    Column("queued_at", Double, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("claimed_by", String(128)),
+    Column("claimed_until", Double),
+    Index("answer_queue_tenant", "tenant", "turn"),
+)
+Index(
+    "answer_queue_next",
+    answer_queue.c.turn,
+    answer_queue.c.queued_at,
+    sqlite_where=answer_queue.c.claimed_by.is_(None),
+    postgresql_where=answer_queue.c.claimed_by.is_(None),
+)
+Index(
+    "answer_queue_claimed",
+    answer_queue.c.claimed_by,
+    sqlite_where=answer_queue.c.claimed_by.is_not(None),
+    postgresql_where=answer_queue.c.claimed_by.is_not(None),
+)
 Table(
     "archive_segments",
     first,
@@ -344,7 +369,6 @@ Table(
     Column("has_reward", Boolean, nullable=False),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
     Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
-    Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
 )
 Table(
     "cancellations",

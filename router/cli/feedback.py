@@ -267,7 +267,7 @@ def _importer(source: str, *, config: str | None, ending: threading.Event) -> It
 def _bell(settings: Settings) -> Callable[[], None]:
     """What tells the learner that there is something to learn; without Redis it finds out by itself."""
     label = PolicyLabel(settings.policy.label)
-    return Notifier(make_jobs(settings), label=label, answer_s=1.0).notify_learner
+    return Notifier(make_jobs(settings), label=label).notify_learner
 
 
 def _show(report: ImportReport) -> None:

@@ -8,25 +8,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
+from collections.abc import Mapping
+from typing import Any, Final, Literal, get_args
 
 from redis.exceptions import ResponseError
 
 from ragbandit.router.telemetry.throttle import Throttle
 
-if TYPE_CHECKING:
-    import redis
-
-__all__ = ["ForeignData", "OwnKeys", "Part", "is_foreign"]
-
-Reply = TypeVar("Reply")
+__all__ = ["ForeignData", "Part", "is_foreign"]
 
 log = logging.getLogger("ragbandit.jobs")
 
-#: where something was met: the marks of who does what (claims), what workers did and tried (counters), what learners
-#: say of their store (faults), keys of ours in a step that failed (keys), the lists of jobs (queues), and so on
-Part = Literal["claims", "counters", "faults", "keys", "notifications", "queues", "rates", "streams", "workers"]
+#: where something was met: what workers did (counters), what learners say of their store (faults), keys of ours in a
+#: step that failed (keys), the lists of jobs (queues), the cards of processes (workers), and so on
+Part = Literal["counters", "faults", "keys", "notifications", "queues", "rates", "streams", "workers"]
 
 #: least time between two log lines about one part, seconds
 QUIET_S: Final = 30.0
@@ -109,39 +104,3 @@ class ForeignData:
 def is_foreign(error: Exception) -> bool:
     """Whether Redis refused a command for what is in its key; it can be reached, and other keys can be used."""
     return isinstance(error, ResponseError) and any(sign in str(error) for sign in _SIGNS)
-
-
-class OwnKeys:
-    """Keys of ours and their types. One of another type, which somebody else wrote, is deleted and made anew.
-
-    types: key -> list, set, zset or hash.
-    """
-
-    def __init__(self, client: "redis.Redis", types: Mapping[str, str], *, foreign: ForeignData) -> None:
-        self._client = client
-        self._types = types
-        self._foreign = foreign
-
-    def attempt(self, work: Callable[[], Reply]) -> Reply:
-        """Do this; where a key has another type, delete that key and do it again. Raises RedisError.
-
-        A script that fails has changed nothing if it uses each key before it changes any.
-        """
-        try:
-            return work()
-        except ResponseError as error:
-            if not is_foreign(error) or not self.clear():
-                raise
-        return work()
-
-    def clear(self) -> int:
-        """Delete those of another type; how many there were."""
-        with self._client.pipeline(transaction=False) as pipeline:
-            for key in self._types:
-                pipeline.type(key)
-            types = dict(zip(self._types, pipeline.execute(), strict=True))
-        others = [key for key, kind in types.items() if kind.decode() not in ("none", self._types[key])]
-        if others:
-            self._client.unlink(*others)
-            self._foreign.add("queues", f"{', '.join(others)}: of another type, deleted")
-        return len(others)

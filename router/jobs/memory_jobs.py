@@ -1,12 +1,12 @@
 """Jobs in memory: a queue that only remembers what it was asked."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.jobs.presence import QueueWork, WorkerState
 from ragbandit.router.jobs.queue import Subscription
-from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 __all__ = ["MemoryJobs"]
@@ -19,7 +19,6 @@ class MemoryJobs:
         self.outage = Outage()
         self.notified: list[PolicyLabel] = []
         self.enqueued: list[DecisionId] = []
-        self.to_judge: list[DecisionId] = []
         self.published: list[str] = []
         #: True: every call raises QueueError, as with Redis down
         self.broken = False
@@ -35,24 +34,10 @@ class MemoryJobs:
         self._check()
         return None
 
-    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
-        """Remember the decision; front: once, as the first one."""
-        del tenant, timeout_s
-        self._check()
-        if front:
-            self.enqueued = [decision_id, *(key for key in self.enqueued if key != decision_id)]
-        else:
-            self.enqueued.append(decision_id)
-
-    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
+    def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
         """Remember the decisions."""
         self._check()
-        self.to_judge += [key for key in ids if key not in self.to_judge]
-
-    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """Those that were never enqueued."""
-        self._check()
-        return [i for i in ids if i not in self.enqueued]
+        self.enqueued += ids
 
     def publish(self, notification: str) -> None:
         """Remember the line."""
@@ -67,7 +52,7 @@ class MemoryJobs:
     def depth(self) -> dict[str, int]:
         """The jobs enqueued so far."""
         self._check()
-        return {"answer": len(self.enqueued), "judge": len(self.to_judge), "learn": len(self.notified)}
+        return {"answer": len(self.enqueued), "learn": len(self.notified)}
 
     def refused(self) -> int:
         """0: nobody else reaches this queue."""

@@ -1,6 +1,6 @@
 """Notifier: best-effort notifications of the learner and of workers through Redis.
 
-SQL has the facts. The recovery loop (serving/recovery.py) repeats every notification that did not get through.
+SQL has the facts, and whoever is notified looks there by himself too, every second or two.
 """
 
 import time
@@ -20,13 +20,10 @@ Reply = TypeVar("Reply")
 
 
 class Notifier:
-    """Notifies without ever failing, and without waiting for a Redis that failed a moment ago (outage.PAUSE_S).
+    """Notifies without ever failing, and without waiting for a Redis that failed a moment ago (outage.PAUSE_S)."""
 
-    answer_s: how long an answer may take, seconds.
-    """
-
-    def __init__(self, jobs: Jobs, *, label: PolicyLabel, answer_s: float) -> None:
-        self._jobs, self._label, self._answer_s = jobs, label, answer_s
+    def __init__(self, jobs: Jobs, *, label: PolicyLabel) -> None:
+        self._jobs, self._label = jobs, label
         #: notifications that did not reach Redis, those among them that were not tried
         self.failed_notifications = 0
         #: what was to be done -> when it failed last (time.monotonic) and why; not there once it succeeds
@@ -38,19 +35,14 @@ class Notifier:
 
     def request_answer(self, decision: Decision) -> None:
         """A worker is wanted for this decision."""
-        tenant = decision.query.tenant
-        self.attempt(
-            lambda: self._jobs.enqueue_answer(decision.id, tenant=tenant, timeout_s=self._answer_s),
-            what="queue answers",
-        )
+        self.attempt(lambda: self._jobs.enqueue_answers([decision.id]), what="queue answers")
 
     def cancel(self, decision_id: DecisionId) -> None:
         """This decision is to be stopped: soon, wherever it is."""
 
         def send() -> None:
-            # The worker that runs it first: Redis may have forgotten that it does, and then another one is asked.
             self._jobs.publish(f"cancel:{decision_id}")
-            self._jobs.enqueue_answer(decision_id, tenant="", timeout_s=self._answer_s, front=True)
+            self._jobs.enqueue_answers([decision_id])
 
         self.attempt(send, what="cancel answers")
 

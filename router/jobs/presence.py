@@ -1,6 +1,7 @@
 """Presence: every service and worker says in Redis that it is there, of which version, and with what.
 
-`ragbandit doctor` reads it. Nothing decides by it: while Redis is gone nobody is listed, and everything else goes on.
+`ragbandit doctor`, the pages and the metrics read it. Nothing decides by it: while Redis is gone nobody is listed, and
+everything else goes on. What is no card is left out.
 """
 
 import contextlib
@@ -12,22 +13,25 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from typing import Any, Final
 
 from redis.exceptions import RedisError
 
 import ragbandit
 
-__all__ = ["KEPT_S", "Presence", "ProcessCard", "card_of", "present", "say"]
+__all__ = ["KEPT_S", "Presence", "ProcessCard", "QueueWork", "WorkerState", "card_of", "present", "say", "workers_of"]
 
 #: a process that has not said so for that long is not listed, seconds
 KEPT_S: Final = 45.0
 #: how often it says so, seconds
-RENEW_S: Final = 15.0
+RENEW_S: Final = 5.0
 #: processes that are listed at most
 MAX_LISTED: Final = 1000
+#: threads of a queue that one card may have, and threads that are listed
+MAX_THREADS: Final = 500
 #: sorted set: key of a card -> when it was renewed, by the clock of Redis
 _LIST: Final = "ragbandit:processes"
 #: packages whose versions are told, where they are installed
@@ -44,6 +48,9 @@ class ProcessCard:
     role: str
     #: answer, judge, learn: of a worker
     queues: tuple[str, ...] = ()
+    #: threads by queue, and how many of them are at work; of a worker
+    threads: Mapping[str, int] = field(default_factory=dict)
+    busy: Mapping[str, int] = field(default_factory=dict)
     #: of ragbandit
     version: str
     #: package -> version, "python" among them
@@ -56,6 +63,8 @@ class ProcessCard:
     mark: str = ""
     #: the host's clock less that of Redis, when it was renewed, seconds
     ahead_s: float = 0.0
+    #: when it was renewed, by the clock of Redis, seconds since the epoch
+    said_at: float = 0.0
 
     def named(self) -> str:
         """Role, host and process id, for people."""
@@ -63,12 +72,40 @@ class ProcessCard:
         return f"{what} {self.pid} on {self.host}"
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerState:
+    """A thread of a worker process that takes jobs of one queue."""
+
+    name: str
+    #: answer, judge or learn
+    queue: str
+    #: idle or busy
+    state: str
+    host: str
+    pid: int | None
+    #: when it was heard last, seconds since the epoch; None: never
+    heard_at: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueWork:
+    """What all workers of a queue have done since this Redis has been counting."""
+
+    done: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+
+
 @dataclass(kw_only=True, slots=True)
 class Presence:
-    """A thread that renews the card of this process until it is closed. client: of Redis, with a short time limit."""
+    """A thread that renews the card of this process until it is closed. client: of Redis, with a short time limit.
+
+    busy: asks how many threads are at work, by queue.
+    """
 
     client: Any
     card: ProcessCard
+    busy: Callable[[], Mapping[str, int]] = dict
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -90,13 +127,15 @@ class Presence:
     def _renew(self) -> None:
         while True:
             with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
-                say(self.client, self.card)
+                say(self.client, replace(self.card, busy=self.busy()))
             if self._stop.wait(RENEW_S):
                 return
 
 
-def card_of(*, role: str, queues: tuple[str, ...] = (), encoder: str = "", retriever: str = "") -> ProcessCard:
-    """The card of this process."""
+def card_of(
+    *, role: str, threads: Mapping[str, int] | None = None, encoder: str = "", retriever: str = ""
+) -> ProcessCard:
+    """The card of this process. threads: of a worker, by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -107,7 +146,8 @@ def card_of(*, role: str, queues: tuple[str, ...] = (), encoder: str = "", retri
         host=socket.gethostname(),
         pid=os.getpid(),
         role=role,
-        queues=queues,
+        queues=tuple(threads or ()),
+        threads=dict(threads or {}),
         version=ragbandit.__version__,
         packages=packages,
         encoder=encoder,
@@ -120,7 +160,7 @@ def say(client: Any, card: ProcessCard) -> None:
     """Put the card there for KEPT_S. Raises RedisError."""
     seconds, microseconds = client.time()
     theirs = seconds + microseconds / 1e6
-    described = asdict(card) | {"ahead_s": round(time.time() - theirs, 3)}
+    described = asdict(card) | {"ahead_s": round(time.time() - theirs, 3), "said_at": theirs}
     with client.pipeline(transaction=False) as pipeline:
         pipeline.set(_key(card), json.dumps(described), ex=int(KEPT_S))
         pipeline.zadd(_LIST, {_key(card): theirs})
@@ -137,12 +177,34 @@ def present(client: Any) -> list[ProcessCard]:
     return sorted(found, key=lambda card: (card.host, card.pid))
 
 
+def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
+    """The threads of these processes that take jobs, by queue and name; MAX_THREADS at most."""
+    threads = (
+        WorkerState(
+            name=f"{card.host}:{card.pid}/{number}",
+            queue=queue,
+            state="busy" if number <= card.busy.get(queue, 0) else "idle",
+            host=card.host,
+            pid=card.pid,
+            heard_at=card.said_at,
+        )
+        for card in cards
+        for queue, count in card.threads.items()
+        for number in range(1, min(count, MAX_THREADS) + 1)
+    )
+    return sorted(islice(threads, MAX_THREADS), key=lambda one: (one.queue, one.name))
+
+
 def _card(text: bytes) -> ProcessCard | None:
     try:
         described = json.loads(text)
         known = {name: described[name] for name in (each.name for each in fields(ProcessCard)) if name in described}
-        return ProcessCard(**known | {"queues": tuple(known["queues"]), "ahead_s": float(known["ahead_s"])})
-    except (ValueError, TypeError, KeyError):
+        for name in ("threads", "busy"):
+            known[name] = {str(queue)[:20]: int(count) for queue, count in known[name].items()}
+        known |= {name: float(known[name]) for name in ("ahead_s", "said_at")}
+        known |= {"queues": tuple(known["queues"]), "host": str(known["host"]), "pid": int(known["pid"])}
+        return ProcessCard(**known)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None  # of another version, or of a stranger
 
 

@@ -1,64 +1,40 @@
 """Job queue: notifications of workers and learner through Redis and RQ. Losing Redis makes things late, not lost.
 
-`Jobs` is the protocol, `RedisJobs` the real queue, `MemoryJobs` the public test double. A job carries the id of a
-decision or the label of a ledger, never data. Workers are reached by job name, so that the router need not import them;
-what a job may be is said in records.py, how decisions wait in answer_queue.py.
+`Jobs` is the protocol, `RedisJobs` the real queue, `MemoryJobs` the public test double. Workers are woken by bells
+(bells.py), so that the router need not import them; what waits, and who runs it, is in the database.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import redis
 from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.errors import QueueError
-from ragbandit.router.jobs.answer_queue import MAX_QUEUED, AnswerQueue
+from ragbandit.router.jobs import bells
 from ragbandit.router.jobs.foreign_data import is_foreign
-from ragbandit.router.jobs.judge_queue import JudgeQueue
-from ragbandit.router.jobs.learn_queue import LearnQueue
 from ragbandit.router.jobs.listener import CHANNEL, Listener
 from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.records import (
-    ANSWER_JOB,
-    ANSWER_QUEUE,
-    JUDGE_QUEUE,
-    LEARN_JOB,
-    LEARN_QUEUE,
-    ORDER_KEY,
-    REFUSED_KEY,
-    queue_on,
-)
-from ragbandit.router.jobs.run_leases import RunLeases
-from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState, work_of, workers_of
+from ragbandit.router.jobs.presence import QueueWork, WorkerState, present, workers_of
 from ragbandit.router.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
 
-__all__ = ["ANSWER_JOB", "ANSWER_QUEUE", "LEARN_JOB", "LEARN_QUEUE", "Jobs", "RedisJobs", "Subscription", "connect"]
+__all__ = ["LEARNER_FAULT_S", "MAX_QUEUED", "Jobs", "RedisJobs", "Subscription", "connect"]
 
-#: what Redis says of the end of a key that has none
-NO_END: Final = -1
-#: KEYS[1]: a count of tries. ARGV[1]: seconds that it is kept. The tries, this one included; without a count it is the
-#: first
-_COUNT_TRY = """
-local tries = redis.pcall('INCR', KEYS[1])
-if type(tries) ~= 'number' or tries < 1 then
-    tries = 1
-    redis.call('SET', KEYS[1], tries)
-end
-redis.call('EXPIRE', KEYS[1], ARGV[1])
-return tries
-"""
-#: KEYS[1]: a count of tries; one step, so that a try that begins meanwhile is not taken away with it
-_TAKE_BACK = """
-local tries = redis.pcall('DECR', KEYS[1])
-if type(tries) ~= 'number' or tries <= 0 then
-    redis.call('DEL', KEYS[1])
-end
-"""
-#: a count of tries is kept that long, seconds
-TRIES_S = 86_400
+#: bells of answers at once, unless the settings say otherwise
+MAX_QUEUED: Final = 100_000
+#: what a learner said of a store that fails is known that long, seconds; it tries more often than that
+LEARNER_FAULT_S: Final = 60
+#: longest text of that, characters
+_MAX_FAULT: Final = 1000
+#: how often the bells of answers are counted, seconds
+COUNT_S: Final = 0.5
+#: hash of what all workers together have done, by queue and kind
+_WORK_KEY: Final = "ragbandit:work"
+_QUEUES: Final = ("answer", "judge", "learn")
+_COUNTED: Final = ("done", "failed", "seconds")
 
 
 class Subscription(Protocol):
@@ -87,16 +63,8 @@ class Jobs(Protocol):
         """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
         ...
 
-    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
-        """Have a worker answer this decision when it is its tenant's turn; front: next."""
-        ...
-
-    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
-        """Have these decisions judged, as far as there is room."""
-        ...
-
-    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """The decisions among these that are neither queued nor being run."""
+    def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
+        """Wake workers: these decisions wait in the answer queue of the database."""
         ...
 
     def publish(self, notification: str) -> None:
@@ -108,15 +76,15 @@ class Jobs(Protocol):
         ...
 
     def depth(self) -> dict[str, int]:
-        """Jobs waiting, by queue. Costs the same however many wait."""
+        """Bells waiting, by queue: about as many as there are decisions to answer, one or none to learn."""
         ...
 
     def refused(self) -> int:
-        """What workers found in the queues that is none of our jobs, and have removed."""
+        """What workers found in the queues that is none of our bells, and have removed."""
         ...
 
     def workers(self) -> list[WorkerState]:
-        """The registered workers, MOST_WORKERS at most."""
+        """The threads of workers that are there, presence.MAX_THREADS at most."""
         ...
 
     def work(self) -> dict[str, QueueWork]:
@@ -144,117 +112,79 @@ def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
 
 
 class RedisJobs:
-    """Jobs over Redis, in RQ's layout. expected: as of Outage. max_queued: decisions that may wait in the list."""
+    """Jobs over Redis and RQ. expected: as of Outage. max_queued: bells of answers that may wait."""
 
     def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
         self.client = client
         self.outage = Outage(expected=expected)
-        foreign = self.outage.foreign
-        self._answers = AnswerQueue(client, foreign=foreign, max_queued=max_queued)
-        self._leases = RunLeases(client, foreign=foreign)
-        self._judge = JudgeQueue(client, foreign=foreign)
-        self._learn = LearnQueue(client, foreign=foreign)
+        self._max_queued = max_queued
+        #: bells for which there is room, as counted at that time (time.monotonic)
+        self._room, self._counted_at = 0, -COUNT_S
+        self._queues = {name: bells.queue_of(client, name) for name in bells.BELLS}
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
-        """Queue one learn job unless one is queued: feedback by the thousand makes one."""
-        self._reached(lambda: self._learn.enqueue(label))
-
-    def clear_notification(self, label: PolicyLabel) -> None:
-        """Have the next `enqueue_learn` queue a job again: what comes in from now on is not seen by this one."""
-        self._reached(lambda: self._learn.clear_notification(label))
-
-    def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
-        """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
-        self._reached(lambda: self._learn.set_fault(label, reason))
-
-    def learner_fault(self, label: PolicyLabel) -> str | None:
-        """What its learner said within LEARNER_FAULT_S; None: nothing."""
-        return self._reached(lambda: self._learn.fault(label))
-
-    def enqueue_answer(self, decision_id: DecisionId, *, tenant: str, timeout_s: float, front: bool = False) -> None:
-        """Queue the answer job under the decision's own id, unless it is queued or being run already.
-
-        A full queue is no error: the recovery loop queues the decision when there is room.
-        """
-        self._reached(lambda: self._answers.enqueue(decision_id, tenant=tenant, timeout_s=timeout_s, front=front))
-
-    def missing(self, ids: Iterable[DecisionId]) -> list[DecisionId]:
-        """Those that are neither queued nor run by anybody."""
-        wanted = list(ids)
-        return self._reached(lambda: self._answers.missing(wanted))
-
-    def enqueue_judge(self, ids: Sequence[DecisionId]) -> None:
-        """Queue those that are not queued, as far as there is room; the recovery loop repeats it."""
-        self._reached(lambda: self._judge.enqueue(ids))
-
-    def begin_run(self, decision_id: DecisionId) -> int:
-        """This process holds the decision's lease from now on; how many runs of it have begun before."""
-
-        def work() -> int:
-            self._leases.renew([decision_id])
-            return self._counter(_tries_key(decision_id))
-
-        return self._reached(work)
-
-    def end_run(self, decision_id: DecisionId, *, kept: bool) -> None:
-        """Drop the lease. kept: its outcome is in the store, so its tries are forgotten and listeners notified."""
+        """Ring for the learner unless a bell waits: feedback by the thousand makes one."""
+        del label  # whoever learns another one looks in vain, no more
 
         def work() -> None:
-            self._leases.drop([decision_id])
-            if kept:
-                with self.client.pipeline(transaction=False) as pipeline:
-                    pipeline.delete(_tries_key(decision_id))
-                    pipeline.publish(CHANNEL, f"outcome:{decision_id}")
-                    pipeline.execute()
+            if not self._queues["learn"].count:
+                bells.ring(self.client, "learn", count=1)
 
         self._reached(work)
 
-    def mark_running(self, *ids: DecisionId) -> None:
-        """This process lives, and runs these: to be repeated within run_leases.PROCESS_S."""
-        self._reached(lambda: self._leases.renew(ids))
+    def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
+        """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
 
-    def unmark_running(self, *ids: DecisionId) -> None:
-        """This process does not run these."""
-        self._reached(lambda: self._leases.drop(ids))
+        def work() -> None:
+            if reason is None:
+                self.client.delete(_fault_key(label))
+            else:
+                self.client.set(_fault_key(label), reason[:_MAX_FAULT], ex=LEARNER_FAULT_S)
 
-    def runs_elsewhere(self, decision_id: DecisionId) -> bool:
-        """True if a process other than this one runs it, as far as is known."""
-        return self._reached(lambda: self._leases.runs_elsewhere(decision_id))
+        self._reached(work)
 
-    def requeue_lost(self, *, held: Collection[DecisionId], timeout_s: float) -> list[DecisionId]:
-        """Queue again, in front, what dead processes were running. held: what this process has in hand."""
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """What its learner said within LEARNER_FAULT_S; None: nothing, or something that no learner wrote."""
+        return self._reached(lambda: self._learner_fault(label))
 
-        def work() -> list[DecisionId]:
-            lost = self._leases.lost(held=held)
-            for decision_id, key in lost.items():
-                # It has had its turn, so whose turn it was does not matter.
-                self._answers.enqueue(decision_id, tenant="", timeout_s=timeout_s, front=True, lost_by=key)
-            return list(lost)
+    def _learner_fault(self, label: PolicyLabel) -> str | None:
+        try:
+            fault: Any = self.client.getrange(_fault_key(label), 0, 4 * _MAX_FAULT)
+            return fault.decode()[:_MAX_FAULT] or None
+        except UnicodeDecodeError:
+            self.outage.foreign.add("faults", "what a learner said is not UTF-8")
+        except ResponseError as error:
+            self.outage.foreign.add_error("faults", error)
+        return None
 
-        return self._reached(work)
+    def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
+        """Ring once for each, as far as there is room. Without a bell a worker finds it within a second or two."""
 
-    def claim_recovery(self, label: PolicyLabel, *, for_s: float) -> bool:
-        """True if this process is the first to claim a pass of the recovery loop within so many seconds."""
-        key, milliseconds = f"ragbandit:recovery:{label}", max(1, int(1000 * for_s))
+        def work() -> None:
+            if time.monotonic() >= self._counted_at + COUNT_S:
+                self._room = self._max_queued - self._queues["answer"].count
+                self._counted_at = time.monotonic()
+            count = min(len(ids), self._room)
+            if count > 0:
+                self._room -= count
+                bells.ring(self.client, "answer", count=count)
 
-        def work() -> bool:
-            if self.client.set(key, 1, nx=True, px=milliseconds):
-                return True
-            if self.client.pttl(key) != NO_END:
-                return False
-            self.outage.foreign.add("claims", f"{key} has no end")  # nobody would recover anything any more
-            return bool(self.client.set(key, 1, px=milliseconds))
+        self._reached(work)
 
-        return self._reached(work)
+    def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
+        """A worker has done a job of this queue. Counts that somebody else has changed begin anew."""
 
-    def count_try(self, decision_id: DecisionId) -> int:
-        """A worker begins: how many have begun so far, this one included. Kept for TRIES_S."""
-        tries: Any = self._reached(lambda: self.client.eval(_COUNT_TRY, 1, _tries_key(decision_id), TRIES_S))
-        return int(tries)
+        def work() -> None:
+            try:
+                with self.client.pipeline(transaction=False) as pipeline:
+                    pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
+                    pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
+                    pipeline.execute()
+            except ResponseError as error:
+                self.outage.foreign.add_error("counters", error)
+                self.client.unlink(_WORK_KEY)
 
-    def uncount_try(self, decision_id: DecisionId) -> None:
-        """Take one try back: its end says nothing against the question."""
-        self._reached(lambda: self.client.eval(_TAKE_BACK, 1, _tries_key(decision_id)))
+        self._reached(work)
 
     def publish(self, notification: str) -> None:
         """Publish on the one channel."""
@@ -265,30 +195,51 @@ class RedisJobs:
         return Listener(self.client, handle, outage=self.outage)
 
     def depth(self) -> dict[str, int]:
-        """Jobs that wait, in one step; at the same cost whatever their number."""
+        """Bells that wait, in one step; at the same cost whatever their number."""
 
         def work() -> dict[str, int]:
             with self.client.pipeline(transaction=False) as pipeline:
-                pipeline.zcard(ORDER_KEY)
-                pipeline.llen(queue_on(self.client, JUDGE_QUEUE).key)
-                pipeline.llen(queue_on(self.client, LEARN_QUEUE).key)
+                for queue in self._queues.values():
+                    pipeline.llen(queue.key)
                 lengths = pipeline.execute(raise_on_error=False)
             numbers = [int(self.outage.foreign.number("queues", length)) for length in lengths]
-            return dict(zip(("answer", "judge", "learn"), numbers, strict=True))
+            return dict(zip(self._queues, numbers, strict=True))
 
         return self._reached(work)
 
     def refused(self) -> int:
-        """What workers found in the queues that is none of our jobs, since this Redis has been counting."""
-        return self._reached(lambda: self._counter(REFUSED_KEY))
+        """What workers found in the queues that is none of our bells, since this Redis has been counting."""
+        return self._reached(self._refused)
+
+    def _refused(self) -> int:
+        try:
+            return int(self.outage.foreign.number("counters", self.client.get(bells.REFUSED_KEY)))
+        except ResponseError as error:
+            self.outage.foreign.add_error("counters", error)
+            return 0
 
     def workers(self) -> list[WorkerState]:
-        """As RQ has them registered."""
-        return self._reached(lambda: workers_of(self.client, foreign=self.outage.foreign))
+        """As their processes say."""
+        return self._reached(lambda: workers_of(present(self.client)))
 
     def work(self) -> dict[str, QueueWork]:
         """Since this Redis has been counting."""
-        return self._reached(lambda: work_of(self.client, foreign=self.outage.foreign))
+        return self._reached(self._work)
+
+    def _work(self) -> dict[str, QueueWork]:
+        names = [(queue, counted) for queue in _QUEUES for counted in _COUNTED]
+        try:
+            values: Any = self.client.hmget(_WORK_KEY, [f"{queue}:{counted}" for queue, counted in names])
+        except ResponseError as error:
+            self.outage.foreign.add_error("counters", error)
+            values = [None] * len(names)
+        row = {key: self.outage.foreign.number("counters", value) for key, value in zip(names, values, strict=True)}
+        return {
+            queue: QueueWork(
+                done=int(row[queue, "done"]), failed=int(row[queue, "failed"]), seconds=row[queue, "seconds"]
+            )
+            for queue in _QUEUES
+        }
 
     def ping(self) -> None:
         """Raises QueueError if Redis does not answer on a new connection.
@@ -307,14 +258,6 @@ class RedisJobs:
     def close(self) -> None:
         """Close all connections."""
         self.client.close()
-
-    def _counter(self, key: str) -> int:
-        """A count that we keep; 0 where something else stands there."""
-        try:
-            return int(self.outage.foreign.number("counters", self.client.get(key)))
-        except ResponseError as error:
-            self.outage.foreign.add_error("counters", error)
-            return 0
 
     def _reached(self, work: Callable[[], Reply]) -> Reply:
         began = time.monotonic()
@@ -349,5 +292,5 @@ def _unreachable(error: Exception) -> QueueError:
     )
 
 
-def _tries_key(decision_id: str) -> str:
-    return f"ragbandit:tries:{decision_id}"
+def _fault_key(label: str) -> str:
+    return f"ragbandit:learner_fault:{label}"

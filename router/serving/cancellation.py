@@ -1,8 +1,8 @@
 """Cancellation: decisions that callers do not want answered any more.
 
 SQL has the requests: a worker that misses the notification finds them here. A request changes no outcome. The worker
-that has the decision, or takes it next, writes the outcome with what it cost. Only where the ledger has closed a
-decision that nobody answered, no worker will come: then the outcome is written here.
+that has the decision, or takes it next, writes the outcome with what it cost. Only where a decision has left the answer
+queue unanswered, since every ledger has closed it, no worker will come: then the outcome is written here.
 """
 
 from collections.abc import Iterable
@@ -12,11 +12,12 @@ from sqlalchemy import select
 
 from ragbandit.router.errors import Conflict
 from ragbandit.router.serving.validation import unrun_outcome
+from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import unknown_decision
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes, waiting
+from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
 from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
 __all__ = ["Cancellation", "request", "requested"]
@@ -58,8 +59,7 @@ def request(database: Database, *, decision_id: DecisionId, now: float) -> Cance
         if ended is None:
             row = {"decision_id": decision_id, "asked_at": now}
             insert_new(connection, cancellations, [row], key="decision_id")
-            open_here = waiting.c.decision_id == decision_id, waiting.c.policy == decision.policy
-            if connection.execute(select(waiting.c.decision_id).where(*open_here)).first():
+            if answer_queue.move_to_front(connection, decision_id):
                 return Cancellation(decision_id=decision_id, cancelled=None, status=None)
     if ended is None:
         DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(

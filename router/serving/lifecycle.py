@@ -96,7 +96,7 @@ class RouterLifecycle:
         )
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
-        self._notifier = Notifier(jobs, label=label, answer_s=settings.budget.seconds)
+        self._notifier = Notifier(jobs, label=label)
         limits = QueueLimits.of(settings.server)
         self._feedback: MicroBatcher[tuple[Feedback, VoteLimit | None], Receipt] = MicroBatcher(
             self._add_feedback, name="ragbandit-feedback", limit=MAX_WRITES, limits=limits

@@ -357,9 +357,10 @@ class Router(RouterLifecycle):
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
-        serving = self.service.serving
+        serving, ledger = self.service.serving, self.status()
+        bells = self._asked_of_redis(self.jobs.depth)
         return RouterState(
-            ledger=self.status(),
+            ledger=ledger,
             label=self.ledger.label,
             algorithm=self.settings.policy.name,
             serving=serving.version,
@@ -374,7 +375,7 @@ class Router(RouterLifecycle):
             feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
             route_queue=self.service.depth(),
             earned=earned(self.database, policy=self.ledger.label),
-            jobs=self._asked_of_redis(self.jobs.depth),
+            jobs=None if bells is None else {"answer": 0, "judge": ledger.judge.waiting, **bells},
             workers=self._asked_of_redis(self.jobs.workers),
             work=self._asked_of_redis(self.jobs.work),
             jobs_refused=self._asked_of_redis(self.jobs.refused),

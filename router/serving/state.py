@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.jobs.worker_registry import QueueWork, WorkerState
+from ragbandit.router.jobs.presence import QueueWork, WorkerState
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.overview import Earned

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.errors import RagBanditError, StoreError
+from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.decision_links import write_links
 from ragbandit.router.storage.feedback_writes import write_feedback
 from ragbandit.router.storage.idempotency import is_foreign, outcome_reply, settle, unknown_decision
@@ -154,6 +155,8 @@ class DecisionStore:
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
                 write_links(connection, fresh.values())
+                ours = [each for each in reversed(fresh.values()) if each.run_by == "worker"]
+                answer_queue.enqueue(connection, ours)
             first = {row["id"]: row for row in reversed(rows)}
             taken = [row["id"] for row in rows if row["id"] not in new or first[row["id"]] is not row]
             standing = _by_id(connection, taken)
@@ -212,6 +215,7 @@ class DecisionStore:
             if new:
                 open_rows = lock_waiting(connection, new)
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
+                answer_queue.remove(connection, [key for key in new if known[key] == "worker"])
                 if self.judge is not None:
                     fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
                     sample_outcomes(

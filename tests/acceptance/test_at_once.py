@@ -4,11 +4,10 @@ import signal
 import time
 
 import pytest
-from rq import Queue, Worker
 
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, RedisJobs, connect
-from ragbandit.router.jobs.records import ORDER_KEY, RUNS_KEY
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.decisions import DecisionStore
 
 
@@ -22,7 +21,7 @@ def system(make_system):
             "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
             "script_s": 0.6,
         },
-        # No sweep of the database: what a process leaves behind is queued again by leases alone.
+        # No sweep of the database: what a process leaves behind is queued again by claims alone.
         workers={"sweep_interval_s": 600.0, "retry_after_s": 600.0, "concurrency": 16},
     )
 
@@ -49,19 +48,18 @@ def test_sixteen_at_once(system):
     ids = [f"q-{number}" for number in range(48)]
 
     def running():
-        return jobs.client.hkeys(RUNS_KEY)
+        return claims(store.database)
 
     def lost():
         """Neither answered nor queued."""
-        queued = {key.decode() for key in jobs.client.zrange(ORDER_KEY, 0, -1)}
-        return set(ids) - set(store.outcomes_by_id(ids)) - queued
+        return set(ids) - set(store.outcomes_by_id(ids)) - set(waiting_ids(store.database, limit=100))
 
     def end():
         system.processes["answer"].send_signal(signal.SIGTERM)
         assert system.processes["answer"].wait(20) == 0
-        assert running() == []
+        assert running() == {}
 
-    until(lambda: Worker.count(queue=Queue(ANSWER_QUEUE, connection=jobs.client)) == 16)  # before, a signal just kills
+    until(lambda: sum(worker.queue == "answer" for worker in jobs.workers()) == 16)  # before, a signal just kills
     end()
     with system.client() as client:
         for key in ids:
@@ -78,7 +76,7 @@ def test_sixteen_at_once(system):
     until(lambda: len(store.outcomes_by_id(ids)) == 48)
 
     assert {each.status for each in store.outcomes_by_id(ids).values()} == {"answered"}
-    until(lambda: jobs.client.keys("ragbandit:tries:*") == [])
+    assert (running(), lost()) == ({}, set())
     store.database.close()
     jobs.client.close()
 

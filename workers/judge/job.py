@@ -24,7 +24,7 @@ from ragbandit.workers.store_outage import StoreOutage
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions import DecisionRecord
-    from ragbandit.workers.tasks import Context
+    from ragbandit.workers.context import Context
 
 __all__ = ["Judging", "feedback_id", "judge"]
 

@@ -28,7 +28,7 @@ from ragbandit.client.replies.overview import (
     WorkerReply,
 )
 from ragbandit.client.replies.status import ArmReply, CountersReply, JudgeReply, LagReply, LedgerReply, StatusReply
-from ragbandit.router.jobs.worker_registry import WorkerState
+from ragbandit.router.jobs.presence import WorkerState
 from ragbandit.router.learning.status import Status
 from ragbandit.router.serving.cancellation import Cancellation
 from ragbandit.router.serving.explanations.values import Explanation

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from ragbandit.router.errors import Conflict
+from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.ledgers.chain import advance
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.calibration_rows import append_pairs, note_due
@@ -89,6 +90,7 @@ class Batch:
         moves.waiting(locked.mappings(), sign=-1)
         if connection.execute(delete(waiting).where(here)).rowcount != len(self.done):
             raise Conflict("a decision of this batch was closed by somebody else")
+        answer_queue.remove(connection, self.done, running=False)
 
     def _append_updates(self, connection: Connection, moves: Moves) -> None:
         """The rows of the ledger, its chain, and the pairs that calibrate what comes after them."""

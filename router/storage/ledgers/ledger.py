@@ -27,7 +27,7 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_due
-from ragbandit.router.storage.sql.closing import UNANSWERED, ClosingRule
+from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.held_rows import HeldRow
@@ -46,7 +46,6 @@ from ragbandit.router.types import (
     CalibrationPair,
     ClosedDecision,
     Decision,
-    DecisionId,
     FeedbackKind,
     JoinedDecision,
     Json,
@@ -110,22 +109,6 @@ class Ledger:
         for note in notes:
             collected.setdefault(note["decision_id"], []).append(note)
         return [_read_together(by_id[key], outcome.get(key), collected.get(key, [])) for key in ids]
-
-    def unanswered(self, *, before: float, limit: int) -> dict[DecisionId, str]:
-        """Decisions made before that time that our workers have not answered, oldest first -> their tenants."""
-        with self.database.read() as connection:
-            rows = connection.execute(
-                select(waiting.c.decision_id, decisions.c.tenant)
-                .join(decisions, decisions.c.id == waiting.c.decision_id)
-                .where(
-                    waiting.c.policy == self.label,
-                    UNANSWERED,
-                    waiting.c.decided_at < before,
-                )
-                .order_by(waiting.c.decided_at)
-                .limit(limit)
-            )
-            return {DecisionId(row.decision_id): row.tenant for row in rows}
 
     def last_seq(self, *, connection: Connection | None = None) -> int:
         """The last seq of the ledger; 0 if it is empty. connection: as in `latest_snapshots`."""

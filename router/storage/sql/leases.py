@@ -17,7 +17,7 @@ from ragbandit.router.process_identity import ProcessIdentity
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 
-__all__ = ["HeldLease", "Lease", "forget", "held_leases"]
+__all__ = ["HeldLease", "Lease", "clock", "forget", "held_leases"]
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
@@ -45,7 +45,7 @@ class Lease:
 
     def held(self) -> "HeldLease | None":
         """Who has it, and for how long yet; None: nobody."""
-        left = (leases.c.expires_at - _clock(self.database)).label("left_s")
+        left = (leases.c.expires_at - clock(self.database)).label("left_s")
         query = select(leases.c.name, leases.c.holder, left).where(leases.c.name == self.name)
         with self.database.read() as connection:
             row = connection.execute(query).mappings().first()
@@ -57,7 +57,7 @@ class Lease:
         return held.holder if held and process and process.is_alive() is False else None
 
     def _taken(self, *, holder: str, lease_s: float) -> bool:
-        now = _clock(self.database)
+        now = clock(self.database)
         free = [leases.c.holder == holder, leases.c.expires_at <= now]
         if self.database.is_sqlite:
             free.append(leases.c.expires_at > now + lease_s)
@@ -75,18 +75,18 @@ class Lease:
     def is_held(self, connection: Connection, *, holder: str) -> bool:
         """Whether it is ours until this transaction ends: nobody else can take it meanwhile."""
         query = select(leases.c.name).where(leases.c.name == self.name, leases.c.holder == holder)
-        query = query.where(leases.c.expires_at > _clock(self.database))
+        query = query.where(leases.c.expires_at > clock(self.database))
         return connection.execute(query.with_for_update()).first() is not None
 
 
 def forget(database: Database, *, prefix: str, expired_s: float) -> None:
     """Delete the leases whose names begin so and that ran out that many seconds ago."""
-    old = leases.c.expires_at < _clock(database) - expired_s
+    old = leases.c.expires_at < clock(database) - expired_s
     with database.write() as connection:
         connection.execute(delete(leases).where(leases.c.name.startswith(prefix, autoescape=True), old))
 
 
-def _clock(database: Database) -> ColumnElement[float]:
+def clock(database: Database) -> ColumnElement[float]:
     """Seconds since 1970 by the database; on PostgreSQL of this moment, not of the transaction's beginning."""
     if database.is_sqlite:
         return (func.julianday("now", type_=Double) - literal(_EPOCH_DAY)) * 86400.0
@@ -105,7 +105,7 @@ class HeldLease:
 
 def held_leases(database: Database, *, limit: int = 100) -> list[HeldLease]:
     """The leases that are held, and those that ran out and nobody has taken since, by name."""
-    left = (leases.c.expires_at - _clock(database)).label("left_s")
+    left = (leases.c.expires_at - clock(database)).label("left_s")
     query = select(leases.c.name, leases.c.holder, left).order_by(leases.c.name).limit(limit)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]

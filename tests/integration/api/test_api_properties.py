@@ -33,18 +33,19 @@ def answering(tmp_path_factory):
     given = {"encoder": {"model": "hashing", "dimension": 8}, "feedback_events": {"copied": 0.8}}
     given["server"] = {"max_wait_s": 60.0, "answer_wait_s": 5.0}
     service = Service(Settings.model_validate({"data_dir": str(tmp_path_factory.mktemp("fuzz"))} | given))
-    ask, threads = service.jobs.enqueue_answer, []
+    ask, threads = service.jobs.enqueue_answers, []
 
-    def enqueue_answer(decision_id, **how):
-        ask(decision_id, **how)
-        threads.append(threading.Thread(target=answer, args=[decision_id]))
-        threads[-1].start()
+    def enqueue_answers(ids):
+        ask(ids)
+        for decision_id in ids:
+            threads.append(threading.Thread(target=answer, args=[decision_id]))
+            threads[-1].start()
 
     def answer(decision_id):
         worker_answers(service, decision_id, "Bram Stoker")
         service.jobs.publish(f"outcome:{decision_id}")
 
-    service.jobs.enqueue_answer = enqueue_answer
+    service.jobs.enqueue_answers = enqueue_answers
     yield service
     for thread in threads:
         thread.join(20)

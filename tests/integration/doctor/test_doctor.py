@@ -18,7 +18,6 @@ from ragbandit.router.cli.doctor.findings import Installation, run_checks
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.presence import Presence, card_of, present, say
 from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.records import ORDER_KEY
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
@@ -81,7 +80,7 @@ def test_a_process_that_does_not_listen(doctor, redis_client):
 
 def test_data_of_somebody_else_in_redis(doctor, redis_client):
     """What stands in our keys and is not ours is a warning, and no check fails over it."""
-    redis_client.set(ORDER_KEY, b"\xff")
+    redis_client.set("rq:queue:ragbandit-answer", b"\xff")
     redis_client.hset("ragbandit:work", "answer:done", b"\xff")
     level, told = doctor("queues")["queues"]
     assert level == "warning"

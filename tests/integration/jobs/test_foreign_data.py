@@ -1,6 +1,7 @@
 """Data of somebody else in a real Redis: it is dropped or read as absent, counted, and stands in nobody's way."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from redis.exceptions import RedisError
@@ -9,8 +10,8 @@ from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs import listener as listening
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.notifier import Notifier
+from ragbandit.router.jobs.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.router.jobs.queue import RedisJobs
-from ragbandit.router.jobs.worker_registry import QueueWork, count_job
 
 #: not UTF-8, no number, no time
 GARBAGE = b"\xff\xfe"
@@ -103,79 +104,82 @@ def test_counts_that_are_none_are_read_as_0(jobs, redis_client, value):
     """A field or a counter that holds no count is 0 and counted as foreign; its neighbours are read."""
     redis_client.hset("ragbandit:work", mapping={"answer:done": value, "answer:failed": 3, "x": GARBAGE})
     redis_client.set("ragbandit:refused-jobs", value)
-    redis_client.set("ragbandit:tries:d1", value)
     assert jobs.work()["answer"] == QueueWork(failed=3)
-    assert (jobs.refused(), jobs.begin_run("d1")) == (0, 0)
+    assert jobs.refused() == 0
     assert foreign(jobs) == {"counters"}
 
 
-def test_counts_begin_anew(jobs, redis_client):
-    """A worker that finds no count where its own was begins at 1."""
-    redis_client.hset("ragbandit:work", "answer:done", GARBAGE)
-    count_job(redis_client, "ragbandit-answer", seconds=0.5, failed=False, worker_key="rq:worker:a")
+@pytest.mark.parametrize("kind", ["hash", "string"])
+def test_counts_begin_anew(jobs, redis_client, kind):
+    """A worker that finds no counts where its own were begins anew with the next job."""
+    if kind == "hash":
+        redis_client.hset("ragbandit:work", "answer:done", GARBAGE)
+    else:
+        redis_client.set("ragbandit:work", GARBAGE)
+    for _ in range(2):
+        jobs.count_job("answer", seconds=0.5, failed=False)
     assert jobs.work()["answer"] == QueueWork(done=1, seconds=0.5)
-    redis_client.set("ragbandit:tries:d1", GARBAGE)
-    assert [jobs.count_try("d1"), jobs.count_try("d1")] == [1, 2]
-    redis_client.set("ragbandit:tries:d1", GARBAGE)
-    jobs.uncount_try("d1")
-    assert redis_client.exists("ragbandit:tries:d1") == 0
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_keys_of_another_type_are_read_as_absent(jobs, redis_client, kind):
-    """Whatever type our keys have, what waits, who works and what was done is read, and no outage begins."""
-    keys = ["ragbandit:work", "ragbandit:refused-jobs", "ragbandit:learner_fault:main", "ragbandit:tries:d1"]
-    keys += ["rq:workers", "rq:worker:one", "rq:queue:ragbandit-answer", "rq:queue:ragbandit-judge"]
+    """Whatever type our keys have, what waits and what was done is read, and no outage begins."""
+    keys = ["ragbandit:work", "ragbandit:refused-jobs", "ragbandit:learner_fault:main", "rq:queue:ragbandit-answer"]
     for key in keys:
         put(redis_client, key, kind=kind)
-    assert set(jobs.depth()) == {"answer", "judge", "learn"}
-    assert (jobs.workers(), jobs.refused(), jobs.learner_fault("main")) == ([], 0, None)
+    assert set(jobs.depth()) == {"answer", "learn"}
+    assert (jobs.refused(), jobs.learner_fault("main")) == (0, None)
     assert set(jobs.work().values()) == {QueueWork()}
-    assert jobs.begin_run("d1") == 0
-    assert jobs.count_try("d1") == 1
-    count_job(redis_client, "ragbandit-answer", seconds=0.5, failed=False, worker_key="rq:worker:two")
-    assert jobs.work()["answer"].done == 1
+    jobs.count_job("answer", seconds=0.5, failed=False)
+    jobs.count_job("answer", seconds=0.5, failed=False)
+    assert jobs.work()["answer"].done >= 1
     assert {"counters"} <= foreign(jobs)
     assert not jobs.outage.lasts
 
 
-def test_registrations_that_are_none_are_left_out(jobs, redis_client):
-    """Of the registered workers those are told whose registration can be read; what is wrong in one is left out."""
-    redis_client.sadd("rq:workers", GARBAGE, "x" * 10_000, "rq:worker:good", "rq:worker:list", "rq:worker:odd")
-    row = {"queues": "ragbandit-answer", "state": "idle", "hostname": "h", "pid": "7", "last_heartbeat": "2026-01-01"}
-    redis_client.hset("rq:worker:good", mapping=row)
-    redis_client.rpush("rq:worker:list", "x")
-    odd = dict.fromkeys(row, GARBAGE) | {"pid": b"9" * 6000, "last_heartbeat": "0001-01-01T00:00:00"}
-    redis_client.hset("rq:worker:odd", mapping=odd)
-    good, strange = jobs.workers()
-    assert (good.name, good.queue, good.state, good.pid) == ("good", "answer", "idle", 7)
-    assert (strange.queue, strange.heard_at) == ("other", None)
-    assert foreign(jobs) == {"workers"}
+def test_cards_that_are_none_are_left_out(jobs, redis_client):
+    """Of the workers those are told whose cards can be read, a thread each, and no more threads than there may be."""
+    good = card_of(role="worker", threads={"answer": 2, "learn": 1})
+    say(redis_client, replace(good, busy={"answer": 1}))
+    say(redis_client, replace(good, mark="many", host="zz-many", threads={"judge": 10**9}))
+    for number, text in enumerate([GARBAGE, b"[]", b"{}", b'{"threads": 3}', b"[" * 100_000, b'"x"']):
+        redis_client.set(f"card-{number}", text)
+        redis_client.zadd("ragbandit:processes", {f"card-{number}": 1e300})
+    put(redis_client, "card-list", kind="list")
+    redis_client.zadd("ragbandit:processes", {"card-list": 1, GARBAGE: 2})
+    told = jobs.workers()
+    assert len(told) == MAX_THREADS
+    states = [(one.queue, one.state) for one in told if one.host == good.host]
+    assert states == [("answer", "busy"), ("answer", "idle"), ("learn", "idle")]
+    assert {one.queue for one in told} == {"answer", "judge", "learn"}
+
+
+def test_a_key_of_another_type_hides_the_workers_alone(jobs, redis_client):
+    """Where the list of processes is something else, its question fails and is no outage; processes go on."""
+    put(redis_client, "ragbandit:processes", kind="string")
+    with pytest.raises(QueueError, match="not ours"):
+        jobs.workers()
+    presence = Presence(client=redis_client, card=card_of(role="worker", threads={"answer": 1})).start()
+    presence.close()
+    assert not jobs.outage.lasts
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_learner_and_the_judge_are_notified(jobs, redis_client, kind):
-    """Whatever stands in the keys of their queues, what is to be learned and judged is queued."""
-    for key in ("rq:queue:ragbandit-learn", "rq:queue:ragbandit-judge", "rq:queues", "ragbandit:bell:main"):
+def test_bells_in_keys_of_another_type(jobs, redis_client, kind):
+    """Whatever stands in the keys of RQ's queues, ringing is no outage; where it fails, it says why."""
+    for key in ("rq:queue:ragbandit-learn", "rq:queue:ragbandit-answer", "rq:queues"):
         put(redis_client, key, kind=kind)
-    jobs.enqueue_learn("main")
-    jobs.enqueue_judge(["d1"])
-    garbage = 1 if kind == "list" else 0
-    assert jobs.depth() == {"answer": 0, "judge": 1 + garbage, "learn": 1 + garbage}
-    assert foreign(jobs) == {"queues"}
-
-
-def test_a_claim_without_an_end_is_taken(jobs, redis_client):
-    """A claim on the recovery loop that nobody of ours made does not keep it from running."""
-    redis_client.set("ragbandit:recovery:main", GARBAGE)
-    assert [jobs.claim_recovery("main", for_s=60.0) for _ in range(2)] == [True, False]
-    assert foreign(jobs) == {"claims"}
+    notifier = Notifier(jobs, label="main")
+    notifier.attempt(lambda: jobs.enqueue_learn("main"), what="wake the learner")
+    notifier.attempt(lambda: jobs.enqueue_answers(["d1"]), what="queue answers")
+    assert ("not ours" in (notifier.fault() or "not ours")) is True
+    assert not jobs.outage.paused
 
 
 def test_a_step_that_fails_for_what_is_in_a_key_is_no_outage(jobs, redis_client):
     """It raises QueueError and is told as a fault of what was tried; whatever else Redis is asked is not held up."""
     redis_client.set("ragbandit:x", "text")
-    notifier = Notifier(jobs, label="main", answer_s=1.0)
+    notifier = Notifier(jobs, label="main")
     refused = lambda: jobs._reached(lambda: redis_client.incr("ragbandit:x"))  # noqa: E731
     with pytest.raises(QueueError, match="not ours") as caught:
         refused()

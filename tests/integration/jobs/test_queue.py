@@ -1,26 +1,24 @@
-"""The queue over a real Redis: a job may come once, twice or never; it carries no facts."""
+"""Bells and notifications over a real Redis: they may come once, twice or never; they carry no facts."""
 
 import os
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from rq import Queue
-from rq.job import Job
-from rq.serializers import JSONSerializer
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, QueueError
+from ragbandit.router.jobs import queue as queue_module
+from ragbandit.router.jobs.bells import ANSWER_QUEUE, queue_of
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
 from ragbandit.router.types import Query
 
 #: the end of the line on an outage
@@ -52,142 +50,56 @@ def until(seen, *, seconds: float = 10.0) -> bool:
 
 
 def test_notifications_of_the_learner_coalesce(jobs, redis_client):
-    """A thousand notifications for one ledger are one learn job, with the ledger's label as its only argument."""
+    """A thousand notifications are one bell in RQ's queue, which carries nothing but its name."""
     for _ in range(1000):
         jobs.enqueue_learn("main")
-    (job,) = Queue(LEARN_QUEUE, connection=redis_client, serializer=JSONSerializer).jobs
-    assert (job.func_name, job.args) == ("workers.tasks.learn", ["main"])
-    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 1}
+    (job,) = queue_of(redis_client, "learn").jobs
+    assert (job.func_name, job.args) == ("learn", [])
+    assert jobs.depth() == {"answer": 0, "learn": 1}
 
 
-def test_each_ledger_has_its_job(jobs):
-    """Two ledgers have a learn job each."""
+def test_a_bell_that_was_taken_is_repeated(jobs, redis_client):
+    """After the learner took its bell the next feedback rings again."""
     jobs.enqueue_learn("main")
-    jobs.enqueue_learn("second")
-    assert jobs.depth()["learn"] == 2
-
-
-def test_a_cleared_notification_is_repeated(jobs, redis_client):
-    """After the learner took its job and cleared the notification, the next feedback notifies again."""
-    jobs.enqueue_learn("main")
-    redis_client.lpop(Queue(LEARN_QUEUE, connection=redis_client).key)
-    jobs.enqueue_learn("main")
-    assert jobs.depth()["learn"] == 0
-    jobs.clear_notification("main")
+    redis_client.lpop(queue_of(redis_client, "learn").key)
     jobs.enqueue_learn("main")
     assert jobs.depth()["learn"] == 1
 
 
-def test_one_job_is_enough(jobs):
-    """While a learn job waits to be taken no second one is queued, though the notification was cleared."""
-    jobs.enqueue_learn("main")
-    jobs.clear_notification("main")
-    jobs.enqueue_learn("main")
-    assert jobs.depth()["learn"] == 1
+def test_a_bell_for_each_answer(jobs, redis_client):
+    """Every decision that waits is one RQ job, so that the length of RQ's list says how many do; each has an end."""
+    jobs.enqueue_answers(["d1", "d2"])
+    jobs.enqueue_answers([])
+    first, second = queue_of(redis_client, "answer").jobs
+    assert (first.func_name, first.args, first.origin, first.get_status()) == ("answer", [], ANSWER_QUEUE, "queued")
+    assert second.id != first.id
+    assert 0 < redis_client.ttl(f"rq:job:{first.id}") <= 86_400
 
 
-def test_a_lost_notification_expires(jobs, redis_client):
-    """A notification that nobody took expires: it cannot silence a ledger for ever."""
-    jobs.enqueue_learn("main")
-    assert 0 < redis_client.pttl("ragbandit:bell:main") <= 2000
-
-
-def test_enqueue_answer(jobs, redis_client):
-    """An answer is one RQ job under the decision's id, and its only argument is that id."""
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    queue = Queue(ANSWER_QUEUE, connection=redis_client)
-    assert queue.job_ids == ["d1"]
-    job = Job.fetch("d1", connection=redis_client, serializer=JSONSerializer)
-    assert (job.func_name, job.args, job.timeout) == ("workers.tasks.answer", ["d1"], 35)
-    assert (job.origin, job.get_status()) == (ANSWER_QUEUE, "queued")
-
-
-def test_enqueue_answer_twice(jobs):
-    """Asking again for an answer that is queued already queues nothing more."""
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
+def test_bells_have_a_cap(redis_client, monkeypatch):
+    """Beyond their cap no bells are rung; the decisions wait in the database all the same."""
+    monkeypatch.setattr(queue_module, "COUNT_S", 0.0)
+    jobs = RedisJobs(redis_client, max_queued=3)
+    for _ in range(3):
+        jobs.enqueue_answers(["d1", "d2"])
+    assert jobs.depth()["answer"] == 3
+    redis_client.delete(queue_of(redis_client, "answer").key)
+    jobs.enqueue_answers(["d1"])
     assert jobs.depth()["answer"] == 1
-
-
-def test_enqueue_answer_while_running(jobs):
-    """Asking again for an answer that a worker is making queues nothing until that worker is gone."""
-    jobs.mark_running("d1")
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    assert jobs.depth()["answer"] == 0
-    jobs.unmark_running("d1")
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    assert jobs.depth()["answer"] == 1
-
-
-def test_missing(jobs):
-    """Missing are the decisions that are neither queued nor being run."""
-    jobs.enqueue_answer("queued", tenant="default", timeout_s=5.0)
-    jobs.mark_running("running")
-    assert jobs.missing(["queued", "running", "lost", "lost-too"]) == ["lost", "lost-too"]
-    jobs.unmark_running("running")
-    assert jobs.missing(["running"]) == ["running"]
-    assert jobs.missing([]) == []
-
-
-def test_flushed(jobs, redis_client):
-    """After FLUSHALL everything is lost, and can be asked for again."""
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    jobs.mark_running("d2")
-    redis_client.flushall()
-    assert jobs.missing(["d1", "d2"]) == ["d1", "d2"]
-    jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-    assert jobs.missing(["d1", "d2"]) == ["d2"]
-
-
-def test_tries_are_counted(jobs, redis_client):
-    """Every worker that begins a decision counts one more try, for a day, until the answer is there."""
-    assert [jobs.count_try("d1") for _ in range(3)] == [1, 2, 3]
-    assert jobs.count_try("d2") == 1
-    assert 86_000 < redis_client.ttl("ragbandit:tries:d1") <= 86_400
-    assert [jobs.begin_run("d1"), jobs.begin_run("d2")] == [3, 1]
-    jobs.end_run("d2", kept=False)
-    for _ in range(2):
-        jobs.end_run("d1", kept=True)
-    assert (jobs.count_try("d1"), jobs.count_try("d2")) == (1, 2)
-
-
-def test_a_try_is_taken_back(jobs, redis_client):
-    """A try that is taken back does not count; the last one, and one that was never counted, leave nothing behind."""
-    jobs.count_try("d1")
-    jobs.count_try("d1")
-    jobs.uncount_try("d1")
-    assert jobs.begin_run("d1") == 1
-    assert redis_client.ttl("ragbandit:tries:d1") > 0
-    jobs.uncount_try("d1")
-    jobs.uncount_try("d2")
-    assert redis_client.keys("ragbandit:tries:*") == []
 
 
 def test_recovery_after_flush(make_world, jobs, redis_client):
-    """After FLUSHALL one pass of recovery brings every job back, and a second one adds nothing."""
+    """After FLUSHALL one pass of recovery rings for every decision that waits, and a second one adds nothing."""
     world = make_world()
-    asked = [world.route(ours=True) for _ in range(3)]
-    world.judged(2)
-    for decision in asked:
-        jobs.enqueue_answer(decision.id, tenant="default", timeout_s=5.0)
+    for _ in range(3):
+        world.route(ours=True)
     redis_client.flushall()
-    world.now += 60
-    for _ in range(2):
-        recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now)
-        assert jobs.depth() == {"answer": 3, "judge": 0, "learn": 1}
-    assert set(Queue(ANSWER_QUEUE, connection=redis_client).job_ids) == {decision.id for decision in asked}
-
-
-def test_recovery_is_patient(make_world, jobs):
-    """Recovery leaves a decision alone until retry_after_s has passed, and one that has its outcome for ever."""
-    world = make_world(workers={"retry_after_s": 10.0})
-    answered, waiting = world.route(ours=True), world.route(ours=True)
-    world.outcome(answered, by_worker=True)
-    world.now += 9
-    assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 0
-    world.now += 2
-    assert recover(world.ledger, jobs=jobs, settings=world.settings, now=world.now).requeued == 1
-    assert jobs.missing([waiting.id]) == []
+    database, given = world.router.database, {"jobs": jobs, "settings": world.settings, "now": world.now}
+    assert [recover(database, **given) for _ in range(2)] == [3, 0]
+    assert jobs.depth() == {"answer": 3, "learn": 0}
+    assert AnswerQueue(database).claim() is not None
+    redis_client.flushall()
+    assert recover(database, **given) == 2  # one is being run
 
 
 def test_listener_hears(jobs, redis_client):
@@ -261,18 +173,12 @@ def test_redis_down(own_redis):
     began = time.monotonic()
     calls = [
         lambda: jobs.enqueue_learn("main"),
-        lambda: jobs.clear_notification("main"),
-        lambda: jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0),
-        lambda: jobs.missing(["d1"]),
-        lambda: jobs.mark_running("d1"),
-        lambda: jobs.unmark_running("d1"),
-        lambda: jobs.begin_run("d1"),
-        lambda: jobs.end_run("d1", kept=True),
-        lambda: jobs.requeue_lost(held=(), timeout_s=5.0),
-        lambda: jobs.count_try("d1"),
-        lambda: jobs.uncount_try("d1"),
-        lambda: jobs.runs_elsewhere("d1"),
-        lambda: jobs.claim_recovery("main", for_s=1.0),
+        lambda: jobs.enqueue_answers(["d1"]),
+        lambda: jobs.count_job("answer", seconds=1.0, failed=False),
+        lambda: jobs.set_learner_fault("main", None),
+        lambda: jobs.learner_fault("main"),
+        jobs.workers,
+        jobs.work,
         lambda: jobs.publish("news"),
         jobs.depth,
         jobs.ping,
@@ -299,9 +205,8 @@ def test_router_without_redis(own_redis, settings):
         assert (receipt.duplicate, receipt.late) == (False, False)
         assert router.failed_notifications == 3  # one found Redis gone; it was left alone by the others
         server.start()
-        recovered = recover(router.ledger, jobs=router.jobs, settings=router.settings, now=time.time() + 60)
-        assert (recovered.learner_notified, recovered.requeued) == (True, 1)
-        assert router.jobs.missing([asked.id]) == []
+        assert recover(router.database, jobs=router.jobs, settings=router.settings, now=time.time()) == 1
+        assert waiting_ids(router.database, limit=9) == [asked.id]
         assert router.learn() == 1
         assert router.decision(decision.id).state == "learned"
     router.jobs.client.close()
@@ -366,35 +271,12 @@ def test_ping_takes_a_new_connection(own_redis):
     client = connect(url)
     jobs = RedisJobs(client)
     jobs.ping()
-    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 0}
+    assert jobs.depth() == {"answer": 0, "learn": 0}
     server.socket.unlink()
-    assert jobs.depth() == {"answer": 0, "judge": 0, "learn": 0}
+    assert jobs.depth() == {"answer": 0, "learn": 0}
     with pytest.raises(QueueError):
         jobs.ping()
     client.close()
-
-
-def test_one_process_recovers_at_a_time(jobs):
-    """Of all processes that claim a pass of the recovery loop within its interval, one gets it, for each ledger."""
-    claimed = [jobs.claim_recovery("main", for_s=0.1) for _ in range(5)]
-    assert claimed == [True, False, False, False, False]
-    assert jobs.claim_recovery("second", for_s=0.1)
-    assert until(lambda: jobs.claim_recovery("main", for_s=0.1), seconds=2)
-
-
-def test_identical_requests_queue_one_job(jobs, redis_client):
-    """Of many threads that ask for the same answer at once, one queues the job."""
-    together = threading.Barrier(16)
-
-    def ask(_):
-        together.wait(10)
-        jobs.enqueue_answer("d1", tenant="default", timeout_s=5.0)
-
-    for _ in range(5):
-        redis_client.flushall()
-        with ThreadPoolExecutor(16) as pool:
-            list(pool.map(ask, range(16)))
-        assert jobs.depth()["answer"] == 1
 
 
 def warnings(caplog):

@@ -22,6 +22,7 @@ from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.recovery import recover
+from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
 from ragbandit.router.types import Decision
@@ -137,7 +138,7 @@ def test_window_waits_for_the_outcome(make_world, database_url):
 
 @pytest.mark.parametrize("default", [None, -0.5])
 def test_window_of_our_own_waits_for_the_answer(make_world, database_url, default):
-    """With a window a decision that our workers run stays open, and recovery finds it, until time has run out."""
+    """With a window a decision that our workers run stays open, and in their queue, until time has run out."""
     learning = {"wait_s": 60.0, "expire_s": 1000.0, "default_reward": default}
     world = make_world(database_url=database_url, learning=learning)
     ours, theirs = world.route(ours=True), world.route()
@@ -145,15 +146,15 @@ def test_window_of_our_own_waits_for_the_answer(make_world, database_url, defaul
     assert world.learn() == 1
     state = "closed" if default is None else "defaulted"
     assert (world.router.decision(theirs.id).state, world.router.decision(ours.id).state) == (state, "waiting")
-    assert world.ledger.unanswered(before=world.now, limit=10) == {ours.id: "default"}
-    assert recover(world.ledger, jobs=world.jobs, settings=world.settings, now=world.now).requeued == 1
+    assert waiting_ids(world.router.database, limit=10) == [ours.id]
+    assert recover(world.router.database, jobs=world.jobs, settings=world.settings, now=world.now) == 1
     assert world.jobs.enqueued == [ours.id]
     world.now = EPOCH + 1059
     assert world.learn() == 0
     world.now = EPOCH + 1060
     assert world.learn() == 1
     assert world.router.decision(ours.id).state == state
-    assert world.ledger.unanswered(before=world.now, limit=10) == {}
+    assert waiting_ids(world.router.database, limit=10) == []
 
 
 def test_window_over_before_the_answer(make_world, database_url):

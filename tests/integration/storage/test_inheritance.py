@@ -10,7 +10,6 @@ from sqlalchemy import func, insert, select
 from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
@@ -23,6 +22,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
 from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.router.types import Feedback
+from ragbandit.workers.tasks import next_learn
 
 HOLDER = "test"
 
@@ -247,13 +247,14 @@ def test_it_goes_on_where_it_was(database, make_decision, small):
 
 
 def test_the_learner_is_called(make_world, database_url, small):
-    """With nothing judged, recovery notifies the learner of a label that has to inherit, and it learns afterwards."""
+    """With nothing judged, a learner that looks for work finds that its label has to inherit, and does it."""
     world = make_world(database_url=database_url)
     world.route()
     other = make_world(database_url=database_url, policy={"label": "second"})
-    assert recover(other.ledger, jobs=other.jobs, settings=other.settings, now=other.now).learner_notified
+    worker = SimpleNamespace(ledger=other.ledger, settings=other.settings)
+    assert next_learn(worker, False) is not None
     other.learn()
-    assert not recover(other.ledger, jobs=other.jobs, settings=other.settings, now=other.now).learner_notified
+    assert not is_inheriting(other.ledger)
     assert other.counters().waiting == 1
 
 

@@ -11,9 +11,9 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.workers import tasks
+from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
-from tests.support.arms.answer_jobs import Redis, decision_for
+from tests.support.arms.answer_jobs import Redis, answer_next, decision_for
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def work(tmp_path, sqlite_template):
         store = DecisionStore(Database(f"sqlite:///{file}"), label="main")
         store.add_decisions([decision_for(arm)])
         generator = generator or ScriptedGenerator({"": "So the answer is: Bram Stoker."})
-        context = tasks.Context(
+        context = Context(
             settings=Settings(budget={"seconds": 20}, workers={"sweep_interval_s": 0.05}),
             store=store,
             ledger=None,
@@ -48,11 +48,11 @@ def work(tmp_path, sqlite_template):
 
 @pytest.fixture
 def together():
-    """A function that calls `answer` for these decisions at once, a thread each; they are joined at the end."""
+    """A function that answers so many decisions at once, a thread each; they are joined at the end."""
     threads = []
 
-    def start(context, *keys):
-        made = [threading.Thread(target=tasks.answer, args=(context, key)) for key in keys]
+    def start(context, count=1):
+        made = [threading.Thread(target=answer_next, args=(context,)) for _ in range(count)]
         threads.extend(made)
         for thread in made:
             thread.start()

@@ -4,76 +4,79 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import delete
 
-from ragbandit.router.storage.sql.tables import outcomes
+from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.router.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
-from tests.support.arms.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
+from tests.support.arms.answer_jobs import (
+    Held,
+    Redis,
+    answer_next,
+    decision_for,
+    outcome_in,
+    set_tries,
+    tries_of,
+    until,
+)
 
 
 @pytest.fixture
 def serve(work):
     """A function that delivers a decision to such a worker; gives outcome and context."""
 
-    def deliver(*, deliveries=1, **parts):
+    def deliver(*, tries=0, **parts):
         context = work(**parts)
-        for _ in range(deliveries):
-            tasks.answer(context, "d1")
+        set_tries(context, tries)
+        assert answer_next(context)
         return outcome_in(context), context
 
     return deliver
 
 
-def forget_outcomes(context):
-    with context.store.database.write() as connection:
-        connection.execute(delete(outcomes))
+def ask_again(context):
+    """Another decision waits."""
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("again"))])
 
 
-def test_an_answered_question_is_forgotten_by_the_count(serve):
-    """A job runs the arm with the caps in force, keeps one outcome, and takes the count of tries back."""
-    outcome, context = serve(deliveries=2)
+def test_an_answered_question_waits_no_more(serve):
+    """A job runs the arm with the caps in force, keeps one outcome and tells of it, and nothing is left to claim."""
+    outcome, context = serve()
 
     assert (outcome.status, outcome.answer, outcome.run_by) == ("answered", "Bram Stoker", "worker")
     assert (outcome.made_by["params"]["passages"], outcome.made_by["budget"]) == (2, {"seconds": 20})
-    assert (context.jobs.begun, context.jobs.counted) == (1, 0)
-    assert context.jobs.kept == ["d1"]
+    assert not answer_next(context)
+    assert tries_of(context) == {}
+    assert context.jobs.published == ["outcome:d1"]
 
 
 @pytest.mark.parametrize("tries", [0, tasks.MAX_TRIES - 1])
 def test_a_question_is_tried_again_after_a_death(serve, tries):
     """Up to three tries in all are made."""
-    assert serve(redis=Redis(tries=tries))[0].status == "answered"
+    assert serve(tries=tries)[0].status == "answered"
 
 
 def test_a_question_that_kills_its_workers_is_given_up(serve):
     """After three tries without an outcome it is failed as worker_died, at no cost, and the model is not asked."""
-    redis = Redis(tries=tasks.MAX_TRIES)
-    outcome, context = serve(redis=redis)
+    outcome, context = serve(tries=tasks.MAX_TRIES)
 
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "worker_died", None)
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "3 workers died" in outcome.error
     assert outcome.made_by["arm"] == "single_step"
     assert context.generator.requests == []
-    assert redis.kept == ["d1"]
-
-
-def test_without_redis_nothing_is_counted(serve):
-    """With Redis down the question is answered all the same."""
-    assert serve(redis=Redis(broken=True))[0].status == "answered"
+    assert context.jobs.published == ["outcome:d1"]
 
 
 def test_redis_is_left_alone_after_a_failure(serve):
-    """Of all the calls around a question only the first waits for a Redis that hangs; later ones try again."""
+    """With Redis down questions are answered all the same; only the first call waits for it; later ones try again."""
     outcome, context = serve(redis=Redis(broken=True))
     assert (outcome.status, context.jobs.calls) == ("answered", 1)
     context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
-    forget_outcomes(context)
-    tasks.answer(context, "d1")
-    assert context.jobs.kept == ["d1"]
+    ask_again(context)
+    assert answer_next(context)
+    assert context.jobs.published == ["outcome:again"]
 
 
 def test_an_arm_taken_out_of_the_configuration_is_a_failure(serve):
@@ -93,7 +96,7 @@ def test_no_row_has_the_credentials_of_an_arm(work):
     context = work(arm="far")
     params = {"class": "http", "url": "http://me:hunter2@127.0.0.1:9/x?token=hunter2&lang=en", "retries": 0}
     context.arms = make_arms({"far": params}, capabilities=frozenset())
-    tasks.answer(context, "d1")
+    answer_next(context)
 
     outcome = outcome_in(context)
     assert (outcome.status, outcome.made_by["params"]["url"]) == (
@@ -121,8 +124,8 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
 
     generator = Bound({"": "x"})
     _, context = serve(generator=generator)
-    forget_outcomes(context)
-    tasks.answer(context, "d1")
+    ask_again(context)
+    answer_next(context)
     context.close()
 
     assert len(loops) == 3
@@ -130,54 +133,34 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
     assert context.retriever.closed
 
 
-def test_a_decision_delivered_twice_at_once_runs_once(work, together):
-    """While one thread runs a decision, another one that gets it too leaves it alone."""
-    generator = Held()
-    context = work(generator=generator)
-    first, *_ = together(context, "d1")
-    assert generator.entered.wait(10)
-    tasks.answer(context, "d1")
-    assert outcome_in(context) is None
-    generator.free.set()
-    first.join(20)
-    assert (outcome_in(context).status, len(generator.requests)) == ("answered", 1)
-
-
 @pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 3), (2, 1)])
 def test_last_tries_run_one_at_a_time(work, together, tries, most):
     """First and second tries overlap; of questions that may fail with the next death one runs at a time."""
     generator = Held()
-    context = work(generator=generator, redis=Redis(tries=tries))
+    context = work(generator=generator)
     keys = ["d1", "d2", "d3"]
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId(key)) for key in keys[1:]])
-    context.jobs.count_try = lambda key: tries + 1
-    threads = together(context, *keys)
+    set_tries(context, tries)
+    threads = together(context, most)
     assert until(lambda: generator.inside == most)
-    assert until(lambda: len(context.active_runs.ids()) == 3)
+    if most < len(keys):
+        assert not answer_next(context)
+        context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("new"))])
+        threads += together(context)
+        assert until(lambda: generator.inside == most + 1)
     generator.free.set()
     for thread in threads:
         thread.join(20)
-    assert (generator.most, len(context.store.outcomes_by_id(keys))) == (most, 3)
+    while answer_next(context):
+        pass
+    assert (generator.most, len(context.store.outcomes_by_id(keys))) == (3 if most == 3 else 2, 3)
 
 
-def test_what_a_caller_runs_is_left_to_it(work, caplog):
-    """A job for a decision that its caller runs, which nobody of ours queues, runs nothing and leaves no outcome."""
+def test_a_row_without_a_decision_is_dropped(work):
+    """Where the row of a decision is gone, or its outcome is there already, nothing is run and nothing left."""
     context = work()
-    theirs = replace(decision_for("single_step"), id=DecisionId("theirs"), run_by="caller")
-    context.store.add_decisions([theirs])
-    tasks.answer(context, theirs.id)
-    assert context.store.outcomes_by_id([theirs.id]) == {}
+    with context.store.database.write() as connection:
+        connection.execute(answer_queue.insert().values(decision_id="gone", tenant="a", turn=0, queued_at=0.0, tries=0))
+    assert answer_next(context)
+    assert "gone" not in tries_of(context)
     assert context.generator.requests == []
-    assert "its caller runs" in caplog.records[-1].getMessage()
-
-
-def test_what_another_worker_runs_is_left_to_it(work):
-    """A cancelled decision that another worker runs is not failed by whoever is brought it: its cost is not known."""
-    context = work()
-    cancel(context)
-    context.jobs.elsewhere = True
-    tasks.answer(context, "d1")
-    assert outcome_in(context) is None
-    context.jobs.elsewhere = False
-    tasks.answer(context, "d1")
-    assert outcome_in(context).stop_reason == "cancelled"

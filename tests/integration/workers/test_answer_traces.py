@@ -9,8 +9,7 @@ pytest.importorskip("opentelemetry.sdk")
 from ragbandit.router.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.workers import tasks
-from tests.support.arms.answer_jobs import Redis, decision_for
+from tests.support.arms.answer_jobs import answer_next, decision_for, set_tries
 from tests.support.telemetry import Memory
 
 SECRET = "Zygmunt-Przybylski"
@@ -20,14 +19,16 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 def run(work, *, tries=0):
     """What a worker tells of an answer; tries: begun before."""
     memory = Memory()
-    context = work(redis=Redis(tries=tries))
+    context = work()
     context.tracing = memory.tracing
     context.retriever = MemoryRetriever([Passage(id="p1", title="Dracula", text=f"{SECRET} wrote Dracula.")])
     request = {"traceparent": f"00-{TRACE}-{SPAN}-01", "request_id": "r1"}
     decision = decision_for("single_step")
     query = Query(text=f"Did {SECRET} write Dracula?", request=request, session="s1")
     context.store.add_decisions([replace(decision, id="traced", query=replace(query, id="traced"))])
-    tasks.answer(context, "traced")
+    context.queue.drop("d1")
+    set_tries(context, tries)
+    answer_next(context)
     return memory
 
 

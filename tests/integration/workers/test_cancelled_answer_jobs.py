@@ -7,24 +7,36 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import update
 
 from ragbandit.router.errors import StoreError
-from ragbandit.router.serving import cancellation
+from ragbandit.router.storage.answer_queue import claims, waiting_ids
+from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.router.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
-from tests.support.arms.answer_jobs import Held, Redis, cancel, decision_for, outcome_in, until
+from tests.support.arms.answer_jobs import (
+    Held,
+    Redis,
+    answer_next,
+    cancel,
+    decision_for,
+    outcome_in,
+    set_tries,
+    tries_of,
+    until,
+)
 
 
 def test_what_was_cancelled_before_it_began_never_runs(work):
     """A worker that is brought a cancelled decision fails it as cancelled, at no cost, and says so."""
     context = work()
     assert cancel(context).cancelled is None
-    tasks.answer(context, "d1")
+    answer_next(context)
 
     outcome = outcome_in(context)
     assert (outcome.status, outcome.stop_reason, outcome.error) == ("failed", "cancelled", "cancelled by the caller")
     assert (outcome.cost, outcome.trace, context.generator.requests) == (Cost(), (), [])
-    assert context.jobs.kept == ["d1"]
+    assert context.jobs.published == ["outcome:d1"]
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -32,7 +44,7 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     """Told of it, or by looking when Redis says nothing, the worker cuts the arm off; the outcome has the true cost."""
     generator = Held()
     context = work(generator=generator, redis=Redis(broken=not told))
-    thread, *_ = together(context, "d1")
+    thread, *_ = together(context)
     assert generator.entered.wait(10)
     began = time.monotonic()
     cancel(context)
@@ -41,7 +53,7 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
         housekeeping.handle_notification(context, "cancel:another")
         housekeeping.handle_notification(context, "cancel:d1")
     else:
-        keeper = threading.Thread(target=housekeeping.keep_house, args=(context, stop))
+        keeper = threading.Thread(target=housekeeping.stop_cancelled, args=(context, stop))
         keeper.start()
     thread.join(20)
     stop.set()
@@ -60,7 +72,7 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
     """News stops nothing that SQL does not say was cancelled."""
     generator = Held()
     context = work(generator=generator)
-    thread, *_ = together(context, "d1")
+    thread, *_ = together(context)
     assert generator.entered.wait(10)
     housekeeping.handle_notification(context, "cancel:d1")
     generator.free.set()
@@ -72,14 +84,15 @@ def test_the_news_of_a_cancellation_is_checked(work, together):
 def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     """A run cut off because its process ends has no outcome, was no try, is queued again; an arm's own end was one."""
     generator = Held()
-    context = work(generator=generator, redis=Redis(tries=1))
+    context = work(generator=generator)
+    set_tries(context, 1)
     raised = []
     if ending:
         threading.Timer(0.1, context.ending.set).start()
 
     def deliver():
         try:
-            tasks.answer(context, "d1")
+            answer_next(context)
         except BaseException as error:
             raised.append(error)
 
@@ -90,98 +103,75 @@ def test_a_run_that_is_cut_off_writes_no_outcome(work, ending):
     context.loop.interrupt()
     thread.join(20)
     assert [type(error) for error in raised] == ([] if ending else [CancelledError])
-    assert context.jobs.counted == (1 if ending else 2)
-    assert context.jobs.queued == ([("d1", True)] if ending else [])
+    assert tries_of(context) == {"d1": 1 if ending else 2}
+    assert context.jobs.queued == (["d1"] if ending else [])
+    assert waiting_ids(context.store.database, limit=1) == (["d1"] if ending else [])
     assert outcome_in(context) is None
     assert context.active_runs.ids() == []
 
 
-@pytest.mark.parametrize("ending", [True, False])
-def test_a_question_that_waits_for_its_turn_can_be_ended(work, together, ending):
-    """While one that was tried before runs, another one can be cancelled, and begins nothing once the worker ends."""
-    generator = Held()
-    context = work(generator=generator, redis=Redis(tries=2))
-    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
-    first, *_ = together(context, "d1")
-    assert generator.entered.wait(10)
-    second, *_ = together(context, "d2")
-    assert until(lambda: len(context.active_runs.ids()) == 2)
-    if ending:
-        context.ending.set()
-    else:
-        cancellation.request(context.store.database, decision_id=DecisionId("d2"), now=1.0)
-        housekeeping.handle_notification(context, "cancel:d2")
-    second.join(2)
-    assert not second.is_alive()
-    generator.free.set()
-    first.join(20)
-    found = context.store.outcomes_by_id(["d1", "d2"])
-    assert {key: each.stop_reason for key, each in found.items() if key == "d2"} == (
-        {} if ending else {"d2": "cancelled"}
-    )
-    assert (found["d1"].status, len(generator.requests), context.jobs.begun) == ("answered", 1, 1)
-
-
 @pytest.fixture
 def locked(work, monkeypatch):
-    """A worker whose database somebody else is writing to, and that writer's connection."""
-    monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
+    """A worker with a claimed question, whose database somebody else is writing to, and that writer's connection."""
     context = work()
+    job = tasks.next_answer(context, False)
+    monkeypatch.setattr("ragbandit.router.storage.sql.database.LOCK_WAIT_S", 0.05)
     writer = sqlite3.connect(context.store.database.engine.url.database, isolation_level=None, check_same_thread=False)
     writer.execute("BEGIN IMMEDIATE")
-    yield context, writer
+    yield context, writer, job
     writer.close()
 
 
-def test_an_answer_waits_for_the_database(locked, together, caplog):
+def test_an_answer_waits_for_the_database(locked, caplog):
     """An answer that the database does not take at once is offered again, with a warning, and not made anew."""
-    context, writer = locked
-    thread, *_ = together(context, "d1")
+    context, writer, job = locked
+    thread = threading.Thread(target=job)
+    thread.start()
     assert until(lambda: "cannot write an outcome" in caplog.text)
     assert context.active_runs.ids() == ["d1"]
     writer.execute("ROLLBACK")
     thread.join(10)
     assert (outcome_in(context).status, len(context.generator.requests)) == ("answered", 1)
-    assert context.jobs.kept == ["d1"]
+    assert context.jobs.published == ["outcome:d1"]
 
 
-@pytest.mark.parametrize(("ending", "counted"), [(True, 0), (False, 1)])
-def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, ending, counted):
-    """After KEEP_S the answer is given up and was a try; when the process ends it is given up at once and was none."""
-    context, _ = locked
+@pytest.mark.parametrize("ending", [True, False])
+def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, ending):
+    """After KEEP_S the answer is given up and was a try; when the process ends it is given up at once."""
+    context, writer, job = locked
     monkeypatch.setattr(tasks, "KEEP_S", 60.0 if ending else 0.1)
     threading.Timer(0.2, context.ending.set).start()
     if not ending:
         context.ending = threading.Event()
     began = time.monotonic()
     with pytest.raises(StoreError, match="locked"):
-        tasks.answer(context, "d1")
+        job()
     assert time.monotonic() - began < 2
-    assert (context.jobs.counted, len(context.generator.requests)) == (counted, 1)
+    writer.execute("ROLLBACK")
+    assert (tries_of(context), len(context.generator.requests)) == ({"d1": 1}, 1)
+    assert context.active_runs.ids() == []  # so that its claim runs out
 
 
-def test_marks_do_not_depend_on_the_database(work, monkeypatch):
-    """What runs stays marked as running while the database is away."""
-    context = work()
-    context.active_runs.begin(decision_for("single_step"))
-    monkeypatch.setattr(context, "store", None)
-    stop = threading.Event()
-    keeper = threading.Thread(target=housekeeping.keep_leases, args=(context, stop))
-    keeper.start()
-    context.jobs.broken = True
-    time.sleep(0.1)
-    context.jobs.broken, context.jobs.outage._failed_at = False, 0.0
-    assert until(lambda: len(context.jobs.marked) >= 2)
-    stop.set()
-    keeper.join(10)
-    monkeypatch.undo()
-    context.active_runs.end(DecisionId("d1"))
+def test_a_claim_is_kept_while_it_is_run(work, together):
+    """What runs stays claimed however long it runs; when its thread has lost it, it is free again when that ran out."""
+    generator = Held()
+    context = work(generator=generator)
+    (thread,) = together(context)
+    assert generator.entered.wait(10)
+    run_out(context)
+    housekeeping._keep_claims(context)
+    assert list(claims(context.store.database)) == ["d1"]
+    generator.free.set()
+    thread.join(20)
+    assert outcome_in(context).status == "answered"
+    context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
+    assert context.queue.claim().decision_id == "d2"
+    run_out(context)
+    housekeeping._keep_claims(context)
+    assert waiting_ids(context.store.database, limit=1) == context.jobs.queued == ["d2"]
 
 
-def test_news_of_a_cancellation_renews_the_mark(work):
-    """Whoever runs a decision that is to be cancelled says so before anything else: Redis may have forgotten it."""
-    context = work()
-    context.active_runs.begin(decision_for("single_step"))
-    housekeeping.handle_notification(context, "cancel:d1")
-    assert context.jobs.marked == ["d1"]
-    context.active_runs.end(DecisionId("d1"))
+def run_out(context):
+    """What time does."""
+    with context.store.database.write() as connection:
+        connection.execute(update(answer_queue).values(claimed_until=0.0))

@@ -26,10 +26,11 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.retrievers.no_index import NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
-from ragbandit.workers import tasks
+from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge import loading
 from ragbandit.workers.judge.job import judge
+from ragbandit.workers.tasks import DueJudgements
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),
@@ -53,7 +54,7 @@ class Bench:
         self.store = DecisionStore(database, label="main", judge=judge_sample(settings))
         self.ledger = Ledger(database, label="main")
         self.jobs = MemoryJobs()
-        self.context = tasks.Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
+        self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
         self.context.loop = EventLoop()
         self.context.judging, self.at_once = loading.make_judging(settings, store=self.store, generator=None)
         made = self.context.judging.judge
@@ -388,14 +389,16 @@ def test_a_retriever_that_fails_makes_it_late(bench, answered):
     assert found.scores(key)[0].facts["passages_from"] == "arm"
 
 
-def test_the_sweep_rings_for_what_is_due(bench, answered):
-    """What a judge may begin is queued, again and again until it is judged; what is too old is dropped."""
+def test_what_is_due_is_found(bench, answered):
+    """A worker finds what a judge may begin, each once in a row; the sweep drops what is too old."""
     found = bench()
     keys = {answered(found) for _ in range(3)}
-    recover(found.ledger, jobs=found.jobs, settings=found.settings, now=time.time() + 1)
-    assert set(found.jobs.to_judge) == keys
+    due = DueJudgements(found.context)
+    assert {due.look(False).args[1] for _ in keys} == keys
+    assert due.look(False) is None  # whoever judges them has not claimed them yet
+    assert due.look(False).args[1] in keys
     late = time.time() + found.settings.judge.expire_s + 1
-    recover(found.ledger, jobs=found.jobs, settings=Settings(), now=late)
+    recover(found.database, jobs=found.jobs, settings=Settings(), now=late)
     assert found.due() == {}
     assert judge_state(found.database, now=late).today["expired"] == 3
 

@@ -10,12 +10,11 @@ import pytest
 from sqlalchemy import event
 
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.queue import LEARN_QUEUE, RedisJobs
+from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import Consumers
-from ragbandit.workers.process import job_functions
+from ragbandit.workers import tasks
+from ragbandit.workers.context import Context
 
 #: what they teach needs more pages than are half empty
 DECISIONS = 60
@@ -72,7 +71,7 @@ def full(settings, redis_server, redis_client, monkeypatch):
         with ThreadPoolExecutor(16) as together:
             list(together.map(rate, range(DECISIONS)))
         jobs = RedisJobs(redis_client)
-        context = tasks.Context(
+        context = Context(
             settings=made,
             store=router.store,
             ledger=router.ledger,
@@ -85,45 +84,36 @@ def full(settings, redis_server, redis_client, monkeypatch):
         disk.empty()
 
 
-def learned_jobs(context, redis_client, *, jobs):
-    """Take so many learn jobs, as a worker does."""
-    for _ in range(jobs):
-        context.jobs.clear_notification(context.ledger.label)
-        context.jobs.enqueue_learn(context.ledger.label)
-        consumers = Consumers(
-            lambda: redis_client,
-            functions=job_functions(context),
-            stopping=threading.Event(),
-            outage=context.jobs.outage,
-        )
-        consumers.start(LEARN_QUEUE, threads=1, burst=True)
-        assert consumers.wait(20)
-
-
-def test_a_full_disk_is_one_line(full, redis_client, caplog):
-    """Learn jobs on a full disk log one line without a traceback, and one when the disk has room; all is learned."""
+def test_a_full_disk_is_one_line(full, caplog, monkeypatch):
+    """Learning on a full disk logs one line without a traceback, then one every QUIET_S, and one when there is room."""
     _, context, disk = full
-    learned_jobs(context, redis_client, jobs=2)
+    for _ in range(2):
+        tasks.next_learn(context, False)()
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert record.exc_info is None
     assert "cannot learn, since the store fails" in record.message
     assert "full" in record.reason
+    attempts = record.attempts
+    monkeypatch.setattr(context.learning.throttle, "every_s", 0.0)
+    monkeypatch.setattr(tasks, "LEARN_S", 0.0)
+    tasks.learn(context)
+    assert caplog.records[-1].attempts > attempts
     disk.empty()
     caplog.set_level(logging.INFO, "ragbandit")
-    learned_jobs(context, redis_client, jobs=1)
+    tasks.next_learn(context, False)()
     assert [record for record in caplog.records if record.message == "the store works again: learning goes on"]
     assert context.learner.last_seq == DECISIONS
 
 
-def test_ready_names_the_learner(full, redis_client):
+def test_ready_names_the_learner(full):
     """While the learner cannot write /ready has a part `learner` that says why; later it has none."""
     router, context, disk = full
     router.jobs = context.jobs
     assert "learner" not in router.parts()
-    assert tasks.learn(context, context.ledger.label) == 0
+    assert tasks.learn(context) == 0
     assert wait_for(router, lambda parts: "full" in parts.get("learner", ""))
     disk.empty()
-    assert tasks.learn(context, context.ledger.label) == DECISIONS
+    assert tasks.learn(context) == DECISIONS
     assert wait_for(router, lambda parts: "learner" not in parts)
 
 
@@ -132,19 +122,7 @@ def test_a_job_tries_again(full, monkeypatch):
     monkeypatch.setattr(tasks, "LEARN_S", 20.0)
     _, context, disk = full
     threading.Timer(0.3, disk.empty).start()
-    assert tasks.learn(context, context.ledger.label) == DECISIONS
-
-
-def test_without_redis_too(full, caplog, monkeypatch):
-    """The learner that polls the database logs an outage at most once every QUIET_S."""
-    _, context, _ = full
-    for _ in range(3):
-        housekeeping._poll_ledger(context)
-    assert len([record for record in caplog.records if "cannot learn" in record.message]) == 1
-    monkeypatch.setattr(context.learning.throttle, "every_s", 0.0)
-    housekeeping._poll_ledger(context)
-    records = [record for record in caplog.records if "cannot learn" in record.message]
-    assert [record.attempts for record in records] == [1, 4]
+    assert tasks.learn(context) == DECISIONS
 
 
 def wait_for(router, seen):

@@ -10,7 +10,7 @@ from ragbandit.router.errors import StoreError
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.types import PolicyVersion
-from ragbandit.workers.tasks import Context
+from ragbandit.workers.context import Context
 from ragbandit.workers.version_learners import MOST, learn_versions, learning_versions
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
 from tests.support import bad_policies

@@ -14,25 +14,27 @@ from pathlib import Path
 
 import pytest
 import yaml
-from rq import Queue
+from sqlalchemy import select, update
 
 from benchmarks.service_process import environment
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import StoreError
-from ragbandit.router.jobs.queue import ANSWER_QUEUE, LEARN_QUEUE, RedisJobs, connect
-from ragbandit.router.jobs.records import RUNS_KEY
+from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.answer_queue import claims, waiting_ids
+from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import LOOK_S, REPLY_S, Consumers
+from ragbandit.workers import housekeeping
+from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker
+from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.process import job_functions
+from ragbandit.workers.process import consumer_of
 
 ROOT = Path(__file__).parents[3]
 PASSAGES = [
@@ -55,9 +57,9 @@ class Worker:
 
     def __init__(self, router, url, *, arms, generator, retriever):
         self.router, self.url = router, url
-        reach = partial(connect, url, timeout_s=LOOK_S + REPLY_S)
-        self.client = reach()
-        self.context = tasks.Context(
+        self.reach = partial(connect, url, timeout_s=LOOK_S + REPLY_S)
+        self.client = self.reach()
+        self.context = Context(
             settings=router.settings,
             store=router.store,
             ledger=router.ledger,
@@ -67,25 +69,32 @@ class Worker:
             generator=generator,
             loop=EventLoop(),
         )
-        self.consumers = Consumers(
-            reach,
-            functions=job_functions(self.context),
-            stopping=self.context.ending,
-            outage=self.context.jobs.outage,
-        )
+        self.consumer = self.bells = None
         self._stop = threading.Event()
-        self._keeper = threading.Thread(target=housekeeping.keep_house, args=(self.context, self._stop))
+        self._keeper = threading.Thread(target=housekeeping.stop_cancelled, args=(self.context, self._stop))
         self._keeper.start()
         self._listener = None
+
+    def start(self, *, threads, burst=False):
+        """Answer in so many threads, as a process does."""
+        self.consumer = consumer_of("answer", self.context, threads=threads)
+        self.consumer.start(burst=burst)
+        if not burst:
+            self.bells = BellTaker("answer", connect=self.reach, jobs=self.context.jobs, consumer=self.consumer)
+
+    def stop(self):
+        self.context.ending.set()
 
     def listen(self):
         """To the news of cancellations, as a process does from its start."""
         self._listener = self.context.jobs.listen(partial(housekeeping.handle_notification, self.context))
 
     def close(self):
-        self.consumers.stop()
+        self.stop()
         self.context.loop.interrupt()
-        assert self.consumers.wait(20)
+        assert self.consumer.wait(20)
+        if self.bells is not None:
+            self.bells.wait()
         self._stop.set()
         self._keeper.join(10)
         if self._listener is not None:
@@ -102,7 +111,7 @@ def make_worker(settings, redis_server, redis_client):
     def make(*, arms, generator, passages=PASSAGES, url=redis_server, **given):
         given["arms"], given["redis_url"] = arms, url
         given["policy"] = {"name": "uniform", "fallback": next(iter(arms))}
-        given["workers"] = {"sweep_interval_s": 0.2, "retry_after_s": 0.5}
+        given["workers"] = {"sweep_interval_s": 0.2}
         router = Router.open(settings(**given))
         worker = Worker(router, url, arms=arms, generator=generator, retriever=MemoryRetriever(passages))
         made.append(worker)
@@ -149,8 +158,8 @@ def test_questions_overlap(make_worker, threads):
     generator = Gathering(threads)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     keys = ask(worker, 2 * threads)
-    worker.consumers.start(ANSWER_QUEUE, threads=threads, burst=True)
-    assert worker.consumers.wait(30)
+    worker.start(threads=threads, burst=True)
+    assert worker.consumer.wait(30)
     found = worker.router.store.outcomes_by_id(keys)
     assert generator.most == threads
     assert [found[key].status for key in keys] == ["answered"] * len(keys)
@@ -158,24 +167,30 @@ def test_questions_overlap(make_worker, threads):
     assert worker.context.active_runs.ids() == []
 
 
-def test_a_job_that_was_queued_twice_is_done_once(make_worker, caplog):
-    """Duplicates of a job, taken at the same time and after its end, run the arm once and log no error."""
+def test_more_bells_than_questions(make_worker, caplog):
+    """Bells beyond the questions that wait run nothing, log nothing, and are soon gone."""
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     (key,) = ask(worker, 1)
-    queue = Queue(ANSWER_QUEUE, connection=worker.client)
-    for _ in range(7):
-        queue.push_job_id(key)
-    worker.consumers.start(ANSWER_QUEUE, threads=4)
+    worker.context.jobs.enqueue_answers([key] * 7)
+    worker.start(threads=4)
     assert until(lambda: generator.inside == 1)
-    time.sleep(0.1)
     generator.full = True
-    assert until(lambda: queue.count == 0 and worker.router.store.outcomes_by_id([key]))
-    worker.consumers.stop()
-    assert worker.consumers.wait(10)
+    assert until(lambda: worker.context.jobs.depth()["answer"] == 0 and worker.router.store.outcomes_by_id([key]))
+    jobs = worker.context.jobs  # whose bell for the learner nobody takes here
+    assert until(lambda: len(worker.client.keys("rq:job:*")) == jobs.depth()["learn"])
     assert len(generator.requests) == 1
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-    assert not worker.client.exists(f"rq:job:{key}")
+
+
+def test_questions_without_a_bell(make_worker, redis_client):
+    """Where Redis has forgotten all bells, threads find within a second or two what waits, and go on without."""
+    worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
+    worker.start(threads=2)
+    (first,) = ask(worker, 1)
+    assert until(lambda: worker.router.store.outcomes_by_id([first]))
+    made = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
+    assert until(lambda: len(worker.router.store.outcomes_by_id(made)) == 20, seconds=6)
 
 
 def test_a_job_that_fails_is_logged(make_worker, caplog, monkeypatch):
@@ -190,15 +205,15 @@ def test_a_job_that_fails_is_logged(make_worker, caplog, monkeypatch):
         return task(wanted)
 
     monkeypatch.setattr(worker.context.store, "answer_task", answer_task)
-    worker.consumers.start(ANSWER_QUEUE, threads=1, burst=True)
-    assert worker.consumers.wait(20)
-    assert list(worker.router.store.outcomes_by_id([failing, key])) == [key]
+    worker.start(threads=1)
+    assert until(lambda: list(worker.router.store.outcomes_by_id([failing, key])) == [key])
     (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert (record.job, record.id, record.exc_info[0]) == ("workers.tasks.answer", failing, StoreError)
+    assert (record.queue, record.exc_info[0]) == ("answer", StoreError)
+    assert list(claims(worker.router.database)) == [failing]  # until that runs out
 
 
 def test_learning_needs_no_redis(tmp_path, settings):
-    """`ragbandit worker --queue learn` without Redis learns by polling the database, and says so once."""
+    """`ragbandit worker --queue learn` without Redis learns by polling the database, and misses Redis once."""
     made = settings(arms={"single_step": {"run_by": "caller"}}, policy={"name": "uniform", "fallback": "single_step"})
     made = made.model_copy(update={"workers": made.workers.model_copy(update={"sweep_interval_s": 0.2})})
     file = tmp_path / "config.yaml"
@@ -221,7 +236,6 @@ def test_learning_needs_no_redis(tmp_path, settings):
             process.kill()
             process.wait(10)
     lines = (tmp_path / "log").read_text().splitlines()
-    assert sum("learning goes on by polling the database" in line for line in lines) == 1
     assert sum("WARNING" in line for line in lines) == 1
     assert any("cannot reach Redis; retrying (answers are delayed, nothing is lost)" in line for line in lines)
 
@@ -231,14 +245,14 @@ def test_a_worker_that_is_stopped_finishes_what_it_has_taken(make_worker):
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     keys = ask(worker, 6)
-    worker.consumers.start(ANSWER_QUEUE, threads=4)
+    worker.start(threads=4)
     assert until(lambda: generator.inside == 4)
-    worker.consumers.stop()
-    assert not worker.consumers.wait(0.3)
+    worker.stop()
+    assert not worker.consumer.wait(0.3)
     generator.full = True
-    assert worker.consumers.wait(20)
+    assert worker.consumer.wait(20)
     assert len(worker.router.store.outcomes_by_id(keys)) == 4
-    assert worker.context.jobs.depth()["answer"] == 2
+    assert len(waiting_ids(worker.router.database, limit=9)) == 2
 
 
 @pytest.fixture
@@ -252,41 +266,43 @@ def own_redis(tmp_path):
 
 
 def test_threads_wait_for_redis(make_worker, own_redis):
-    """When Redis goes and comes back empty, all threads go on, and recovery brings back what was not answered."""
+    """While Redis is gone questions are answered all the same; when it is back, empty, its bells are heard again."""
     server, url = own_redis
     generator = Gathering(1)
     worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
-    worker.consumers.start(ANSWER_QUEUE, threads=4)
+    worker.start(threads=4)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     server.stop()
-    keys = ask(worker, 4)
     generator.full, generator.together = False, 4
-    time.sleep(1.5)
-    assert sum(thread.name.startswith(ANSWER_QUEUE) for thread in threading.enumerate()) == 4
-    server.start()
+    keys = ask(worker, 4)
     assert until(lambda: len(worker.router.store.outcomes_by_id(keys)) == 4)
     assert generator.most == 4
+    server.start()
+    jobs = worker.context.jobs
+    assert until(lambda: not jobs.outage.lasts)
+    jobs.enqueue_answers(keys)
+    assert until(lambda: jobs.depth()["answer"] == 0)
 
 
 def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
     """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
     server, url = own_redis
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
-    worker.consumers.start(ANSWER_QUEUE, threads=2)
+    worker.start(threads=2)
     (first,) = ask(worker, 1)
-    assert until(lambda: worker.router.store.outcomes_by_id([first]) and not worker.client.exists(f"rq:job:{first}"))
+    assert until(lambda: worker.router.store.outcomes_by_id([first]))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         time.sleep(0.1)
-        worker.consumers.stop()
-        assert worker.consumers.wait(12)  # at most four replies that do not come, one after the other
+        worker.stop()
+        assert worker.consumer.wait(12)  # at most four replies that do not come, one after the other
     finally:
         os.kill(server.pid, signal.SIGCONT)
 
 
 def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, redis_client):
-    """A process that is told twice to end leaves no outcome, no try, and no mark of the questions it was at."""
+    """A process that is told twice to end leaves no outcome, no try, and no claim of the questions it was at."""
     made = settings(
         arms={"single_step": {}},
         policy={"name": "uniform", "fallback": "single_step"},
@@ -296,15 +312,12 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
     )
     command = [sys.executable, "-m", "ragbandit", "worker", "--queue", "answer", "--config", written(made, tmp_path)]
     with Router.open(made) as router:
-        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(3)]
-        for decision in decided:
-            router.request_answer(decision)
-        RedisJobs(redis_client).count_try(decided[0].id)  # another worker died of it
+        decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20).id for n in range(3)]
+        with router.database.write() as connection:  # another worker died of it
+            connection.execute(update(answer_queue).where(answer_queue.c.decision_id == decided[0]).values(tries=1))
         process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.DEVNULL)
         try:
-            assert until(lambda: len(redis_client.keys("ragbandit:tries:*")) == 3, seconds=40)
-            redis_client.delete(RUNS_KEY)
-            assert until(lambda: redis_client.hlen(RUNS_KEY) == 3)  # its keeper says so again
+            assert until(lambda: len(claims(router.database)) == 3, seconds=40)
             process.send_signal(signal.SIGTERM)
             time.sleep(1.1)
             assert process.poll() is None
@@ -313,9 +326,12 @@ def test_a_second_signal_takes_the_tries_back(tmp_path, settings, redis_server, 
         finally:
             process.kill()
             process.wait(10)
-        assert [int(redis_client.get(f"ragbandit:tries:{each.id}") or 0) for each in decided] == [1, 0, 0]
-        assert redis_client.hlen(RUNS_KEY) == 0
-        assert router.store.outcomes_by_id([each.id for each in decided]) == {}
+        with router.database.read() as connection:
+            rows = connection.execute(select(answer_queue).order_by(answer_queue.c.turn)).all()
+        assert [(row.decision_id, row.tries, row.claimed_by) for row in rows] == [
+            (key, number, None) for key, number in zip(decided, (1, 0, 0), strict=True)
+        ]
+        assert router.store.outcomes_by_id(decided) == {}
     router.jobs.client.close()
 
 
@@ -333,8 +349,7 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         for decision in decided:
             router.feedback(decision.id, rating=True)
             router.request_answer(decision)
-        redis_client.delete(f"rq:queue:{LEARN_QUEUE}")  # so that the answers themselves must notify the learner
-        RedisJobs(redis_client).clear_notification("main")
+        redis_client.flushall()  # nothing rings
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False
         )
@@ -374,7 +389,7 @@ def test_a_worker_obeys_the_budget_of_a_query(make_worker, cap, ended):
     generator = ScriptedGenerator(NOTES, dollars=0.1, seconds=0.1)
     arms = {"adaptive_note": {"updates": 2, "failures": 9, "passages_per_round": 1}}
     worker = make_worker(arms=arms, generator=generator)
-    worker.consumers.start(ANSWER_QUEUE, threads=1)
+    worker.start(threads=1)
     query = Query(text="Who wrote Dracula?", budget=Budget(**cap))
     _, outcome = worker.router.answer(query, wait_s=20)
     assert (outcome.status, outcome.stop_reason) == ended
@@ -389,7 +404,7 @@ def test_a_cancelled_decision_ends_soon(make_worker):
     generator = Gathering(99)
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     worker.listen()
-    worker.consumers.start(ANSWER_QUEUE, threads=1)
+    worker.start(threads=1)
     with ThreadPoolExecutor(3) as pool:
         ids = [DecisionId(f"d{n}") for n in range(3)]
         first = pool.submit(worker.router.answer, Query(id=ids[0], text="Who wrote Dracula?"), wait_s=20)
@@ -398,7 +413,7 @@ def test_a_cancelled_decision_ends_soon(make_worker):
             pool.submit(worker.router.answer, Query(id=key, text=f"Who wrote book {key}?"), wait_s=20)
             for key in ids[1:]
         ]
-        assert until(lambda: worker.context.jobs.depth()["answer"] == 2)
+        assert until(lambda: len(waiting_ids(worker.router.database, limit=9)) == 2)
         began = time.monotonic()
         worker.router.cancel(ids[2])
         worker.router.cancel(ids[0])
@@ -421,7 +436,7 @@ def test_a_cancelled_decision_ends_soon(make_worker):
 BLOCKING_WORKER = """
 import sys, time
 from ragbandit.router.config.loading import load
-from ragbandit.workers import housekeeping, tasks
+from ragbandit.workers import tasks
 from ragbandit.workers.log_setup import set_up_log
 from ragbandit.workers.process import run_worker
 
@@ -466,17 +481,12 @@ def test_an_arm_that_blocks_the_loop_ends_its_worker(tmp_path, settings, redis_s
     )
     command = [sys.executable, "-c", BLOCKING_WORKER, written(made, tmp_path)]
     here = environment() | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
-    jobs = RedisJobs(redis_client)
     with Router.open(made) as router:
         decided = [
             router.submit(Query(id=DecisionId(key), text=text), run_by="worker").result(20)
             for key, text in (("guilty", "block"), ("beside-1", "one"), ("beside-2", "two"), ("beside-3", "three"))
         ]
         for turn in range(3):
-            missing = [each for each in decided if each.id not in router.store.outcomes_by_id([d.id for d in decided])]
-            for decision in missing:
-                jobs.enqueue_answer(decision.id, tenant="default", timeout_s=1.0)
-            jobs.requeue_lost(held=(), timeout_s=1.0)  # what any worker does in a second
             with (tmp_path / f"worker-{turn}.log").open("wb") as log:
                 process = subprocess.Popen(command, cwd=ROOT, env=here, stdout=log, stderr=log)
                 try:

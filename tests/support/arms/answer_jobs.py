@@ -4,13 +4,17 @@ import asyncio
 import threading
 import time
 
+from sqlalchemy import select, update
+
 from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.serving import cancellation
+from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.router.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.workers import tasks
 
-__all__ = ["Held", "Redis", "cancel", "decision_for", "outcome_in", "until"]
+__all__ = ["Held", "Redis", "answer_next", "cancel", "decision_for", "outcome_in", "set_tries", "tries_of", "until"]
 
 
 def decision_for(arm):
@@ -39,9 +43,9 @@ def decision_for(arm):
 class Redis:
     """Redis, as far as a worker sees it. broken: it cannot be reached."""
 
-    def __init__(self, *, tries=0, broken=False):
-        self.counted, self.broken, self.kept, self.outage = tries, broken, [], Outage()
-        self.begun, self.calls, self.marked, self.queued, self.elsewhere = 0, 0, [], [], False
+    def __init__(self, *, broken=False):
+        self.broken, self.outage = broken, Outage()
+        self.calls, self.published, self.queued = 0, [], []
 
     def _check(self):
         self.calls += 1
@@ -50,47 +54,36 @@ class Redis:
             self.outage.failed(error)
             raise error
 
-    def begin_run(self, key):
+    def publish(self, notification):
         self._check()
-        self.marked.append(key)
-        return self.counted
+        self.published.append(notification)
 
-    def end_run(self, key, *, kept):
+    def enqueue_answers(self, ids):
         self._check()
-        if kept:
-            self.kept.append(key)
-
-    def mark_running(self, *keys):
-        self._check()
-        self.marked.extend(keys)
-
-    def unmark_running(self, *keys):
-        self._check()
-
-    def requeue_lost(self, *, held, timeout_s):
-        self._check()
-        return []
-
-    def runs_elsewhere(self, key):
-        self._check()
-        return self.elsewhere
-
-    def count_try(self, key):
-        self._check()
-        self.counted += 1
-        self.begun += 1
-        return self.counted
-
-    def uncount_try(self, key):
-        self._check()
-        self.counted -= 1
-
-    def enqueue_answer(self, key, *, tenant, timeout_s, front):
-        self._check()
-        self.queued.append((key, front))
+        self.queued.extend(ids)
 
     def enqueue_learn(self, label):
         self._check()
+
+
+def answer_next(context):
+    """Claim the next decision and run it, as a thread of a worker does; False if none waits."""
+    job = tasks.next_answer(context, False)
+    if job is not None:
+        job()
+    return job is not None
+
+
+def set_tries(context, tries):
+    """So many runs of every decision have begun before."""
+    with context.store.database.write() as connection:
+        connection.execute(update(answer_queue).values(tries=tries))
+
+
+def tries_of(context):
+    """Decision -> runs that count, of those that wait or are run."""
+    with context.store.database.read() as connection:
+        return dict(connection.execute(select(answer_queue.c.decision_id, answer_queue.c.tries)).all())
 
 
 def outcome_in(context):

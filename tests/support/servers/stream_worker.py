@@ -6,7 +6,6 @@ import time
 from functools import partial
 
 from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.records import ANSWER_JOB, ANSWER_QUEUE
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
@@ -17,9 +16,11 @@ from ragbandit.router.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
-from ragbandit.workers import housekeeping, tasks
-from ragbandit.workers.consumers import Consumers
+from ragbandit.workers import housekeeping
+from ragbandit.workers.consumers import BellTaker
+from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.process import consumer_of
 
 __all__ = ["StreamWorker", "sse"]
 
@@ -32,7 +33,7 @@ class StreamWorker:
         self.jobs = RedisJobs(self._reach())
         self.database = open_database(settings)
         label = PolicyLabel(settings.policy.label)
-        self.context = tasks.Context(
+        self.context = Context(
             settings=settings,
             store=DecisionStore(self.database, label=label, text=settings.log.text),
             ledger=Ledger(self.database, label=label),
@@ -51,21 +52,17 @@ class StreamWorker:
         )
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
         self._stop = threading.Event()
-        self._house = threading.Thread(target=housekeeping.keep_house, args=(self.context, self._stop), daemon=True)
+        self._house = threading.Thread(target=housekeeping.stop_cancelled, args=(self.context, self._stop), daemon=True)
         self._house.start()
-        self._consumers = Consumers(
-            self._reach,
-            functions={ANSWER_JOB: partial(tasks.answer, self.context)},
-            stopping=self.context.ending,
-            outage=self.jobs.outage,
-        )
-        self._consumers.start(ANSWER_QUEUE, threads=at_once)
+        self._consumer = consumer_of("answer", self.context, threads=at_once)
+        self._consumer.start()
+        BellTaker("answer", connect=self._reach, jobs=self.jobs, consumer=self._consumer)
 
     def close(self):
-        self._consumers.stop()
+        self.context.ending.set()
         self._stop.set()
         self.context.loop.interrupt()
-        assert self._consumers.wait(15), "the worker's threads do not end"
+        assert self._consumer.wait(15), "the worker's threads do not end"
         self._listener.close()
         self.context.close()
         self.context.streams.close()

@@ -18,7 +18,6 @@ from ragbandit.workers.consumers import Signals
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of
-from tests.support.arms.answer_jobs import decision_for
 
 
 def test_the_scripted_generator_has_the_room_that_is_configured():
@@ -115,18 +114,18 @@ def test_questions_at_once_follow_the_generator(generator, configured, expected)
 
 
 def test_only_what_is_under_way_can_be_stopped():
-    """A stop comes once, to a run that is under way; a second delivery and a run that has ended have none."""
-    running, decision = ActiveRuns(), decision_for("single_step")
-    assert not running.stop(decision.id)
-    assert running.claim(decision.id)
-    assert not running.claim(decision.id)
-    stop = running.begin(decision)
-    assert (running.ids(), running.arms(), stop.done()) == ([decision.id], ["single_step"], False)
-    assert running.stop(decision.id)
-    assert stop.done()
-    assert not running.stop(decision.id)
-    running.end(decision.id)
-    assert (running.ids(), running.stop(decision.id)) == ([], False)
+    """A stop comes once, to a run that is under way; one that has ended has none."""
+    running = ActiveRuns()
+    assert not running.stop("d1")
+    run = running.begin("d1", tries=2)
+    with running.ending(run):
+        run.arm = "single_step"
+        assert (running.ids(), running.arms(), run.stop.done()) == (["d1"], ["single_step"], False)
+        assert running.most_tries() == 2
+        assert running.stop("d1")
+        assert run.stop.done()
+        assert not running.stop("d1")
+    assert (running.ids(), running.stop("d1"), running.most_tries()) == ([], False, 0)
 
 
 def test_signals_are_counted():

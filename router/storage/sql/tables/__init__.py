@@ -29,6 +29,7 @@ from ragbandit.router.storage.sql.tables.quality import (
 from ragbandit.router.storage.sql.tables.retention import archive_segments, erasures
 from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, import_cursors, reading_positions
 from ragbandit.router.storage.sql.tables.traffic import (
+    answer_queue,
     cancellations,
     decision_links,
     decisions,
@@ -40,6 +41,7 @@ from ragbandit.router.storage.sql.tables.versions import policy_control, policy_
 __all__ = [
     "OLDEST_REVISION",
     "SCHEMA_REVISION",
+    "answer_queue",
     "api_keys",
     "archive_segments",
     "arm_hours",

@@ -33,7 +33,6 @@ waiting = Table(
     Column("has_reward", Boolean, nullable=False, comment="a raw reward is among the feedback"),
     Index("waiting_ready", "policy", "has_feedback", "has_outcome", "has_reward", "decided_at"),
     Index("waiting_age", "policy", "decided_at", "decision_id"),
-    Index("waiting_unanswered", "run_by", "has_outcome", "decided_at"),
     comment="decisions that a ledger has not learned or closed yet; a row leaves when it has",
 )
 

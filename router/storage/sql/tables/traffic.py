@@ -6,15 +6,16 @@ from sqlalchemy import (
     Double,
     ForeignKey,
     Index,
+    Integer,
     LargeBinary,
     String,
     Table,
     Text,
 )
 
-from ragbandit.router.storage.sql.tables.columns import ID, LABEL, metadata
+from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
-__all__ = ["cancellations", "decision_links", "decisions", "feedback", "outcomes"]
+__all__ = ["answer_queue", "cancellations", "decision_links", "decisions", "feedback", "outcomes"]
 
 decisions = Table(
     "decisions",
@@ -58,6 +59,33 @@ Index(
     sqlite_where=decisions.c.session.is_not(None),
     postgresql_where=decisions.c.session.is_not(None),
 )
+
+answer_queue = Table(
+    "answer_queue",
+    metadata,
+    Column("decision_id", ID, primary_key=True),
+    Column("tenant", String(64), nullable=False),
+    Column("turn", LONG, nullable=False, comment="the lowest is next"),
+    Column("queued_at", Double, nullable=False, comment="when its decision was made"),
+    Column("tries", Integer, nullable=False, comment="runs that have begun"),
+    Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
+    Column("claimed_until", Double, comment="by the clock of the database"),
+    comment="decisions that wait for a worker of ours, or are run by one; a row leaves with the outcome",
+)
+Index(
+    "answer_queue_next",
+    answer_queue.c.turn,
+    answer_queue.c.queued_at,
+    sqlite_where=answer_queue.c.claimed_by.is_(None),
+    postgresql_where=answer_queue.c.claimed_by.is_(None),
+)
+Index(
+    "answer_queue_claimed",
+    answer_queue.c.claimed_by,
+    sqlite_where=answer_queue.c.claimed_by.is_not(None),
+    postgresql_where=answer_queue.c.claimed_by.is_not(None),
+)
+Index("answer_queue_tenant", answer_queue.c.tenant, answer_queue.c.turn)
 
 outcomes = Table(
     "outcomes",

@@ -47,7 +47,7 @@ def test_an_old_reply_ends_no_outage():
 def test_every_notification_leaves_redis_alone_for_a_while(monkeypatch):
     """After a failure no kind of notification tries again before the pause is over; each is counted."""
     jobs = MemoryJobs()
-    notifier, decision = Notifier(jobs, label="main", answer_s=1.0), decision_for("single_step")
+    notifier, decision = Notifier(jobs, label="main"), decision_for("single_step")
     jobs.broken = True
     notifier.notify_learner()
     jobs.broken = False

@@ -1,0 +1,282 @@
+"""The answer queue in both databases: turns, claims, and claims of processes that have ended."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select, update
+
+from ragbandit.router.process_identity import ProcessIdentity, this_process
+from ragbandit.router.serving import cancellation
+from ragbandit.router.serving.validation import unrun_outcome
+from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
+from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.sql.tables import answer_queue
+from ragbandit.router.types import DecisionId, Query
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
+
+
+@pytest.fixture
+def store(database):
+    return DecisionStore(database, label="main")
+
+
+@pytest.fixture
+def queue(database):
+    return AnswerQueue(database)
+
+
+@pytest.fixture
+def ask(store, make_decision):
+    """A function that stores decisions with these ids for our workers, together."""
+
+    def ask(*ids, tenant="default", run_by="worker"):
+        made = [
+            make_decision(id=DecisionId(key), run_by=run_by, query=Query(text="q", tenant=tenant), made_at=time.time())
+            for key in ids
+        ]
+        assert [each.id for each in store.add_decisions(made)] == list(ids)
+
+    return ask
+
+
+def taken(queue, count):
+    return [queue.claim().decision_id for _ in range(count)]
+
+
+def elsewhere(**changes):
+    """A process of another host."""
+    return replace(this_process(), host="other", pid_space="another", **changes)
+
+
+def run_out(database):
+    """What time does."""
+    with database.write() as connection:
+        connection.execute(update(answer_queue).values(claimed_until=0.0))
+
+
+def row_of(database, key):
+    with database.read() as connection:
+        row = connection.execute(select(answer_queue).where(answer_queue.c.decision_id == key)).mappings().first()
+    return row and dict(row)
+
+
+def test_what_workers_are_to_run_waits(ask, queue):
+    """A decision of our workers waits from the transaction that stores it on; one that a caller runs never does."""
+    ask("theirs", run_by="caller")
+    ask("d1")
+    ask("d1")
+    assert waiting_ids(queue._database, limit=10) == ["d1"]
+    assert queue.claim().decision_id == "d1"
+    assert queue.claim() is None
+
+
+def test_tenants_take_turns(ask, queue):
+    """A tenant that floods the queue delays the next question of another by one, and its own as before."""
+    ask(*(f"flood-{number:02}" for number in range(20)), tenant="flood")
+    assert taken(queue, 5) == [f"flood-{number:02}" for number in range(5)]
+    ask("calm-1", tenant="calm")
+    assert set(taken(queue, 2)) == {"flood-05", "calm-1"}
+    ask("calm-2", "calm-3", tenant="calm")
+    assert set(taken(queue, 4)) == {"flood-06", "calm-2", "flood-07", "calm-3"}
+    assert taken(queue, 2) == ["flood-08", "flood-09"]
+
+
+def test_a_tenant_saves_no_turns(ask, queue):
+    """A tenant that asked nothing for long has no turns saved: from its first question on it takes every other one."""
+    ask(*(f"a-{number:02}" for number in range(30)), tenant="a")
+    taken(queue, 20)
+    ask(*(f"b-{number:02}" for number in range(10)), tenant="b")
+    first = taken(queue, 10)
+    assert sum(key.startswith("b") for key in first) in (4, 5, 6)
+
+
+def test_what_a_tenant_had_is_not_held_against_it(ask, queue):
+    """While only running questions are left, a newcomer does not come before all that others ask from then on."""
+    ask(*(f"a-{number:02}" for number in range(30)), tenant="a")
+    taken(queue, 30)
+    ask(*(f"b-{number:02}" for number in range(10)), tenant="b")
+    ask("a-next", tenant="a")
+    assert "a-next" in taken(queue, 3)
+
+
+def test_claims_exclude_each_other(ask, database):
+    """Of many threads that claim at once each gets another decision, and each decision goes to one."""
+    ids = [f"d-{number:02}" for number in range(24)]
+    ask(*ids)
+    together = threading.Barrier(8)
+
+    def claim_all(number):
+        mine = AnswerQueue(database, process=elsewhere(pid=number))
+        together.wait(10)
+        claimed = []
+        while (one := mine.claim()) is not None:
+            claimed.append(one.decision_id)
+        return claimed
+
+    with ThreadPoolExecutor(8) as pool:
+        found = [key for keys in pool.map(claim_all, range(8)) for key in keys]
+    # A row that another transaction is at is passed over: what was left so is there for the next look.
+    found += taken(AnswerQueue(database), len(ids) - len(found))
+    assert sorted(found) == ids
+
+
+def test_an_outcome_ends_the_wait(ask, store, queue):
+    """With its outcome a decision leaves the queue, claimed or not."""
+    ask("d1", "d2")
+    queue.claim()
+    for key in ("d1", "d2"):
+        store.add_outcome(unrun_outcome(DecisionId(key), now=1.0, stop_reason="x", error="x"))
+    assert (queue.claim(), claims(queue._database)) == (None, {})
+
+
+def test_tries_are_counted(ask, queue):
+    """A claim counts one try, unless it is given back; a claim can leave out what was tried too often."""
+    ask("d1")
+    assert queue.claim().tries == 0
+    queue.give_back("d1")
+    assert queue.claim().tries == 0
+    queue.free_lost(held=["d1"])
+    run_out(queue._database)
+    assert queue.free_lost(held=[]) == ["d1"]
+    assert queue.claim(tries=1) is None
+    assert queue.claim(tries=2).tries == 1
+
+
+def test_to_the_front(ask, database, queue):
+    """A decision that is to be cancelled is the next one claimed, and one that is claimed stays where it is."""
+    ask("d1", "d2", "d3")
+    assert queue.claim().decision_id == "d1"
+    for key in ("d3", "d1"):
+        assert cancellation.request(database, decision_id=DecisionId(key), now=1.0).cancelled is None
+    assert taken(queue, 2) == ["d3", "d2"]
+
+
+@pytest.fixture
+def sleeper():
+    """Another process of this host, and how a claim names it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"], stdout=subprocess.PIPE
+    )
+    process.stdout.readline()
+    started = "".join(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19:20])
+    yield process, replace(this_process(), pid=process.pid, started=started)
+    process.kill()
+    process.wait(10)
+    process.stdout.close()
+
+
+def test_a_claim_names_its_process(ask, database, queue):
+    """A claim holds host, process id, start and pid space, and says so back."""
+    ask("d1")
+    queue.claim()
+    assert ProcessIdentity.from_key(claims(database)["d1"]) == this_process()
+
+
+@linux
+def test_what_a_killed_process_of_this_host_ran_is_free_at_once(ask, database, queue, sleeper):
+    """The first look after its death finds what it ran, reaped or not; it keeps its turn, and its try counts."""
+    process, named = sleeper
+    ask("d1", "d2", "d3")
+    taken(AnswerQueue(database, process=named), 2)
+    assert queue.free_lost(held=[]) == []
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # a zombie: its parent has not asked yet
+    assert sorted(queue.free_lost(held=[])) == ["d1", "d2"]
+    again = queue.claim()
+    assert (again.decision_id, again.tries) == ("d1", 1)
+
+
+@linux
+def test_a_process_of_this_host_lives_while_its_kernel_says_so(ask, database, queue, sleeper):
+    """A process that is too busy to renew its claims keeps what it runs: its kernel knows that it lives."""
+    _, named = sleeper
+    ask("d1")
+    AnswerQueue(database, process=named).claim()
+    run_out(database)
+    assert queue.free_lost(held=[]) == []
+
+
+@linux
+def test_a_process_id_that_is_used_again_is_another_process(ask, database, queue):
+    """A process with the id of a dead one, begun at another time, does not keep its claims alive."""
+    ask("d1")
+    AnswerQueue(database, process=replace(this_process(), started="1")).claim()
+    assert queue.free_lost(held=[]) == ["d1"]
+
+
+def test_a_claim_from_another_host_runs_out(ask, database, queue):
+    """Of a process elsewhere nobody here knows more than when it last renewed its claim."""
+    ask("d1", "d2")
+    theirs = AnswerQueue(database, process=elsewhere())
+    taken(theirs, 2)
+    run_out(database)
+    theirs.renew(["d1"])
+    assert queue.free_lost(held=[]) == ["d2"]
+    assert list(claims(database)) == ["d1"]
+
+
+def test_a_claim_that_nobody_has_in_hand(ask, database, queue):
+    """A claim in this process's name that no thread has in hand runs out; what is in hand never does."""
+    ask("d1", "d2")
+    taken(queue, 2)
+    assert queue.free_lost(held=[]) == []
+    run_out(database)
+    assert queue.free_lost(held=["d1"]) == ["d2"]
+
+
+def test_claims_of_others_stay(ask, database, queue):
+    """A process renews and gives back its own claims alone."""
+    ask("d1")
+    AnswerQueue(database, process=elsewhere()).claim()
+    before = row_of(database, "d1")
+    queue.renew(["d1"])
+    queue.give_back("d1")
+    assert row_of(database, "d1") == before
+
+
+def test_what_is_closed_unanswered_waits_no_more(make_world):
+    """A decision that its ledger closed unanswered leaves the queue; one that a worker is at stays until it ends."""
+    world = make_world(learning={"expire_s": 10.0})
+    queue = AnswerQueue(world.router.database)
+    running, waiting = world.route(ours=True), world.route(ours=True)
+    assert queue.claim().decision_id == running.id
+    world.now += 100
+    world.learn()
+    assert waiting_ids(world.router.database, limit=10) == []
+    assert list(claims(world.router.database)) == [running.id]
+    assert world.outcome(running, by_worker=True) is not None
+    assert claims(world.router.database) == {}
+    assert waiting.id != running.id
+
+
+def test_cost_does_not_grow(ask, database, queue):
+    """With 20,000 decisions in the queue storing one and claiming one reads an index: no query walks the table."""
+    row = {"tenant": "filler", "queued_at": 0.0, "tries": 0}
+    with database.write() as connection:
+        rows = [row | {"decision_id": f"filled-{number:05}", "turn": number} for number in range(20_000)]
+        connection.execute(insert(answer_queue), rows)
+        if not database.is_sqlite:
+            connection.exec_driver_sql("ANALYZE answer_queue")
+
+    def best(work):
+        seconds = []
+        for number in range(12):
+            began = time.perf_counter()
+            work(number)
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    with database.read() as connection:
+        whole = best(lambda _: connection.execute(select(func.sum(answer_queue.c.tries + answer_queue.c.turn))).all())
+        read = best(lambda _: connection.execute(select(answer_queue).limit(1)).all())
+    slow = whole + 20 * read
+    assert best(lambda _: queue.claim()) < max(slow, 0.05)
+    assert best(lambda number: ask(f"new-{number}")) < max(slow, 0.05)

@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-browser screenshots test-rq test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs release-check clean
+.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs release-check clean
 
 install: $(STAMP)
 
@@ -45,16 +45,6 @@ unit: install
 # What takes minutes: 20 kills of each process under load, long replays.
 test-slow: install
 	$(BIN)/python -m pytest tests/acceptance tests/integration tests/unit -m "slow and not gpu" --timeout 900
-
-# The queue on the oldest and on the newest RQ that pyproject.toml allows; RQ="rq==2.13.0" tries another one.
-RQ ?= rq==2.6.0 rq>=2.6,<2.13
-test-rq: install
-	@set -e; rm -rf $(VENV)/rq; for wanted in $(foreach one,$(RQ),'$(one)'); do \
-		$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/rq "$$wanted"; \
-		PYTHONPATH=$(VENV)/rq $(BIN)/python -c "import rq; print(rq.__version__, rq.__file__)"; \
-		PYTHONPATH=$(VENV)/rq $(BIN)/python -m pytest -q tests/unit/router/jobs tests/integration/jobs \
-			tests/integration/workers/test_refused_jobs.py tests/integration/workers/test_workers.py; \
-		rm -rf $(VENV)/rq; done
 
 # Requests made from the OpenAPI document, others each time; a few hundred, always the same, are in `make test`.
 REQUESTS ?= 10000

@@ -163,8 +163,6 @@ class WorkerSettings(_Section):
     max_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000
     #: how often a worker looks in SQL for work whose notification was lost
     sweep_interval_s: Seconds = 2.0
-    #: an unanswered decision that nobody runs and that is in no queue is queued again when it is that old
-    retry_after_s: Seconds = 10.0
 
 
 class Settings(_Section):

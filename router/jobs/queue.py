@@ -220,7 +220,14 @@ class RedisJobs:
 
     def workers(self) -> list[WorkerState]:
         """As their processes say."""
-        return self._reached(lambda: workers_of(present(self.client)))
+        return self._reached(self._workers)
+
+    def _workers(self) -> list[WorkerState]:
+        try:
+            return workers_of(present(self.client))
+        except ResponseError as error:
+            self.outage.foreign.add_error("workers", error)
+            return []
 
     def work(self) -> dict[str, QueueWork]:
         """Since this Redis has been counting."""

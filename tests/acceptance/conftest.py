@@ -43,7 +43,7 @@ class System:
             "data_dir": str(folder / "data"),
             "encoder": {"model": "hashing"},
             "generator": {"name": "scripted", "script": {"": "So the answer is: Paris."}, "script_s": 0.005},
-            "workers": {"sweep_interval_s": 0.5, "retry_after_s": 2.0, "concurrency": 4},
+            "workers": {"sweep_interval_s": 0.5, "concurrency": 4},
             "learning": {"lease_s": 2.0},
             "budget": {"seconds": 20.0},
         } | more

@@ -22,7 +22,7 @@ def system(make_system):
             "script_s": 0.6,
         },
         # No sweep of the database: what a process leaves behind is queued again by claims alone.
-        workers={"sweep_interval_s": 600.0, "retry_after_s": 600.0, "concurrency": 16},
+        workers={"sweep_interval_s": 600.0, "concurrency": 16},
     )
 
 

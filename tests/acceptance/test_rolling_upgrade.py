@@ -72,7 +72,7 @@ class Rollout:
             "data_dir": str(folder / "data"),
             "encoder": {"model": "hashing"},
             "generator": {"name": "scripted", "script": {"": "So the answer is: Paris."}, "script_s": 0.005},
-            "workers": {"sweep_interval_s": 0.5, "retry_after_s": 2.0, "concurrency": 4},
+            "workers": {"sweep_interval_s": 0.5, "concurrency": 4},
             "learning": {"lease_s": 2.0, "snapshot_interval_s": 0.5},
             "server": {"max_wait_s": 30.0},
         }

@@ -131,7 +131,7 @@ def test_data_of_somebody_else_in_redis(with_redis, redis_client, monkeypatch):
     service = with_redis
     redis_client.hset("ragbandit:work", "answer:done", b"\xff")
     redis_client.rpush("ragbandit:refused-jobs", b"\xff")
-    redis_client.set("rq:workers", b"\xff")
+    redis_client.set("ragbandit:processes", b"\xff")
     give_up = time.monotonic() + 20
     while redis_client.publish(CHANNEL, b"\xff\xfe") != 1:
         assert time.monotonic() < give_up

@@ -44,7 +44,7 @@ def doctor(settings, redis_client, redis_server, tmp_path):
 def hosts(client, *changes, **common):
     """Cards of an answer worker and a learner for each host, and of a service."""
     for number, change in enumerate(changes):
-        card = card_of(role="worker", queues=("answer", "learn"), retriever="bm25:aa")
+        card = card_of(role="worker", threads={"answer": 1, "learn": 1}, retriever="bm25:aa")
         say(client, replace(card, host=f"host{number}", **common, **change))
     say(client, replace(card_of(role="service"), pid=1, host="host0"))
 
@@ -238,7 +238,7 @@ def test_hosts_that_differ(doctor, redis_client, check, change, words):
 
 def test_containers_that_share_a_host_name_and_process_id(doctor, redis_client):
     """Each of two workers is listed, and one that ends takes away its own card alone."""
-    made = [replace(card_of(role="worker", queues=(queue,)), host="host", pid=1) for queue in ("answer", "learn")]
+    made = [replace(card_of(role="worker", threads={queue: 1}), host="host", pid=1) for queue in ("answer", "learn")]
     for card in made:
         say(redis_client, card)
     assert "no service is there" in doctor("processes")["processes"][1]  # and nothing else is amiss

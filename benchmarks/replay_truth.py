@@ -155,7 +155,7 @@ def judged(
         asked = parse_candidates(OTHERS)
         ready = prepare(log, candidates=asked, plan=plan, settings=settings)
         replayed = judge(
-            ready.log.pieces([one.pmf for one in ready.candidate_pmfs]),
+            [ready.part()],
             candidates=asked,
             candidate_pmfs=ready.candidate_pmfs,
             plan=plan,

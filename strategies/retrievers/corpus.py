@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ragbandit.router.errors import InvalidInput, required_module
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.files.json_lines import lines, parsed
 from ragbandit.strategies.base import Passage
 
@@ -48,7 +48,8 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    parquet = required_module("pyarrow.parquet", extra="parquet")
+    import pyarrow.parquet as parquet  # most corpora are JSONL
+
     try:
         with parquet.ParquetFile(path) as file:
             columns = [name for name in ("id", "title", "text", "url") if name in file.schema_arrow.names]

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -24,8 +25,7 @@ from ragbandit.router.offline.replay import (
     parse_candidates,
     replay,
 )
-from ragbandit.router.offline.replay.dask_engine import DaskEngine
-from ragbandit.router.offline.replay.parts.engines import SerialEngine
+from ragbandit.router.offline.replay.spreading import cluster_executor, process_executor
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay
@@ -108,17 +108,15 @@ def replay_verb(
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
     _check_gate(fail_below, candidates=candidates, baseline=baseline)
-    with _engine(opened, workers=workers, cluster=cluster) as engine, bars(errors) as progress:
-        result = replay(opened, candidates=candidates, plan=plan, engine=engine, progress=progress)
+    with _executor(opened, workers=workers, cluster=cluster) as executor, bars(errors) as progress:
+        result = replay(opened, candidates=candidates, plan=plan, executor=executor, progress=progress)
     _show(result, report=report, as_json=as_json, fail_below=fail_below)
 
 
-def _engine(
-    log: OpenLog, *, workers: int | None, cluster: str | None
-) -> AbstractContextManager[DaskEngine | SerialEngine]:
-    """What judges the parts of a log. Raises InvalidInput for one that has none, and for two engines at once."""
+def _executor(log: OpenLog, *, workers: int | None, cluster: str | None) -> AbstractContextManager[Executor | None]:
+    """What judges the files of a log. Raises InvalidInput for one file and the store, and for two executors at once."""
     if workers is None and cluster is None:
-        return nullcontext(SerialEngine())
+        return nullcontext()
     field = "workers" if cluster is None else "cluster"
     if workers is not None and cluster is not None:
         raise InvalidInput(
@@ -130,7 +128,7 @@ def _engine(
             field=field,
             remedy=f"give --log FOLDER, or leave out --{field}",
         )
-    return DaskEngine.local(workers=workers or 1) if cluster is None else DaskEngine.cluster(cluster)
+    return process_executor(workers or 1) if cluster is None else cluster_executor(cluster)
 
 
 def _settings(config: str | None, *, database: str | None) -> Settings:

@@ -80,13 +80,20 @@ class Log:
     late: Flags
     #: seconds since the epoch, shape (n,)
     made_at: Vector
-    #: features of the questions, shape (n, d); None where the log has none
+    #: the reward is a judge's, as it was learned, shape (n,); None: nobody said so
+    judged: Flags | None = None
+    #: features of the questions, shape (n, d), and the encoder that made them; None where the log has none
     features: npt.NDArray[np.float32] | None = None
+    encoder_hash: str = ""
     #: rewards were completed where nobody rated (rated_rewards.py): largest 1 / chance of a rating; 1: each row has its
     #: own. Completed rewards may lie outside of the bounds
     rating_weight: float = 1.0
     #: name of a field -> its value in every row, for segments: "tenant", "version", fields of the context
     fields: Mapping[str, Strings] = field(default_factory=dict)
+    #: name of a column -> the pmf of a candidate that stands in the rows, shape (n, K)
+    own: Mapping[str, Matrix] = field(default_factory=dict)
+    #: the probabilities that each candidate gives to the arms, shape (n, K) each
+    candidates: tuple[Matrix, ...] = ()
 
     def __len__(self) -> int:
         return len(self.action)
@@ -114,18 +121,23 @@ class Log:
         names = ("keys", "questions", "known_by", "action", "pmf", "offered")
         amounts = ("reward", "quality", "cost", "raw", "defaulted", "late", "made_at")
         cut = {name: getattr(self, name)[rows] for name in (*names, *amounts)}
-        features = None if self.features is None else self.features[rows]
         return replace(
-            self, **cut, features=features, fields={name: values[rows] for name, values in self.fields.items()}
+            self,
+            **cut,
+            judged=None if self.judged is None else self.judged[rows],
+            features=None if self.features is None else self.features[rows],
+            fields={name: values[rows] for name, values in self.fields.items()},
+            own={name: pmf[rows] for name, pmf in self.own.items()},
+            candidates=tuple(pmf[rows] for pmf in self.candidates),
         )
 
-    def check(self, *, first: int = 0) -> None:
-        """Raises InvalidInput with the row (counted from `first`), the field and the remedy."""
+    def check(self, *, named: Callable[[int], str]) -> None:
+        """Raises InvalidInput with the first row that cannot be true, the field and the remedy. named: row -> words."""
         wrong = self.faults()
         if wrong:
             row = min(wrong)
             name, message, remedy = wrong[row]
-            raise InvalidInput(message, field=f"row {first + row} {name}", remedy=remedy)
+            raise InvalidInput(message, field=f"{named(row)} {name}", remedy=remedy)
 
     def faults(self) -> dict[int, tuple[str, str, str]]:
         """Row -> (field, what is wrong, remedy) for every row that cannot be true; its first fault."""

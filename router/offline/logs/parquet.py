@@ -1,8 +1,8 @@
-"""Parquet: the record's keys as typed columns, open objects as JSON text. Needs the extra `parquet` (pyarrow).
+"""Parquet: the record's keys as typed columns, open objects as JSON text.
 
 `reward` is a struct of its parts, or one column of numbers where somebody else wrote the file. A key of `extra` that
 the first row holds as a list of numbers (a candidate's pmf) becomes a column of its own; the others are together in
-the column `extra`, as JSON. `ragbandit.router.offline.logs.parquet_arrays` reads the same files as arrays.
+the column `extra`, as JSON. A replay reads the same files as arrays (`sources`).
 """
 
 import json
@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
-from ragbandit.router.errors import InvalidInput, required_module
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.files import check_format
 from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
@@ -22,7 +24,7 @@ from ragbandit.router.redaction import without_secrets
 from ragbandit.router.storage.files.json_lines import new_file
 from ragbandit.router.storage.rows.conversion import canonical
 
-__all__ = ["arrow", "is_empty", "opened", "read", "write"]
+__all__ = ["feature_lists", "opened", "read", "without_rows", "write"]
 
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
@@ -32,12 +34,7 @@ PIECE = 2048
 _OPEN = ("context", "budget", "facts")
 
 
-def arrow(module: str = "pyarrow") -> Any:
-    """pyarrow, or a module of it. Raises ConfigError where it is not installed."""
-    return required_module(module, extra="parquet", field="format")
-
-
-def is_empty(path: Place) -> bool:
+def without_rows(path: Place) -> bool:
     """Whether the file has no rows, as engines write for a partition of nothing. Raises InvalidInput as `opened`."""
     with _opened(path) as file:
         return not file.metadata.num_rows
@@ -53,21 +50,20 @@ def opened(path: Place, **options: Any) -> Any:
 
 
 def _opened(path: Place, **options: Any) -> Any:
-    library = arrow("pyarrow.parquet")
     if isinstance(path, Path):
         check_format(path, said="parquet")
         name: str | Path = path
     else:
         options["filesystem"], name = file_system(path)
     try:
-        return library.ParquetFile(name, **options)
-    except (OSError, arrow().ArrowException) as error:
+        return pq.ParquetFile(name, **options)
+    except (OSError, pa.ArrowException) as error:
         said = without_secrets(str(error))
         raise InvalidInput(f"cannot be read: {said}", field=shown(path), remedy="give a Parquet file, whole") from error
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
-    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty, ConfigError."""
+    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     with opened(place_of(path)) as file:
         reader, number = RowReader(defaults=defaults), 0
         try:
@@ -78,7 +74,7 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
                         yield reader.row(_said(found), line=number)
                     except InvalidInput as error:
                         yield bad_row(error, line=number)
-        except (OSError, ValueError, arrow().ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise InvalidInput(
                 f"is damaged after row {number}: {error}", field=str(path), remedy="fetch the file again"
             ) from error
@@ -88,7 +84,7 @@ def _records(batch: Any) -> Iterator[Record]:
     """A batch's rows; features as arrays, since a list of Python's numbers takes ten times the room."""
     names = batch.schema.names
     at = names.index("features") if "features" in names else -1
-    if at < 0 or not arrow("pyarrow.types").is_list(batch.schema.field(at).type):
+    if at < 0 or not pa.types.is_list(batch.schema.field(at).type):
         yield from batch.to_pylist()
         return
     features = batch.column(at)
@@ -126,24 +122,23 @@ def _json(text: str, *, field: str) -> Record:
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
-    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput, ConfigError."""
-    library, parquet = arrow(), arrow("pyarrow.parquet")
+    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
     count, stream = 0, iter(rows)
     first = list(islice(stream, PIECE))
     own = _own_columns(first[0].extra) if first else ()
     schema = _schema(own)
-    with new_file(Path(path)) as beside, parquet.ParquetWriter(beside, schema, compression="zstd") as out:
+    with new_file(Path(path)) as beside, pq.ParquetWriter(beside, schema, compression="zstd") as out:
         held: list[Any] = []
         piece = first
         while piece:
             held.append(_table(piece, schema=schema, own=own))
             count += len(piece)
             if sum(map(len, held)) >= GROUP:
-                out.write_table(library.concat_tables(held), row_group_size=GROUP)
+                out.write_table(pa.concat_tables(held), row_group_size=GROUP)
                 held = []
             piece = list(islice(stream, PIECE))
         if held:
-            out.write_table(library.concat_tables(held), row_group_size=GROUP)
+            out.write_table(pa.concat_tables(held), row_group_size=GROUP)
     return count
 
 
@@ -161,7 +156,6 @@ def _numbers(value: object) -> bool:
 
 
 def _schema(own: Sequence[str]) -> Any:
-    pa = arrow()
     text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
     reward = dict.fromkeys(("value", "quality", "cost", "weight", "minimum", "maximum"), number)
     words = dict.fromkeys(("terms", "preset", "source"), text)
@@ -188,12 +182,13 @@ def _schema(own: Sequence[str]) -> Any:
 
 
 def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
-    library = arrow()
     records = [_columns(row, own=own) for row in rows]
     features = [record.pop("features") for record in records]
-    plain = [field for field in schema if field.name != "features"]
-    table = library.Table.from_pylist(records, schema=library.schema(plain))
-    return table.add_column(schema.get_field_index("features"), schema.field("features"), _lists(features)).cast(schema)
+    plain = [each for each in schema if each.name != "features"]
+    table = pa.Table.from_pylist(records, schema=pa.schema(plain))
+    return table.add_column(schema.get_field_index("features"), schema.field("features"), feature_lists(features)).cast(
+        schema
+    )
 
 
 def _columns(row: Logged, *, own: Sequence[str]) -> Record:
@@ -205,11 +200,10 @@ def _columns(row: Logged, *, own: Sequence[str]) -> Record:
     return found | kept | {"extra": canonical(left) if left else None}
 
 
-def _lists(features: Sequence[Any]) -> Any:
+def feature_lists(features: Sequence[Any]) -> Any:
     """A column of float32 lists, null where there are none."""
-    library = arrow()
     ends = np.cumsum([0, *(0 if row is None else row.size for row in features)], dtype=np.int32)
     there = [row for row in features if row is not None]
     numbers = np.concatenate(there).astype(np.float32) if there else np.zeros(0, dtype=np.float32)
-    absent = library.array([row is None for row in features])
-    return library.ListArray.from_arrays(library.array(ends), library.array(numbers), mask=absent)
+    absent = pa.array([row is None for row in features])
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers), mask=absent)

@@ -3,24 +3,25 @@
     log = open_log("log.parquet")
     result = replay(log, candidates=["fixed:single_step", "uniform"])
 
-`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `judge` takes pieces with the
-candidates' probabilities. How each number is computed: docs/replay.md.
+`open_log` takes a file, or the ledger of the configured store; `memory_log` takes rows; `judge` takes the parts of a
+log with the candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
 from ragbandit.router.offline.replay.candidates import CandidateSpec, parse_candidates
-from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
 from ragbandit.router.offline.replay.open_log import OpenLog, open_log
+from ragbandit.router.offline.replay.parts import MemoryPart, Part
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
 from ragbandit.router.offline.replay.results import ReplayResult
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, Piece, Pieces, memory_log
 
 __all__ = [
     "CandidateSpec",
     "MemoryLog",
+    "MemoryPart",
     "OpenLog",
-    "Piece",
-    "Pieces",
+    "Part",
     "Plan",
     "PreparedLog",
     "ReplayResult",

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.comparison import corrected
 from ragbandit.router.offline.estimation.intervals import Interval
 from ragbandit.router.offline.estimation.reward_models import progressive
-from ragbandit.router.offline.replay.passes.summary import LogSummary
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
+from ragbandit.router.offline.replay.summary import LogSummary
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 from ragbandit.router.types import FeatureRows
 
@@ -25,15 +25,13 @@ _FIRST, _GROWTH = 50, 1.5
 
 
 def sequences(
-    pieces: Pieces, *, summary: LogSummary, plan: Plan, baseline: int | None, progress: Progress
-) -> Sequences | None:
-    """Confidence sequences of the reward, for all that is compared; None if not asked for. Holds the log in memory.
+    logs: Sequence[Log], *, summary: LogSummary, plan: Plan, baseline: int | None, progress: Progress
+) -> Sequences:
+    """Confidence sequences of the reward, for all that is compared. logs: all rows, in their order.
 
     Unsupported decisions may have any reward: these intervals include them at their worst and best.
     """
-    if not plan.anytime:
-        return None
-    bets, pmfs = _bets(list(pieces), rewards=summary.bounds(0), plan=plan)
+    bets, pmfs = _bets(logs, rewards=summary.bounds(0), plan=plan)
     count = len(pmfs)
     theirs = bets.pmf if baseline is None else pmfs[baseline]
     share = corrected(plan.confidence, comparisons=max(1, count - (baseline is not None)))
@@ -93,9 +91,8 @@ class _Bets:
         )
 
 
-def _bets(pieces: Sequence[Piece], *, rewards: Interval, plan: Plan) -> tuple[_Bets, list[Matrix]]:
+def _bets(logs: Sequence[Log], *, rewards: Interval, plan: Plan) -> tuple[_Bets, list[Matrix]]:
     """The whole log, and the candidates' probabilities on it."""
-    logs = [piece.log for piece in pieces]
     reward, action, pmf = (np.concatenate([getattr(log, name) for log in logs]) for name in ("reward", "action", "pmf"))
     features = [log.features for log in logs if log.features is not None and plan.reward_model != "mean"]
     model = None
@@ -107,7 +104,7 @@ def _bets(pieces: Sequence[Piece], *, rewards: Interval, plan: Plan) -> tuple[_B
             arms=pmf.shape[1],
             middle=sum(rewards) / 2.0,
         )
-    columns = zip(*(piece.candidates for piece in pieces), strict=True)
+    columns = zip(*(log.candidates for log in logs), strict=True)
     bets = _Bets(reward=reward, action=action, pmf=pmf, model=model, rewards=rewards)
     return bets, [np.concatenate(column) for column in columns]
 

@@ -12,8 +12,6 @@ from ragbandit.router.offline.estimation.intervals import Interval, cressie_read
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.replay.anytime import Sequences
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
-from ragbandit.router.offline.replay.passes.measure import Accumulators, Columns, RowGroup
-from ragbandit.router.offline.replay.passes.summary import LogSummary
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
@@ -25,8 +23,10 @@ from ragbandit.router.offline.replay.results import (
     Segment,
     Standing,
 )
+from ragbandit.router.offline.replay.summary import LogSummary
+from ragbandit.router.offline.replay.sums import Accumulators, RowGroup
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import FEWEST_EFFECTIVE, ArmName
+from ragbandit.router.types import FEWEST_EFFECTIVE
 
 __all__ = ["ResultAssembler", "arms_of", "others_largest"]
 
@@ -48,7 +48,6 @@ class ResultAssembler:
     estimators: Sequence[Estimator]
     summary: LogSummary
     accumulators: Accumulators
-    arms: tuple[ArmName, ...]
     #: index of the candidate that is the baseline; None: the logged policy
     baseline: int | None
     #: chance that each check calls a right log wrong
@@ -83,12 +82,14 @@ class ResultAssembler:
             rows_needed=self._needed(gap, weights=weights) if standing == "cannot tell" else None,
             weights=_weights(weights, alpha=self.alpha),
             unsupported={
-                arm: float(h) / weights.rows for arm, h in zip(self.arms, weights.unsupported, strict=True) if h > 0.0
+                arm: float(h) / weights.rows
+                for arm, h in zip(self.summary.names, weights.unsupported, strict=True)
+                if h > 0.0
             },
             bounds=None
             if not weights.unsupported_mass or reward.low is None or reward.high is None
             else (reward.low, reward.high),
-            shares={arm: float(s) / weights.rows for arm, s in zip(self.arms, weights.shares, strict=True)},
+            shares={arm: float(s) / weights.rows for arm, s in zip(self.summary.names, weights.shares, strict=True)},
             over_time=tuple(self._segment("", group, index=index) for group in self.accumulators.stretches),
             segments={
                 name: tuple(self._segment(value, group, index=index) for value, group in groups.items())
@@ -108,7 +109,7 @@ class ResultAssembler:
     def _values(self, index: int) -> list[EstimateWithInterval]:
         """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
         whole, weights = self.accumulators.whole(index), self.summary.weights[index]
-        reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
+        reward, *others = (self._value(whole[target], index=index, target=target) for target in range(3))
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "value"])
         elif weights.unsupported_mass:
@@ -124,7 +125,7 @@ class ResultAssembler:
             return [None] * 3
         whole, both = self.accumulators.whole(index), self._both(index)
         share = corrected(self.plan.confidence, comparisons=self.compared)
-        reward, *others = (self._difference(whole, index=index, target=t, confidence=share) for t in range(3))
+        reward, *others = (self._difference(whole[t], index=index, target=t, confidence=share) for t in range(3))
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "difference"])
         else:
@@ -154,7 +155,7 @@ class ResultAssembler:
         whole = self.accumulators.whole(0)
         found = []
         for target in range(3):
-            logged = _part(whole.targets[target], _THEIRS)
+            logged = _part(whole[target], _THEIRS)
             value = float(logged.mean[1])
             extremes = extreme_rows(
                 [1.0], rewards=self.summary.bounds(target), rating_weight=self._rating_weight(target)
@@ -163,13 +164,8 @@ class ResultAssembler:
             found.append(EstimateWithInterval(value=value, low=low, high=high))
         return found if self.sequences is None else [_open(each) for each in found]
 
-    def _value(self, columns: Columns, *, index: int, target: int) -> EstimateWithInterval:
-        return self._single(
-            self.estimators[index],
-            _part(columns.targets[target], _MINE),
-            index=index,
-            target=target,
-        )
+    def _value(self, moments: Moments, *, index: int, target: int) -> EstimateWithInterval:
+        return self._single(self.estimators[index], _part(moments, _MINE), index=index, target=target)
 
     def _other(self, name: str, moments: Moments, *, index: int) -> EstimateWithInterval:
         found = self._single(Estimator.parse(name), moments, index=index, target=0)
@@ -192,9 +188,8 @@ class ResultAssembler:
         low, high = cressie_read(_scored(moments), confidence=confidence, extremes=extremes, value=found.value)
         return EstimateWithInterval(value=found.value, low=low, high=high)
 
-    def _difference(self, columns: Columns, *, index: int, target: int, confidence: float) -> EstimateWithInterval:
+    def _difference(self, moments: Moments, *, index: int, target: int, confidence: float) -> EstimateWithInterval:
         """Candidate minus baseline."""
-        moments = columns.targets[target]
         if self.baseline is not None:
             return self._apart(moments, first=index, second=self.baseline, target=target, confidence=confidence)
         mine = estimated(self.estimators[index], moments=_part(moments, _MINE))
@@ -247,14 +242,12 @@ class ResultAssembler:
         return heavy_weight(self.summary.weights[index].powers)
 
     def _segment(self, name: str, group: RowGroup, *, index: int) -> Segment:
-        columns = group.columns[index]
-        assert columns is not None, "every group has rows"
-        moments = columns.targets[0]
-        value = self._value(columns, index=index, target=0)
+        moments = group.moments[index][0]
+        value = self._value(moments, index=index, target=0)
         gap = (
             EstimateWithInterval(value=0.0, low=0.0, high=0.0)
             if index == self.baseline
-            else self._difference(columns, index=index, target=0, confidence=self.plan.confidence)
+            else self._difference(moments, index=index, target=0, confidence=self.plan.confidence)
         )
         effective = estimated(self.estimators[index], moments=_part(moments, _MINE)).effective_rows
         # The unsupported mass is not counted per group.
@@ -356,14 +349,14 @@ def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
     )
 
 
-def arms_of(summary: LogSummary, *, arms: Sequence[ArmName], alpha: float) -> tuple[Arm, ...]:
+def arms_of(summary: LogSummary, *, alpha: float) -> tuple[Arm, ...]:
     """The log's own table."""
     tally = summary.arms
     means: Matrix = np.divide(
         tally.sums, tally.drawn[:, None], out=np.full(tally.sums.shape, np.nan), where=tally.drawn[:, None] > 0
     )
     found = []
-    for index, (arm, plausible) in enumerate(zip(arms, tally.plausible(alpha=alpha), strict=True)):
+    for index, (arm, plausible) in enumerate(zip(summary.names, tally.plausible(alpha=alpha), strict=True)):
         reward, quality, cost = (None if np.isnan(value) else float(value) for value in means[index])
         found.append(
             Arm(

@@ -20,7 +20,7 @@ from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
 from ragbandit.router.offline.logs.records import MISSING, Logged
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_pmf, pmf_columns
+from ragbandit.router.offline.replay.memory_log import MemoryLog, check_pmf, pmf_columns
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
 from ragbandit.router.policies import is_class_path, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
@@ -84,7 +84,7 @@ class CandidatePmf:
 
     #: in words
     described: str
-    #: shape (n, K); empty where the pieces have them
+    #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
 
@@ -140,12 +140,14 @@ def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> Non
         raise ConfigError(error.message, field=error.field, remedy=remedy) from error
 
 
-def array_pmf(spec: CandidateSpec, *, log: Log, columns: Mapping[str, Matrix], first: int = 0) -> Matrix:
-    """Probabilities of a candidate that needs no questions, shape (n, K). Raises InvalidInput for an unknown arm."""
+def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> Matrix:
+    """Probabilities of a candidate that needs no questions, shape (n, K). named: row -> words.
+
+    Raises InvalidInput for an unknown arm, and at the first row of a column that is no pmf.
+    """
     if spec.kind == "column":
-        pmf = columns[spec.what]
-        check_pmf(pmf, log=log, name=spec.what, first=first)
-        return pmf
+        check_pmf(log.own[spec.what], log=log, name=spec.what, named=named)
+        return log.own[spec.what]
     even = log.offered / log.offered.sum(axis=1, keepdims=True)
     if spec.kind == "policy":
         return np.asarray(even, dtype=np.float64)
@@ -172,10 +174,7 @@ def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
             )
         pmf = pmf_columns(log.rows, name=spec.what, log=log.log)
         return CandidatePmf(described=f"the pmf in {spec.what}", pmf=pmf)
-    pmf, missing = array_pmf(spec, log=log.log, columns={}), 0
-    if spec.kind == "fixed":
-        missing = int(np.count_nonzero(~log.log.offered[:, log.log.arms.index(ArmName(spec.what))]))
-    return CandidatePmf(described=described(spec), pmf=pmf, notes=not_offered(spec, missing=missing))
+    return CandidatePmf(described=described(spec), pmf=array_pmf(spec, log=log.log, named=str))
 
 
 def not_offered(spec: CandidateSpec, *, missing: int) -> tuple[str, ...]:

@@ -5,26 +5,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
-from ragbandit.router.offline.logs.ledger_arrays import LedgerReader, open_ledger
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.offline.logs.parquet import opened
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
 from ragbandit.router.offline.logs.rated_rows import rated_rows
 from ragbandit.router.offline.logs.records import reward_defaults
-from ragbandit.router.offline.replay.candidates import CandidateSpec, baselines
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger
+from ragbandit.router.offline.replay.candidates import CandidateSpec
+from ragbandit.router.offline.replay.engine import all_older, no_times
+from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
 from ragbandit.router.offline.replay.results import Skipped, instant
-from ragbandit.router.offline.replay.sources.parquet import ParquetPieces, can_stream
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
-from ragbandit.router.offline.replay.sources.service import service_record
-from ragbandit.router.offline.types import Progress, Vector, no_progress
+from ragbandit.router.offline.replay.service import service_record
+from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.types import ArmName
 
 __all__ = ["MOST_NAMED", "OpenLog", "open_log"]
 
@@ -95,10 +93,11 @@ class OpenLog:
         """Whether it is a folder of files, or a pattern. Lists nothing."""
         return self.path is not None and is_several(self.path)
 
-    def parts(self) -> Sequence[Place] | None:
-        """The files of a folder or a pattern, by name; None for one file and for the store. Raises InvalidInput."""
-        if self.path is None or not self.several:
-            return None
+    def files(self) -> Sequence[Place]:
+        """The files of a folder or a pattern, by name, or the one file. Raises InvalidInput."""
+        assert self.path is not None
+        if not self.several:
+            return [self.path]
         found = files_of(self.path)
         if not found:
             raise InvalidInput(
@@ -110,37 +109,44 @@ class OpenLog:
             )
         return found
 
-    def parquet(self, candidates: Sequence[CandidateSpec]) -> Place | None:
-        """The file, if these candidates can be judged on it in pieces: a Parquet file that has what they need."""
-        if self.path is None or self.format != "parquet" or self.skip_bad:
-            return None
-        return self.path if can_stream(self.path, candidates=candidates) else None
-
-    def check_since(self, path: Place) -> None:
-        """Raises InvalidInput where `since` is given and rows of this Parquet file have no time, or all are older."""
-        if self.since is not None:
-            _check_times(path, _times(path), since=self.since)
-
-    def pieces(self, path: Place, *, candidates: Sequence[CandidateSpec], plan: Plan) -> ParquetPieces:
-        """The rows of a Parquet file with the probabilities of these candidates, read anew for every pass."""
-        return ParquetPieces(
-            path=path,
-            candidates=candidates,
-            plan=plan,
-            defaults=self.defaults,
-            mixed_arms=self.mixed_arms,
-            since=self.since,
-        )
-
-    def streams_ledger(self, candidates: Sequence[CandidateSpec]) -> bool:
-        """True if these candidates can be judged on the ledger of the store in pieces: none of them reads questions."""
-        return self.path is None and all(spec.kind == "fixed" or spec.what == "uniform" for spec in candidates)
-
     @contextmanager
-    def ledger(self) -> Iterator[LedgerReader]:
-        """The ledger of the store. Raises InvalidInput without rows, StoreError where it cannot be read."""
-        with ledger_of(self.settings, label=self.label) as ledger:
-            yield open_ledger(ledger, since=self.since, mixed_arms=self.mixed_arms, none=self._no_rows)
+    def sources(self, candidates: Sequence[CandidateSpec]) -> Iterator[Sequence[LogSource] | None]:
+        """What can be judged in batches; None where all rows are needed in memory: where one of them cannot be used
+        and is skipped, where rewards are completed, where a candidate reads questions, and of formats of text.
+
+        Raises InvalidInput for a ledger without rows, StoreError where it cannot be read.
+        """
+        own = {spec.what for spec in candidates if spec.kind == "column"}
+        if self.judged or any(spec.needs_rows for spec in candidates):
+            yield None
+        elif self.path is None and not own:
+            with ledger_of(self.settings, label=self.label) as ledger:
+                yield [self._ledger_source(ledger)]
+        elif self.path is None or self.format != "parquet" or (self.skip_bad and not self.several):
+            yield None
+        else:
+            files = [ParquetSource(path=path, defaults=self.defaults) for path in self.files()]
+            yield files if self.several or own <= set(files[0].columns()) else None
+
+    def _ledger_source(self, ledger: Ledger) -> LedgerSource:
+        source = open_ledger(ledger, since=self.since)
+        if source is None:
+            raise self._no_rows(0)
+        return source
+
+    def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
+        """The arms of the log: those of its first row, or all that any row offers where these may differ."""
+        found: dict[ArmName, None] = {}
+        for source in sources:
+            found |= dict.fromkeys(source.arms(every=self.mixed_arms))
+            if found and not self.mixed_arms:
+                break
+        if not found and isinstance(sources[0], LedgerSource):
+            raise self._no_rows(sources[0].last)
+        if not found:
+            what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+            raise InvalidInput(what, field="log", remedy="give a log with at least one decision")
+        return tuple(found)
 
     def _no_rows(self, total: int) -> InvalidInput:
         later = "" if self.since is None else f" decided since {instant(self.since)}, of {total} in all"
@@ -149,11 +155,6 @@ class OpenLog:
             field="log",
             remedy="decisions count once their feedback is learned; `ragbandit status` says where they are",
         )
-
-    def baselines(self, path: Place, *, plan: Plan) -> list[CandidateSpec]:
-        """The plain candidates of a Parquet file."""
-        first = next(iter(self.pieces(path, candidates=(), plan=plan)), None)
-        return baselines(() if first is None else first.log.arms)
 
     @property
     def described(self) -> str:
@@ -187,13 +188,17 @@ class OpenLog:
         )
 
     def _later(self, path: Place, rows: list[Logged]) -> list[Logged]:
-        """The rows decided since `since`. Raises what `_check_times` raises."""
+        """The rows decided since `since`. Raises InvalidInput where rows have no time, and where none is left."""
         since = self.since
         if since is None or not rows:
             return rows
-        times = np.array([row.decision.made_at for row in rows])
-        _check_times(path, times, since=since)
-        return [row for row in rows if row.decision.made_at >= since]
+        timeless = sum(row.decision.made_at == 0.0 for row in rows)
+        if timeless:
+            raise no_times(timeless, rows=len(rows), log=shown(path))
+        later = [row for row in rows if row.decision.made_at >= since]
+        if not later:
+            raise all_older(len(rows), since=since, log=shown(path))
+        return later
 
     def _stored(self, progress: Progress) -> MemoryLog:
         rows = []
@@ -245,28 +250,3 @@ def _unusable(path: Place, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
         field=shown(path),
         remedy="correct them, or give --skip-bad to go on without them" if good else "correct them: no row is left",
     )
-
-
-def _times(path: Place) -> Vector:
-    """Decision times of the rows of a Parquet file, 0 where not known, shape (n,)."""
-    with opened(path) as file:
-        if "made_at" not in file.schema_arrow.names:
-            return np.zeros(file.metadata.num_rows)
-        return np.asarray(file.read(columns=["made_at"]).column(0).fill_null(0).to_numpy(), dtype=np.float64)
-
-
-def _check_times(path: Place, times: Vector, *, since: float) -> None:
-    """Raises InvalidInput where rows have no time, and where none was decided since."""
-    timeless = np.count_nonzero(times == 0.0)
-    if timeless:
-        raise InvalidInput(
-            f"{timeless} of {len(times)} rows have no made_at",
-            field=f"{shown(path)} since",
-            remedy="log the times, or leave out --since",
-        )
-    if len(times) and not (times >= since).any():
-        raise InvalidInput(
-            f"has no rows decided since {instant(since)}: all {len(times)} are older",
-            field=shown(path),
-            remedy="give an earlier --since",
-        )

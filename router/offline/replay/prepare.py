@@ -1,6 +1,7 @@
 """Replay: candidates and a log to results. A log in memory is prepared first: probabilities of every candidate."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,10 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
-from ragbandit.router.offline.logs.ledger_arrays import UnevenFeatures
-from ragbandit.router.offline.logs.place import Place, check_shared
+from ragbandit.router.offline.logs.batches import check_choice
+from ragbandit.router.offline.logs.place import check_shared
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
@@ -30,28 +32,19 @@ from ragbandit.router.offline.replay.candidates import (
     described,
     frozen,
     load,
-    not_offered,
     parse_candidates,
     progressive_validation,
     row_pmf,
 )
-from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.memory_log import MemoryLog, segment_of
 from ragbandit.router.offline.replay.open_log import OpenLog
-from ragbandit.router.offline.replay.parts.engines import Engine, SerialEngine
-from ragbandit.router.offline.replay.parts.map_reduce import replay_parts
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
+from ragbandit.router.offline.replay.plan import RIDGES, Plan
+from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.replay.served import served_policy, service_note, settings_in_force, with_sides
-from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, check_choice, segment_of, stayed_note
-from ragbandit.router.offline.replay.sources.ratings import (
-    check_judged,
-    judged_log,
-    judged_note,
-    judged_rewards,
-    rating_notes,
-)
-from ragbandit.router.offline.replay.sources.service import logged_policies
+from ragbandit.router.offline.replay.service import logged_policies
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -61,9 +54,6 @@ __all__ = ["PreparedLog", "prepare", "replay"]
 
 MakeEncoder = Callable[[], Encoder]
 
-#: a log with a smaller share of different questions says so
-FRESH = 0.8
-
 
 def replay(
     log: OpenLog | MemoryLog,
@@ -72,19 +62,20 @@ def replay(
     plan: Plan | None = None,
     settings: Settings | None = None,
     encoder: MakeEncoder | None = None,
-    engine: Engine | None = None,
+    executor: Executor | None = None,
     notes: Sequence[str] = (),
     progress: Progress = no_progress,
 ) -> ReplayResult:
     """Judge candidates on a log.
 
-    log: of `open_log`, or rows in memory (`memory_log`). A Parquet file is read in pieces where no candidate reads
-    questions, so that it need not fit in memory. candidates: names as of `ragbandit replay --policy`, or specs; None:
-    each arm of the log, and uniform. settings: the service's, by which policies and snapshots are served (floors, cold
-    start, incumbent, fallback), and folders of snapshots and of cached features; default those of the opened log.
-    encoder: makes the encoder, for rows without features or with another encoder's; default the configured one for an
-    opened log. engine: judges the files of a folder or a pattern, for example by `DaskEngine`; default one after the
-    other, in this process. notes: for the report.
+    log: of `open_log`, or rows in memory (`memory_log`). Parquet files and the ledger of the store are read in batches
+    where no candidate reads questions, so that they need not fit in memory. candidates: names as of `ragbandit replay
+    --policy`, or specs; None: each arm of the log, and uniform. settings: the service's, by which policies and
+    snapshots are served (floors, cold start, incumbent, fallback), and folders of snapshots and of cached features;
+    default those of the opened log. encoder: makes the encoder, for rows without features or with another encoder's;
+    default the configured one for an opened log. executor: judges the files of a folder or a pattern, for example a
+    `concurrent.futures.ProcessPoolExecutor`, or Dask's `Client.get_executor()`; default one after the other, in this
+    process. notes: for the report.
     Raises InvalidInput, ConfigError, StoreError or SnapshotError for what cannot be judged.
     """
     if isinstance(log, OpenLog):
@@ -92,71 +83,94 @@ def replay(
         encoder = encoder or partial(make_encoder, settings.encoder)
     plan, settings = plan or Plan(), settings or Settings()
     specs = None if candidates is None else _specs(candidates)
-    judged = isinstance(log, OpenLog) and log.judged
-    if isinstance(log, OpenLog) and log.judged:
-        check_judged(several=log.several, anytime=plan.anytime)
-    elif isinstance(log, OpenLog):
-        result = _replay_in_pieces(log, specs=specs, plan=plan, engine=engine, notes=notes, progress=progress)
-        if result is not None:
-            return result
+    judging = partial(judge, plan=plan, executor=executor, progress=progress)
     if isinstance(log, OpenLog):
-        log = log.read(progress)
+        check_spread(log, plan=plan, candidates=specs or (), executor=executor)
+        with log.sources(specs or ()) as sources:
+            if sources is not None:
+                return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging, notes=notes)
+        judged, log = log.judged, log.read(progress)
+    else:
+        judged = False
     facts: RatingFacts | None = None
     if judged:
-        found = judged_log(log, plan=plan)
-        log, facts = found.log, found.facts
+        completed = judged_log(log, plan=plan)
+        log, facts = completed.log, completed.facts
         notes = (*rating_notes(facts), *notes)
     specs = baselines(log.log.arms) if specs is None else specs
     ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
-    result = judge(
-        ready.log.pieces([one.pmf for one in ready.candidate_pmfs]),
+    result = judging(
+        [ready.part()],
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
-        plan=plan,
         log=log.described,
         logged=log.service.logged,
         since=log.since,
         notes=(*notes, *ready.notes),
         skipped=log.skipped,
-        progress=progress,
     )
     result = replace(result, ratings=facts)
     result = _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
     return with_sides(result, served=ready.served)
 
 
-def _replay_in_pieces(
-    log: OpenLog,
+def _replay_sources(
+    sources: Sequence[LogSource],
     *,
+    log: OpenLog,
     specs: list[CandidateSpec] | None,
     plan: Plan,
-    engine: Engine | None,
+    judging: Callable[..., ReplayResult],
     notes: Sequence[str],
-    progress: Progress,
-) -> ReplayResult | None:
-    """The result of a log that need not fit in memory; None for one that must be read whole."""
-    parts = log.parts()
-    if parts is not None:
-        if engine is not None and not isinstance(engine, SerialEngine):
-            check_shared(parts)
-        return replay_parts(
-            parts,
-            candidates=specs,
-            plan=plan,
-            defaults=log.defaults,
-            mixed_arms=log.mixed_arms,
-            since=log.since,
-            log=log.described,
-            engine=engine or SerialEngine(),
-            notes=notes,
-            progress=progress,
+) -> ReplayResult:
+    """Judge candidates on a log that need not fit in memory."""
+    arms = log.arms(sources)
+    check_choice(arms)
+    specs = baselines(arms) if specs is None else specs
+    parts = [
+        SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
+        for source in sources
+    ]
+    return judging(
+        parts,
+        candidates=specs,
+        candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
+        log=log.described,
+        logged=logged_policies(sources[0].ledger.database) if isinstance(sources[0], LedgerSource) else None,
+        since=log.since,
+        notes=notes,
+    )
+
+
+def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec], executor: Executor | None) -> None:
+    """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
+    if log.judged:
+        check_judged(several=log.several, anytime=plan.anytime)
+    if not log.several:
+        return
+    remedy = "give it one file"
+    if plan.anytime:
+        raise InvalidInput(
+            "needs all rows in their order: a bet depends on those before", field="anytime", remedy=remedy
         )
-    path = log.parquet(specs or ())
-    if path is not None:
-        return _replay_parquet(log, path, specs=specs, plan=plan, notes=notes, progress=progress)
-    if log.streams_ledger(specs or ()):
-        return _replay_ledger(log, specs=specs, plan=plan, notes=notes, progress=progress)
-    return None
+    if plan.learn:
+        raise InvalidInput("a policy that learns along the log needs all rows in order", field="learn", remedy=remedy)
+    if plan.reward_model not in RIDGES:
+        raise InvalidInput(
+            f"{plan.reward_model} is fitted to all rows at once, and its fits cannot be merged",
+            field="reward_model",
+            remedy=f"use {', '.join(RIDGES)}, or one file",
+        )
+    for spec in candidates:
+        if spec.needs_rows:
+            kind = "learns from all rows in order" if spec.learns else "is asked about questions"
+            raise InvalidInput(
+                f"{spec.name} {kind}, which are not read of several files",
+                field="policy",
+                remedy="judge it on one file, or log its pmf as a column",
+            )
+    if executor is not None:
+        check_shared(log.files())
 
 
 def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
@@ -164,64 +178,6 @@ def _specs(candidates: Sequence[str | CandidateSpec]) -> list[CandidateSpec]:
     parsed = {spec.name: spec for spec in candidates if isinstance(spec, CandidateSpec)}
     names = [one if isinstance(one, str) else one.name for one in candidates]
     return [parsed.get(spec.name, spec) for spec in parse_candidates(names)]
-
-
-def _replay_parquet(
-    log: OpenLog,
-    path: Place,
-    *,
-    specs: list[CandidateSpec] | None,
-    plan: Plan,
-    notes: Sequence[str],
-    progress: Progress,
-) -> ReplayResult:
-    """Judge candidates on a Parquet file without reading it whole."""
-    log.check_since(path)
-    specs = log.baselines(path, plan=plan) if specs is None else specs
-    return judge(
-        log.pieces(path, candidates=specs, plan=plan),
-        candidates=specs,
-        candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
-        plan=plan,
-        log=str(path),
-        since=log.since,
-        notes=notes,
-        progress=progress,
-    )
-
-
-def _replay_ledger(
-    log: OpenLog,
-    *,
-    specs: list[CandidateSpec] | None,
-    plan: Plan,
-    notes: Sequence[str],
-    progress: Progress,
-) -> ReplayResult:
-    """Judge candidates on a ledger of the store without reading it whole."""
-    with log.ledger() as reader:
-        check_choice(reader.arms)
-        specs = baselines(reader.arms) if specs is None else specs
-        pieces = LedgerPieces(reader=reader, candidates=specs, plan=plan, features=plan.reward_model != "mean")
-        candidate_pmfs = [CandidatePmf(described=described(spec)) for spec in specs]
-        run = partial(
-            judge, candidates=specs, candidate_pmfs=candidate_pmfs, plan=plan, log=log.described, since=log.since,
-            logged=logged_policies(reader.ledger.database), progress=progress,
-        )  # fmt: skip
-        try:
-            result = run(pieces)
-        except UnevenFeatures:
-            pieces = replace(pieces, features=False)
-            result = run(pieces)
-        from_judge, stayed = reader.judged(), reader.stayed()
-    found = [
-        replace(each, notes=(*not_offered(spec, missing=pieces.missing.get(spec.name, 0)), *each.notes))
-        for spec, each in zip(specs, result.candidates, strict=True)
-    ]
-    different, rows = pieces.questions
-    judged = judged_note(from_judge, rows=result.rows)
-    said = (*notes, *stayed_note(stayed), *repeated(different, rows=rows), *judged, *result.notes)
-    return replace(result, candidates=tuple(found), notes=said)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,6 +191,10 @@ class PreparedLog:
     #: the policy that each candidate of the registry is, by its name
     served: Mapping[str, Policy]
     notes: Sequence[str]
+
+    def part(self) -> MemoryPart:
+        """The rows with what each candidate does on them, for `judge`."""
+        return MemoryPart(log=replace(self.log.log, candidates=tuple(one.pmf for one in self.candidate_pmfs)))
 
 
 def prepare(
@@ -273,23 +233,9 @@ def prepare(
         if isinstance(made, ProgressiveResult):
             progressive[index] = made
         candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
-    notes = [*notes, *_repeated(log), *judged_note(judged_rewards(log), rows=len(log.rows))]
     if served or snapshots:
         notes.append(service_note(settings))
     return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, served=served, notes=notes)
-
-
-def _repeated(log: MemoryLog) -> list[str]:
-    texts = [row.decision.query.text for row in log.rows if row.decision.query.text.strip()]
-    return repeated(len(set(texts)), rows=len(texts))
-
-
-def repeated(different: int, *, rows: int) -> list[str]:
-    """A word on questions that come again and again."""
-    if not rows or different > FRESH * rows:
-        return []
-    word = "the intervals speak of more traffic with these questions, not of new ones"
-    return [f"{different} different questions in {rows} rows: {word}"]
 
 
 def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:

@@ -10,8 +10,8 @@ from typing import Any
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.replay.candidates import CandidateSpec, parse_candidates
+from ragbandit.router.offline.replay.memory_log import MemoryLog
 from ragbandit.router.offline.replay.results import Candidate, LoggedPolicy, ReplayResult
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy
 

@@ -8,7 +8,7 @@ as in a replay, with its interval.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,11 @@ from ragbandit.router.offline.replay.candidates import (
     baselines,
     crossfitted,
 )
-from ragbandit.router.offline.replay.judge import judge
+from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
+from ragbandit.router.offline.replay.parts import MemoryPart
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, memory_log
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
 from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
 from ragbandit.router.policies import make_policy
@@ -183,9 +184,9 @@ def _replayed(
     log: MemoryLog, *, spec: CandidateSpec, found: CandidatePmf, folds: int, progress: Progress
 ) -> ReplayResult:
     fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
-    pmfs = [found, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, columns={})) for one in fixed)]
+    pmfs = [found, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed)]
     return judge(
-        log.pieces([one.pmf for one in pmfs]),
+        [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in pmfs)))],
         candidates=[spec, *fixed],
         candidate_pmfs=pmfs,
         plan=Plan(folds=folds),

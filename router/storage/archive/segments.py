@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, Table
 
-from ragbandit.router.errors import StoreError, missing_package
+from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates
@@ -242,10 +242,8 @@ def _spans(rows: Rows) -> dict[str, tuple[int, int]]:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet  # the `parquet` extra
-    except ImportError as error:
-        raise missing_package("pyarrow", extra="parquet", field="archive") from error
+    import pyarrow.parquet  # an archive is seldom read
+
     return pyarrow
 
 

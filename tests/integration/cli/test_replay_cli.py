@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
 from ragbandit.router.offline.replay.served import served_policy
-from ragbandit.router.offline.replay.sources.service import service_record
+from ragbandit.router.offline.replay.service import service_record
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.types import DecisionId, Query
@@ -336,7 +336,7 @@ def test_every_format_says_the_same(run):
 @pytest.mark.parametrize("model", ["ridge", "mean", "mrdr"])
 def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     """A Parquet file that is read in pieces gives the numbers of its rows in memory to 1e-9."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
     rows = candidate_rows(200)
     for number, row in enumerate(rows):
         decision, reward = row.decision, row.reward
@@ -353,8 +353,8 @@ def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--lambda", "0.1", "--json")
     streamed = found(run(*words, *more))
     monkeypatch.setattr(
-        "ragbandit.router.offline.replay.sources.parquet.ParquetPieces.__iter__",
-        lambda _: pytest.fail("this is the other path"),
+        "ragbandit.router.offline.replay.parts.SourcePart.batches",
+        lambda *_, **__: pytest.fail("this is the other path"),
     )
     whole = found(run(*words, *more, "--skip-bad"))
     assert (streamed["rows"], len(streamed["candidates"][0]["segments"]["deep"])) == (200, 2)

@@ -1,4 +1,4 @@
-"""A log in parts is judged by real worker processes of Dask; one that is killed in the middle changes nothing."""
+"""A log in parts is judged by the workers of a Dask cluster; one that is killed in the middle changes nothing."""
 
 import json
 import os
@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import dask_engine, open_log, replay
-from ragbandit.router.offline.replay.dask_engine import DaskEngine
-from ragbandit.router.offline.replay.parts import jobs
+from ragbandit.router.offline.replay import engine, open_log, replay, spreading
+from ragbandit.router.offline.replay.spreading import cluster_executor, each_part
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 
@@ -26,9 +25,19 @@ PARTS = 8
 
 
 @pytest.fixture(scope="module")
-def engine():
-    """Two worker processes."""
-    with DaskEngine.local(workers=2) as made:
+def client():
+    """Of a cluster of two worker processes."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
+            memory_limit=0,
+            silence_logs=40,
+        ) as cluster,
+        distributed.Client(cluster) as made,
+    ):
         yield made
 
 
@@ -44,116 +53,118 @@ def log(tmp_path):
 def slowly(work):
     """The work, which takes its time: so that a worker is killed in the middle of it."""
 
-    def run(job):
+    def run(job, **more):
         time.sleep(0.3)
-        return work(job)
+        return work(job, **more)
 
     return run
 
 
-class Slow:
-    """An engine whose jobs take their time, and that tells when the first of a pass is done."""
-
-    def __init__(self, engine, *, at, then):
-        self.engine, self.at, self.then = engine, at, then
-
-    def reduce(self, work, jobs, *, merge, told):
-        if work is not self.at:
-            return self.engine.reduce(work, jobs, merge=merge, told=told)
-        threading.Timer(0.5, self.then).start()
-        return self.engine.reduce(slowly(work), jobs, merge=merge, told=told)
-
-
-@pytest.mark.parametrize("lost_in", [jobs.summarize_part, jobs.measure_part])
+@pytest.mark.parametrize("lost_in", ["learn_part", "measure_part"])
 @pytest.mark.slow
-def test_a_lost_worker_changes_nothing(engine, log, lost_in):
+def test_a_lost_worker_changes_nothing(client, log, lost_in, monkeypatch):
     """Two workers give the numbers of one process; so they do when one is killed while a pass runs."""
     expected = replay(log, candidates=CANDIDATES)
-    killed = []
+    killed, work = [], slowly(getattr(engine, lost_in))
 
     def kill():
-        pid = next(iter(engine.client.run(os.getpid).values()))
+        pid = next(iter(client.run(os.getpid).values()))
         os.kill(pid, signal.SIGKILL)
         killed.append(pid)
 
-    engine.client.wait_for_workers(2, timeout=30)
-    close(replay(log, candidates=CANDIDATES, engine=Slow(engine, at=lost_in, then=kill)), expected, within=1e-9)
-    assert killed
+    def submitted(*words, **more):
+        if not killed:
+            threading.Timer(0.5, kill).start()
+            killed.append(0)
+        return each_part(*words, **more)
+
+    client.wait_for_workers(2, timeout=30)
+    monkeypatch.setattr(engine, lost_in, work)
+    monkeypatch.setattr(engine, "each_part", submitted)
+    with cluster_executor(client.scheduler.address) as executor:
+        close(replay(log, candidates=CANDIDATES, executor=executor), expected)
+    assert killed[1:]
 
 
-def test_an_error_of_a_part_is_raised_as_it_is(engine, log):
+def test_an_error_of_a_part_is_raised_as_it_is(client, log):
     """What is wrong with a row is said as in one process: the file, the row and the remedy."""
     rows = lived_rows(5, seed=9)
     bad = replace(rows[3], decision=replace(rows[3].decision, pmf=(0.5, 0.3, 0.1)))
     write_rows(log.path / "bad.parquet", [*rows[:3], bad])
-    with pytest.raises(InvalidInput, match="is no distribution") as caught:
-        replay(log, candidates=CANDIDATES, engine=engine)
+    with (
+        pytest.raises(InvalidInput, match="is no distribution") as caught,
+        cluster_executor(client.scheduler.address) as executor,
+    ):
+        replay(log, candidates=CANDIDATES, executor=executor)
     assert caught.value.field == f"{log.path / 'bad.parquet'} row 4 pmf"
 
 
-def test_the_command_asks_a_cluster(engine, log, tmp_path, monkeypatch):
+def test_the_command_asks_a_cluster(client, log, tmp_path, monkeypatch):
     """`ragbandit replay --cluster` has the workers of a scheduler judge the files of a folder."""
     monkeypatch.chdir(tmp_path)
-    address = engine.client.scheduler.address
-    words = ["replay", "--log", str(log.path), "--policy", "fixed:deep", "--cluster", address, "--json"]
-    done = CliRunner().invoke(app, words)
+    words = ["replay", "--log", str(log.path), "--policy", "fixed:deep", "--cluster", client.scheduler.address]
+    done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exit_code == 0, done.output
     (candidate,) = json.loads(done.stdout)["candidates"]
-    assert candidate["reward"]["value"] == pytest.approx(
-        replay(log, candidates=["fixed:deep"]).candidates[0].reward.value, abs=1e-9
-    )
+    assert candidate["reward"]["value"] == replay(log, candidates=["fixed:deep"]).candidates[0].reward.value
 
 
 def test_a_cluster_that_is_not_there():
     """An address where nobody answers is refused with the address."""
     with (
         pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:9"),
-        DaskEngine.cluster("tcp://127.0.0.1:9", patience_s=0.5),
+        cluster_executor("tcp://127.0.0.1:9", patience_s=0.5),
     ):
         pass
 
 
 @pytest.fixture
-def idle(monkeypatch):
-    """A client of a cluster without workers."""
-    monkeypatch.setattr(dask_engine, "LOOK_S", 0.05)
-    with (
-        distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
-        distributed.Client(cluster) as client,
-    ):
-        yield client
+def idle():
+    """A cluster without workers."""
+    with distributed.LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster:
+        yield cluster
 
 
 def test_a_cluster_without_workers(idle, log):
     """A cluster that has no workers is waited for as long as said, and named."""
-    with pytest.raises(NotReady, match=r"has had no workers for 0\.1 s"):
-        replay(log, candidates=CANDIDATES, engine=DaskEngine(idle, patience_s=0.1))
+    with (
+        pytest.raises(NotReady, match=r"has had no workers for 0\.4 s"),
+        cluster_executor(idle.scheduler_address, patience_s=0.4) as executor,
+    ):
+        replay(log, candidates=CANDIDATES, executor=executor)
 
 
-def test_a_cluster_that_is_lost(idle, log):
+def test_parts_that_are_lost():
     """Parts that are cancelled, as all are when the scheduler ends, are one error of ours."""
-    cancel = threading.Timer(0.2, lambda: idle.cancel([distributed.Future(key, idle) for key in list(idle.futures)]))
-    cancel.start()
-    with pytest.raises(NotReady, match="the cluster was lost"):
-        replay(log, candidates=CANDIDATES, engine=DaskEngine(idle))
-    cancel.join()
+    with pytest.raises(NotReady, match="the workers were lost"):
+        spreading._result(cancelled())
+
+
+def cancelled():
+    """A future that is cancelled."""
+    future = spreading.Future()
+    future.cancel()
+    return future
 
 
 @pytest.fixture
-def impatient(engine):
-    """The engine, whose scheduler gives up a part with the first worker that it ends; as before afterwards."""
+def impatient(client):
+    """The cluster, whose scheduler gives up a part with the first worker that it ends; as before afterwards."""
 
     def allow(failures):
-        engine.client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures))
+        client.run_on_scheduler(lambda dask_scheduler: setattr(dask_scheduler, "allowed_failures", failures))
 
-    before = engine.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures)
+    before = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures)
     allow(0)
-    yield engine
+    yield client
     allow(before)
 
 
 def test_a_part_that_ends_its_workers(impatient):
     """A part that ends whatever process it is judged in is one error of ours, with what to do."""
-    with pytest.raises(RagBanditError, match="ended every worker that took it") as caught:
-        impatient.reduce(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], merge=max, told=lambda _: None)
+    with (
+        cluster_executor(impatient.scheduler.address) as executor,
+        pytest.raises(RagBanditError, match="ended every worker that took it") as caught,
+    ):
+        list(each_part(lambda _: os.kill(os.getpid(), signal.SIGKILL), [0], executor=executor, told=lambda _: None))
     assert "memory" in caught.value.remedy

@@ -12,7 +12,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, B
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
-from ragbandit.router.offline.replay.sources.ledger import LedgerPieces
+from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
@@ -25,7 +25,7 @@ CANDIDATES = ["fixed:deep", "uniform"]
 @pytest.fixture
 def ledger_of_rows(database, monkeypatch):
     """Puts rows into a ledger of the store; the log of it, which is read in pages of 37."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.sources.ledger.PIECE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
     settings = Settings(database_url=database.url.render_as_string(hide_password=False))
 
     def fill(rows, **options):
@@ -113,10 +113,10 @@ def test_folds_are_those_of_memory(ledger_of_rows):
         rows.append(replace(row, decision=replace(row.decision, query=query, features=features)))
     log = ledger_of_rows(rows)
     expected = log.read().log
-    with log.ledger() as reader:
-        pieces = LedgerPieces(reader=reader, candidates=(), plan=Plan(), features=False)
-        for _ in range(2):  # what the first pass read is kept for the others
-            found = [piece.log for piece in pieces]
+    with log.sources(()) as sources:
+        part = SourcePart(source=sources[0], candidates=(), plan=Plan(), arms=expected.arms, features=False)
+        for first_pass in (True, False):
+            found = list(part.batches(first_pass=first_pass))
             assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
             assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
     assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}

@@ -1,6 +1,7 @@
 """Replay reads Parquet logs at URLs of fsspec, whole and in parts, and says what it cannot read."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import fsspec
@@ -13,8 +14,6 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
-
-pytest.importorskip("pyarrow")
 
 CANDIDATES = ["fixed:deep", "uniform"]
 
@@ -69,7 +68,7 @@ def test_the_command(folder, tmp_path, monkeypatch):
 def test_workers_cannot_read_this_memory(memory):
     """Files in the memory of this process are refused where other processes are to read them."""
     with pytest.raises(InvalidInput, match="memory of this process") as refused:
-        replay(open_log(memory, config=Settings()), candidates=CANDIDATES, engine=object())
+        replay(open_log(memory, config=Settings()), candidates=CANDIDATES, executor=ThreadPoolExecutor(1))
     assert (refused.value.field, "leave out --workers" in refused.value.remedy) == ("log", True)
 
 

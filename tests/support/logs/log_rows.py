@@ -2,11 +2,15 @@
 
 import json
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.logs.records import OURS, Logged, record_of
+from ragbandit.router.offline.logs.batches import BatchSpec, decoded, drawn
+from ragbandit.router.offline.logs.records import OURS, Defaults, Logged, record_of
+from ragbandit.router.offline.logs.sources import ParquetSource
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.types import Budget, Decision, Query, Reward
 
@@ -160,3 +164,15 @@ def with_extra(rows, name, values):
 def write_json(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
+
+
+def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, defaults=None):
+    """The arrays of a Parquet file, a batch at a time; rows may offer different arms."""
+    source = ParquetSource(path=path, defaults=defaults or Defaults())
+    with patch("ragbandit.router.offline.logs.sources.BATCH", batch_rows):
+        spec = BatchSpec(arms=source.arms(every=True), mixed_arms=True, fields=fields, own=own, features=features)
+        first = 1
+        for batch in source.batches(spec):
+            rows = batch.filter(pa.array(drawn(batch)))
+            yield decoded(rows, spec=spec, named=lambda row, first=first: source.row_name(first + row, ""))
+            first += batch.num_rows

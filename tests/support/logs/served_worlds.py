@@ -7,7 +7,7 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay import memory_log
 from ragbandit.router.offline.replay.results import LoggedPolicy
-from ragbandit.router.offline.replay.sources.service import LoggedPolicies, ServiceRecord
+from ragbandit.router.offline.replay.service import LoggedPolicies, ServiceRecord
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.draw import made_decision, outputs_of
 from ragbandit.router.types import PolicyLabel, Query, Reward

@@ -46,7 +46,7 @@ def changed(name, row, value):
 
 def test_true_log_has_no_fault():
     """A log that can be true passes, and its propensities are those of the drawn arms."""
-    made_log().check()
+    made_log().check(named=str)
     assert made_log().faults() == {}
     assert made_log().propensity.tolist() == [0.5, 0.6, 0.8, 0.6]
     assert len(made_log()) == 4
@@ -74,10 +74,10 @@ def test_true_log_has_no_fault():
     ],
 )
 def test_fault_is_named_with_its_row(name, row, value, field, said):
-    """Whatever cannot be true is refused with the row, counted from `first`, the field, the reason and a remedy."""
+    """Whatever cannot be true is refused with the row as it is named, the field, the reason and a remedy."""
     log = changed(name, row, value)
     with pytest.raises(InvalidInput, match=said) as caught:
-        log.check(first=101)
+        log.check(named=lambda row: f"row {101 + row}")
     assert caught.value.field == f"row {101 + row} {field}"
     assert caught.value.remedy
     assert list(log.faults()) == [row]
@@ -85,11 +85,11 @@ def test_fault_is_named_with_its_row(name, row, value, field, said):
 
 def test_rounding_is_no_fault():
     """A pmf and a reward may be off by rounding, and by no more."""
-    changed("pmf", 0, [0.5 + 1e-9, 0.25, 0.25]).check()
-    changed("reward", 3, 1.0 + 1e-12).check()
+    changed("pmf", 0, [0.5 + 1e-9, 0.25, 0.25]).check(named=str)
+    changed("reward", 3, 1.0 + 1e-12).check(named=str)
     for wrong in (changed("pmf", 0, [0.5 + 1e-5, 0.25, 0.25]), changed("reward", 3, 1.0 + 1e-6)):
         with pytest.raises(InvalidInput):
-            wrong.check()
+            wrong.check(named=str)
 
 
 def test_every_bad_row_is_found():
@@ -97,7 +97,7 @@ def test_every_bad_row_is_found():
     log = replace(changed("action", 2, 7), reward=np.array([0.0, 2.0, 9.0, 0.0]))
     assert {row: fault[0] for row, fault in log.faults().items()} == {1: "reward", 2: "arm"}
     with pytest.raises(InvalidInput) as caught:
-        log.check(first=1)
+        log.check(named=lambda row: f"row {1 + row}")
     assert caught.value.field == "row 2 reward"
 
 

@@ -1,4 +1,4 @@
-"""`read_log`: a Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
+"""A Parquet file as arrays, equal to what its rows say, whatever the offers and the batches."""
 
 import json
 import tempfile
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import keys_of, questions_of
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
-from ragbandit.router.offline.logs.parquet_arrays import read_log, read_log_with
-from tests.support.logs.log_rows import LEAST, logs, plain_rows, with_extra
+from ragbandit.router.offline.logs.batches import UnevenFeatures
+from tests.support.logs.log_rows import LEAST, logs, plain_rows, read_log, with_extra
 
 
 def whole(logs_):
@@ -60,10 +60,8 @@ def assert_same(rows, path, **asked):
     assert set(arms) == {arm for row in rows for arm in row.decision.arms}
     for name, values in expected(rows, list(arms)).items():
         assert np.array_equal(found[name], values), name
-    assert {piece.minimum for piece in pieces} == {min(row.reward.minimum for row in rows)}
-    assert {piece.maximum for piece in pieces} == {max(row.reward.maximum for row in rows)}
-    for piece in pieces:
-        piece.check()
+    assert min(piece.minimum for piece in pieces) == min(row.reward.minimum for row in rows)
+    assert max(piece.maximum for piece in pieces) == max(row.reward.maximum for row in rows)
 
 
 @given(rows=logs(most=6), batch=st.integers(1, 4))
@@ -108,12 +106,12 @@ def test_candidates_follow_the_arms(tmp_path):
     rows = plain_rows(50) + plain_rows(50, arms=("slow", "fast", "deep"), seed=1)
     rows = with_extra(rows, "candidate", [list(row.decision.pmf[::-1]) for row in rows])
     write_rows(tmp_path / "log.parquet", rows)
-    for log, candidates in read_log_with(tmp_path / "log.parquet", candidates=["candidate"], batch_rows=64):
+    for log in read_log(tmp_path / "log.parquet", own=("candidate",), batch_rows=64):
         first = rows[: len(log)]
         rows = rows[len(log) :]
         for number, row in enumerate(first):
             for arm, p in zip(row.decision.arms, row.decision.pmf[::-1], strict=True):
-                assert candidates["candidate"][number, log.arms.index(arm)] == p
+                assert log.own["candidate"][number, log.arms.index(arm)] == p
     assert rows == []
 
 
@@ -123,13 +121,13 @@ def test_features_and_fields(tmp_path):
     write_rows(tmp_path / "log.parquet", rows)
     (plain,) = read_log(tmp_path / "log.parquet")
     assert (plain.features, plain.fields) == (None, {})
-    columns = ["features", "tenant", "version", "context.device", "context.missing"]
-    (log,) = read_log(tmp_path / "log.parquet", columns=columns)
+    fields = ("tenant", "version", "device", "missing")
+    (log,) = read_log(tmp_path / "log.parquet", features=True, fields=fields)
     assert np.array_equal(log.features, np.stack([row.decision.features for row in rows]))
-    assert log.fields["context.device"].tolist() == [row.decision.query.context["device"] for row in rows]
+    assert log.fields["device"].tolist() == [row.decision.query.context["device"] for row in rows]
     assert set(log.fields["tenant"]) == {"default"}
     assert set(log.fields["version"]) == {"main-0-none"}
-    assert set(log.fields["context.missing"]) == {""}
+    assert set(log.fields["missing"]) == {""}
 
 
 def test_written_elsewhere(tmp_path):
@@ -139,26 +137,23 @@ def test_written_elsewhere(tmp_path):
     large = table.schema.get_field_index("arms")
     table = table.set_column(large, "arms", table["arms"].cast(pa.large_list(pa.large_string())))
     pq.write_table(table, tmp_path / "log.parquet")
-    (log,) = read_log(tmp_path / "log.parquet", columns=["version"], defaults=Defaults(minimum=0.0, maximum=2.0))
+    (log,) = read_log(tmp_path / "log.parquet", fields=("version",), defaults=Defaults(minimum=0.0, maximum=2.0))
     assert (log.minimum, log.maximum) == (0.0, 2.0)
     assert log.reward.tolist() == [n / 10 for n in range(10)]
     assert log.raw.all()
     assert not log.late.any()
     assert set(log.fields["version"]) == {""}
-    log.check()
 
 
 @pytest.mark.parametrize(
     ("change", "field", "reason"),
     [
-        ({"pmf": [0.8]}, ":2 pmf", "does not fit"),
-        ({"arms": ["fast", "fast"], "arm": "fast"}, ":2 arms", "twice"),
-        ({"arms": ["fast", None]}, ":2 arms", "no name"),
-        ({"arms": None}, ":2 arms", "missing"),
-        ({"id": None}, ":2 id", "missing"),
-        ({"propensity": 0.3}, ":2 propensity", "pmf gives"),
-        ({"features": [1.0]}, ":2 features", "1 numbers"),
-        ({"features": None}, ":2 features", "missing"),
+        ({"pmf": [0.8]}, " row 2 pmf", "does not fit"),
+        ({"arms": ["fast", "fast"], "arm": "fast"}, " row 2 arms", "twice"),
+        ({"arms": ["fast", None]}, " row 2 arms", "no name"),
+        ({"arms": None}, " row 2 arms", "missing"),
+        ({"id": None}, " row 2 id", "missing"),
+        ({"propensity": 0.3}, " row 2 propensity", "pmf gives"),
     ],
 )
 def test_rows_that_do_not_fit(tmp_path, change, field, reason):
@@ -167,24 +162,34 @@ def test_rows_that_do_not_fit(tmp_path, change, field, reason):
     rows = [good, good | {"id": "q2"} | change]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     with pytest.raises(InvalidInput, match=reason) as caught:
-        list(read_log(tmp_path / "log.parquet", columns=["features"]))
+        list(read_log(tmp_path / "log.parquet"))
     assert caught.value.field.endswith(field)
 
 
-def test_arm_not_offered(tmp_path):
-    """A drawn arm that is no arm of the file is left to the Log's own check."""
-    pq.write_table(pa.Table.from_pylist([LEAST | {"arm": "dear"}]), tmp_path / "log.parquet")
+@pytest.mark.parametrize("change", [{"features": [1.0]}, {"features": None}, {"encoder_hash": "other"}])
+def test_uneven_features(tmp_path, change):
+    """Features that are missing in a row, of another width or by another encoder are not of one kind."""
+    good = LEAST | {"features": [1.0, 2.0], "encoder_hash": "one"}
+    pq.write_table(pa.Table.from_pylist([good, good | {"id": "q2"} | change]), tmp_path / "log.parquet")
+    with pytest.raises(UnevenFeatures):
+        list(read_log(tmp_path / "log.parquet", features=True))
     (log,) = read_log(tmp_path / "log.parquet")
-    assert log.action.tolist() == [-1]
-    with pytest.raises(InvalidInput, match="not among the arms"):
-        log.check()
+    assert len(log) == 2
+
+
+def test_arm_not_offered(tmp_path):
+    """A drawn arm that is no arm of the file is refused by its row."""
+    pq.write_table(pa.Table.from_pylist([LEAST | {"arm": "dear"}]), tmp_path / "log.parquet")
+    with pytest.raises(InvalidInput, match="not among the arms") as caught:
+        next(read_log(tmp_path / "log.parquet"))
+    assert caught.value.field.endswith("log.parquet row 1 arm")
 
 
 def test_no_such_column(tmp_path):
     """A column that is not there is named with those that are."""
     write_rows(tmp_path / "log.parquet", plain_rows(2))
     with pytest.raises(InvalidInput, match="the file has id, seq"):
-        next(read_log_with(tmp_path / "log.parquet", candidates=["mine"]))
+        next(read_log(tmp_path / "log.parquet", own=("mine",)))
     pq.write_table(pa.table({"id": ["a"]}), tmp_path / "other.parquet")
     with pytest.raises(InvalidInput, match="no such column"):
         next(read_log(tmp_path / "other.parquet"))
@@ -195,14 +200,14 @@ def test_context_that_is_no_json(tmp_path):
     rows = [LEAST | {"context": "{"}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "log.parquet")
     with pytest.raises(InvalidInput, match="not JSON"):
-        next(read_log(tmp_path / "log.parquet", columns=["context.device"]))
+        next(read_log(tmp_path / "log.parquet", fields=("device",)))
 
 
 @given(ids=st.lists(st.text(max_size=40), min_size=1, max_size=8), cut=st.integers(0, 7))
 @settings(max_examples=60, deadline=None)
 def test_keys_by_vectors(ids, cut):
     """Keys from the column's bytes are those of `keys_of`, for ids of any length, in slices too."""
-    from ragbandit.router.offline.logs.parquet_arrays import _keys
+    from ragbandit.router.offline.logs.batches import _keys
 
     plain = [name.encode("utf-8", "replace").decode() for name in ids]
     part = plain[cut:] or plain
@@ -234,4 +239,4 @@ def test_rewards_that_do_not_follow_from_their_parts(tmp_path):
     pq.write_table(table.set_column(place, table.schema.field("reward"), made), file)
     with pytest.raises(InvalidInput, match=r"does not follow from quality") as caught:
         list(read_log(file))
-    assert "log.parquet:2 reward.value" in str(caught.value)
+    assert "log.parquet row 2 reward.value" in str(caught.value)

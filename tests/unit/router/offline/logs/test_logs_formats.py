@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import sys
 import tempfile
 import threading
 from dataclasses import replace
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
 from ragbandit.router.offline.logs.records import OURS, record_of
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
@@ -247,13 +246,3 @@ def test_gzip_says_nothing_of_when(tmp_path):
         write_rows(tmp_path / name, plain_rows(3))
     assert (tmp_path / "a.jsonl.gz").read_bytes() == (tmp_path / "b.jsonl.gz").read_bytes()
     assert len(gzip.decompress((tmp_path / "a.jsonl.gz").read_bytes()).splitlines()) == 3
-
-
-def test_parquet_without_pyarrow(tmp_path, monkeypatch):
-    """Without pyarrow the error names the extra to install."""
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(ConfigError, match=r"ragbandit\[parquet\]"):
-        write_rows(tmp_path / "log.parquet", plain_rows(1))
-    with pytest.raises(ConfigError, match=r"ragbandit\[parquet\]"):
-        list(read_rows(tmp_path / "log.parquet"))

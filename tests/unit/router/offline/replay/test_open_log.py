@@ -13,7 +13,7 @@ from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, parse_candidates
-from ragbandit.router.offline.replay.sources.parquet import ParquetPieces
+from ragbandit.router.offline.replay.parts import SourcePart
 from tests.support.logs.replay_logs import close, lived_rows
 
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"
@@ -23,7 +23,7 @@ DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 def parquet(tmp_path, monkeypatch):
     """A Parquet log of 200 rows, read in pieces of 37, in the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 37)
+    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)
     write_rows("log.parquet", lived_rows(200))
     return tmp_path / "log.parquet"
 
@@ -32,14 +32,14 @@ def parquet(tmp_path, monkeypatch):
 def sizes(monkeypatch):
     """Rows of every piece that is read; reading the whole file is an error."""
     seen = []
-    pieces = ParquetPieces._pieces
+    batches = SourcePart.batches
 
-    def counted(self):
-        for piece in pieces(self):
-            seen.append(len(piece.log))
-            yield piece
+    def counted(self, *, first_pass):
+        for log in batches(self, first_pass=first_pass):
+            seen.append(len(log))
+            yield log
 
-    monkeypatch.setattr(ParquetPieces, "_pieces", counted)
+    monkeypatch.setattr(SourcePart, "batches", counted)
     monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole file is read"))
     return seen
 
@@ -50,7 +50,7 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes):
     assert result.rows == 200
     assert [candidate.name for candidate in result.candidates] == ["fixed:deep", "uniform"]
     assert max(sizes) <= 37
-    assert sum(sizes) >= 2 * 200, "two passes at least"
+    assert sum(sizes) == 2 * 200, "two passes"
 
 
 def test_pieces_and_memory_agree(parquet):

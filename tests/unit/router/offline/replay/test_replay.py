@@ -8,8 +8,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.replay import Plan, judge, memory_log, parse_candidates, prepare
-from ragbandit.router.offline.replay.sources.pieces import Piece
+from ragbandit.router.offline.replay import MemoryPart, Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.policies import make_policy
 from tests.support.logs.log_rows import with_extra
 from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
@@ -76,13 +75,11 @@ def test_pieces_change_nothing():
     asked = parse_candidates(["fixed:slow", "uniform", "linucb"])
     plan = Plan(segments=("device",))
     ready = prepare(log, candidates=asked, plan=plan, settings=Settings())
-    pmfs = [one.pmf for one in ready.candidate_pmfs]
     said = {"candidates": asked, "candidate_pmfs": ready.candidate_pmfs, "plan": plan, "log": "a log"}
-    whole = judge(ready.log.pieces(pmfs), **said)
+    whole = judge([ready.part()], **said)
     for size in (3, 70, 199):
         cuts = [np.arange(start, min(start + size, 200)) for start in range(0, 200, size)]
-        pieces = [Piece(log=ready.log.log.part(cut), candidates=[pmf[cut] for pmf in pmfs]) for cut in cuts]
-        close(judge(pieces, **said), whole)
+        close(judge([MemoryPart(log=ready.part().log.part(cut)) for cut in cuts], **said), whole)
 
 
 def test_rows_in_any_order_give_the_same_value():

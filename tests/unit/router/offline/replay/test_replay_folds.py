@@ -8,8 +8,8 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, keys_of
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.logs.parquet_arrays import read_log
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
+from tests.support.logs.log_rows import read_log
 from tests.support.logs.replay_logs import close, judged, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -64,7 +64,7 @@ def test_long_texts_and_short_ones_have_the_keys_that_they_have_alone():
 @pytest.mark.parametrize("model", ["ridge", "mean"])
 def test_memory_pieces_and_parts_agree(tmp_path, monkeypatch, model):
     """With repeated questions, and with questions that only features tell, one file and three give memory's numbers."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 29)
+    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 29)
     rows = [row for row in mixed_rows(240) if row.decision.features is not None]
     write_rows(tmp_path / "whole.parquet", rows)
     (tmp_path / "parts").mkdir()

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
 from ragbandit.router.offline.replay.results import LoggedPolicy
-from ragbandit.router.offline.replay.sources.service import LoggedPolicies, ServiceRecord
+from ragbandit.router.offline.replay.service import LoggedPolicies, ServiceRecord
 from ragbandit.router.offline.reports.phrases import headline
 from tests.support.logs.replay_logs import judged, lived_rows
 from tests.support.logs.served_worlds import served_log

@@ -1,16 +1,20 @@
 """A log in parts is the log: the same numbers to 1e-9, whatever the cut; and what is no sum is refused."""
 
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
+from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
+from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay, spreading
 from ragbandit.router.offline.replay.candidates import CandidateSpec
-from ragbandit.router.offline.replay.parts import map_reduce
+from ragbandit.router.offline.replay.spreading import each_part, process_executor
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]
@@ -57,7 +61,7 @@ def cut(folder, *edges, rows=None):
 def test_eight_parts_are_the_whole(whole, tmp_path, plan, monkeypatch):
     """Eight parts in small pieces give the numbers of the one file, by any estimator, model, baseline and segment."""
     expected = replay(whole, candidates=CANDIDATES, plan=Plan(**plan))
-    monkeypatch.setattr("ragbandit.router.offline.replay.sources.parquet.PIECE", 29)
+    monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 29)
     parts = cut(tmp_path / "parts", 1, 3, 100, 150, 151, 300, 390)
     close(replace(replay(parts, candidates=CANDIDATES, plan=Plan(**plan)), log=expected.log), expected, within=1e-9)
 
@@ -81,9 +85,9 @@ def test_arms_of_one_part_only(tmp_path):
     expected = replay(one, candidates=CANDIDATES)
     parts = replace(cut(tmp_path / "parts", 20, rows=rows), mixed_arms=True)
     close(replace(replay(parts, candidates=CANDIDATES), log=expected.log), expected, within=1e-9)
-    with pytest.raises(InvalidInput, match="offers slow, fast") as caught:
+    with pytest.raises(InvalidInput, match="the first row offers slow, fast") as caught:
         replay(replace(parts, mixed_arms=False))
-    assert "part-0.parquet" in str(caught.value.field)
+    assert caught.value.field.endswith("part-1.parquet row 1 arms")
 
 
 def without_rows(path, *, like):
@@ -106,21 +110,60 @@ def test_files_without_rows_are_left_out(whole, tmp_path):
         replay(open_log(tmp_path / "empty", config=Settings()), candidates=CANDIDATES)
 
 
-@pytest.mark.parametrize("most", [1 << 27, 100])
-def test_an_id_in_two_parts(tmp_path, most, monkeypatch):
-    """A row that is in two files is refused with their names, also where ids are compared in several rounds."""
-    monkeypatch.setattr(map_reduce, "MOST_KEYS", most)
+def test_an_id_in_two_rows(tmp_path):
+    """A decision that stands in two rows, of two files or of one, is refused with both of them."""
     rows = rows_with_candidate()
-    parts = cut(tmp_path / "parts", 100, 200, 300, rows=[*rows, rows[150]])
-    with pytest.raises(InvalidInput, match=r"1 ids stand in two parts.*part-1.parquet and .*part-3.parquet"):
-        replay(parts, candidates=CANDIDATES)
+    for log in (
+        cut(tmp_path / "parts", 100, 200, 300, rows=[*rows, rows[150]]),
+        cut(tmp_path / "part", rows=[*rows, rows[150]]),
+    ):
+        with pytest.raises(InvalidInput, match=r"has the id of .*part-\d.parquet row (51|151); 1 rows") as caught:
+            replay(log, candidates=CANDIDATES)
+        assert caught.value.field.endswith((" row 101 id", " row 401 id"))
 
 
-@pytest.mark.parametrize("most", [1 << 27, 100])
-def test_ids_that_stand_once(tmp_path, most, monkeypatch):
-    """A log without repeated ids is judged in any number of rounds."""
-    monkeypatch.setattr(map_reduce, "MOST_KEYS", most)
-    assert replay(cut(tmp_path / "parts", 100, 200, 300), candidates=CANDIDATES).rows == ROWS
+def test_processes_give_the_same(tmp_path):
+    """Two worker processes judge the parts: the numbers of one process, and the same again to the last bit."""
+    log = cut(tmp_path / "parts", 100, 150, 300)
+    plan = Plan(estimator="dros", segments=("device",))
+    expected = replay(log, candidates=CANDIDATES, plan=plan)
+    with process_executor(2) as executor:
+        once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
+    close(once, expected, within=0.0)
+    close(again, once, within=0.0)
+
+
+def ended(_job):
+    """A part whose process ends."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_ends_is_one_error():
+    """A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it."""
+    with process_executor(1) as executor, pytest.raises(RagBanditError, match="ended every worker") as caught:
+        list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
+    assert "memory" in caught.value.remedy
+
+
+def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
+    """However the workers finish, results come in the order of the parts, with a bound on what is under way."""
+    monkeypatch.setattr(spreading, "IN_FLIGHT", 3)
+    submitted = []
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, *words):
+            submitted.append(words[-1])
+            return super().submit(*words)
+
+    def work(number):
+        time.sleep(0.02 * (number % 3 == 0))
+        return number
+
+    with Counting(4) as executor:
+        results = each_part(work, list(range(20)), executor=executor, told=lambda _: None)
+        for expected, result in enumerate(results):
+            assert result == expected
+            assert len(submitted) <= expected + 3
 
 
 @pytest.mark.parametrize(

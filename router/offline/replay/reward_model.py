@@ -16,13 +16,12 @@ from ragbandit.router.offline.estimation.reward_models import (
     regressor_named,
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
-from ragbandit.router.offline.replay.sources.pieces import Pieces
 from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.router.types import FeatureRows
 
-__all__ = ["Model", "RewardModelFit"]
+__all__ = ["Model", "RewardModelFit", "regressed"]
 
-#: (log piece, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
+#: (rows, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
 Model = Callable[[Log, int], Matrix]
 
 
@@ -34,22 +33,22 @@ class RewardModelFit:
     ridges: list[Ridge] = field(default_factory=list)
     #: rows that were learned, by fold
     fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
-    #: what was predicted last, of which piece by which ridge: candidates that share a model ask one after the other
+    #: what was predicted last, of which rows by which ridge: candidates that share a model ask one after the other
     _last: tuple[Log, int, Matrix] | None = None
 
-    def learn(self, log: Log, candidates: Sequence[Matrix]) -> None:
-        """Take in a piece; a regressor of another package is fitted to the whole log at once, by `model`."""
+    def learn(self, log: Log) -> None:
+        """Take in some rows; a regressor of another package is fitted to the whole log at once, by `regressed`."""
         rows = np.bincount(self.plan.folds_in(log), minlength=self.plan.folds)
         self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
         if self.plan.reward_model not in RIDGES:
             return
         apart = self.plan.reward_model == "mrdr"
         if not self.ridges:
-            count = len(candidates) if apart else 1
+            count = len(log.candidates) if apart else 1
             self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
         features, targets, folds = self._read(log), _targets(log), self.plan.folds_in(log)
         for index, ridge in enumerate(self.ridges):
-            weights = mrdr_weights(log.action, logged=log.pmf, candidate=candidates[index]) if apart else None
+            weights = mrdr_weights(log.action, logged=log.pmf, candidate=log.candidates[index]) if apart else None
             ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
 
     def merged(self, other: "RewardModelFit") -> "RewardModelFit":
@@ -68,10 +67,6 @@ class RewardModelFit:
         """Fit; what is left is small, and predicts."""
         for ridge in self.ridges:
             ridge.solve()
-
-    def model(self, pieces: Pieces) -> Model:
-        """The fitted model, after all pieces were learned. Raises ConfigError for a regressor that cannot be used."""
-        return self.predicted if self.plan.reward_model in RIDGES else _regressed(self.plan, pieces=pieces)
 
     def predicted(self, log: Log, index: int) -> Matrix:
         """A `Model`."""
@@ -123,9 +118,11 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     )
 
 
-def _regressed(plan: Plan, *, pieces: Pieces) -> Model:
-    """Predictions of the whole log, looked up by where a piece begins."""
-    logs = [piece.log for piece in pieces]
+def regressed(plan: Plan, *, logs: Sequence[Log]) -> Model:
+    """Predictions by a regressor of another package, of the whole log; looked up by where a batch begins.
+
+    Raises ConfigError for a regressor that cannot be used.
+    """
     if logs[0].features is None:
         raise ConfigError(
             f"{plan.reward_model} has nothing to read: the rows have no features",

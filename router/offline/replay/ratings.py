@@ -20,11 +20,11 @@ from ragbandit.router.offline.estimation.rated_rewards import (
     completed,
 )
 from ragbandit.router.offline.logs.records import FAILED, JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, Logged
+from ragbandit.router.offline.replay.memory_log import MemoryLog, row_name
 from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.sources.pieces import MemoryLog, place
 from ragbandit.router.offline.types import Vector
 
-__all__ = ["JudgedLog", "check_judged", "judged_log", "judged_note", "judged_rewards", "rating_notes"]
+__all__ = ["JudgedLog", "check_judged", "judged_log", "rating_notes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,9 +109,11 @@ def _told(rows: Sequence[Logged], key: str, *, least: float | None) -> Vector:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise InvalidInput(f"{value!r} is no number", field=f"{place(row)} {key}", remedy="give a number in [0, 1]")
+            raise InvalidInput(
+                f"{value!r} is no number", field=f"{row_name(row)} {key}", remedy="give a number in [0, 1]"
+            )
         if not (0.0 <= value <= 1.0) or (least is None and value == 0.0):
-            raise InvalidInput(f"{value!r} is out of range", field=f"{place(row)} {key}", remedy="use 0 to 1")
+            raise InvalidInput(f"{value!r} is out of range", field=f"{row_name(row)} {key}", remedy="use 0 to 1")
         found[at] = value
     return found
 
@@ -146,19 +148,6 @@ def _taught(row: Logged, *, at: int, ratings: Ratings, found: Completed) -> Logg
         raw_quality=float(ratings.score[at]),
     )
     return replace(row, reward=judged)
-
-
-def judged_rewards(log: MemoryLog) -> int:
-    """How many of the rewards are a judge's, as they were learned; 0 where rewards were completed."""
-    return 0 if log.log.rating_weight > 1.0 else sum(row.reward.judged_by == "judge" for row in log.rows)
-
-
-def judged_note(count: int, *, rows: int) -> list[str]:
-    """A word on rewards that a judge made, which an interval takes for what people say."""
-    if not count:
-        return []
-    said = f"{count:,} of {rows:,} rewards are a judge's, taken as they were learned"
-    return [f"{said}: --judged corrects them by people's ratings, and its intervals count what the judge gets wrong"]
 
 
 def rating_notes(facts: RatingFacts) -> list[str]:

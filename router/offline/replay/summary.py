@@ -1,17 +1,17 @@
-"""The first pass over the pieces of a log: its summary; the reward model is fitted as it goes."""
+"""Summary of a log, made in the first pass: counts, ranges, draws, weights; mergeable."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
-from ragbandit.router.offline.replay.sources.pieces import Piece, Pieces
-from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
+from ragbandit.router.offline.replay.parts import LeftOut
+from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
+from ragbandit.router.types import ArmName
 
-__all__ = ["LogSummary", "summarize", "weight_of"]
+__all__ = ["LogSummary", "stretched", "weight_of"]
 
 
 @dataclass(kw_only=True)
@@ -19,6 +19,8 @@ class LogSummary:
     """Summary statistics of a log, from the first pass."""
 
     rows: int = 0
+    #: the arms, in the order of the columns
+    names: tuple[ArmName, ...] = ()
     #: of the rows that have a time
     begin: float = np.inf
     end: float = -np.inf
@@ -27,10 +29,20 @@ class LogSummary:
     #: least and largest reward, quality and cost, shape (3, 2)
     ranges: Matrix = field(default_factory=lambda: np.array([[np.inf, -np.inf]] * 3))
     arms: ArmTally = field(default_factory=ArmTally)
+    #: rows that offered each arm, shape (K,)
+    offered: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     weights: list[WeightTally] = field(default_factory=list)
     defaulted: int = 0
     late: int = 0
     raw: int = 0
+    #: rewards that a judge made
+    judged: int = 0
+    #: encoder and width of the features; ("", 0): the rows have none
+    kinds: frozenset[tuple[str, int]] = frozenset()
+    #: keys of the ids, and of the texts that are known, each once; one array per part
+    keys: list[Keys] = field(default_factory=list)
+    texts: list[Keys] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     #: rows by how their question is known, shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     #: as in Log
@@ -38,31 +50,46 @@ class LogSummary:
     #: field -> value -> rows
     fields: dict[str, Counter[str]] = field(default_factory=dict)
 
-    def add(self, piece: Piece) -> None:
-        """Take in a piece."""
-        log = piece.log
-        self.rows += len(log)
+    def add(self, log: Log) -> None:
+        """Take in some rows."""
+        self.rows, self.names = self.rows + len(log), log.arms
         self.begin, self.end = stretched(self.begin, self.end, log.made_at)
         self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
-        for place, amounts in enumerate((log.reward, log.quality, log.cost)):
-            low, high = self.ranges[place]
-            self.ranges[place] = min(low, float(amounts.min())), max(high, float(amounts.max()))
+        for target, amounts in enumerate((log.reward, log.quality, log.cost)):
+            low, high = self.ranges[target]
+            self.ranges[target] = min(low, float(amounts.min())), max(high, float(amounts.max()))
         self.arms.add(log)
-        for tally, pmf in zip(self.weights, piece.candidates, strict=True):
+        for tally, pmf in zip(self.weights, log.candidates, strict=True):
             tally.add(log, candidate=pmf, weight=weight_of(log, pmf))
         self.defaulted += int(log.defaulted.sum())
         self.late += int(log.late.sum())
         self.raw += int(log.raw.sum())
+        self.judged += 0 if log.judged is None else int(log.judged.sum())
+        self.offered = _added(self.offered, log.offered.sum(axis=0))
+        self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
+        self.keys.append(log.keys)
+        self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
         self.known_by = self.known_by + np.bincount(log.known_by, minlength=3)
         self.rating_weight = max(self.rating_weight, log.rating_weight)
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
+
+    def closed(self) -> "LogSummary":
+        """The summary of a part whose rows are all here: its keys in one array."""
+        joined = [np.concatenate(keys) if keys else np.zeros(0, dtype=np.uint64) for keys in (self.keys, self.texts)]
+        return replace(self, keys=[joined[0]], texts=[np.unique(joined[1])])
+
+    @property
+    def different_texts(self) -> int:
+        """How many questions are different, of the rows that have their text."""
+        return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
 
     def merged(self, other: "LogSummary") -> "LogSummary":
         """The summary of both sets of rows."""
         low, high = np.minimum(self.ranges, other.ranges)[:, 0], np.maximum(self.ranges, other.ranges)[:, 1]
         return LogSummary(
             rows=self.rows + other.rows,
+            names=self.names or other.names,
             begin=min(self.begin, other.begin),
             end=max(self.end, other.end),
             minimum=min(self.minimum, other.minimum),
@@ -73,6 +100,12 @@ class LogSummary:
             defaulted=self.defaulted + other.defaulted,
             late=self.late + other.late,
             raw=self.raw + other.raw,
+            judged=self.judged + other.judged,
+            offered=_added(self.offered, other.offered),
+            kinds=self.kinds | other.kinds,
+            keys=[*self.keys, *other.keys],
+            texts=[*self.texts, *other.texts],
+            left_out=self.left_out.merged(other.left_out),
             known_by=self.known_by + other.known_by,
             rating_weight=max(self.rating_weight, other.rating_weight),
             fields={
@@ -102,18 +135,5 @@ def weight_of(log: Log, pmf: Matrix) -> Vector:
     return np.asarray(np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity)
 
 
-def summarize(
-    pieces: Pieces,
-    *,
-    candidates: int,
-    clip: float,
-    learn: Callable[[Log, Sequence[Matrix]], None],
-    progress: Progress,
-) -> LogSummary:
-    """The first pass; learn: fits the reward model as it goes."""
-    found = LogSummary(weights=[WeightTally(clip=clip) for _ in range(candidates)])
-    for piece in pieces:
-        found.add(piece)
-        learn(piece.log, piece.candidates)
-        progress("rows summarized", found.rows, 0)
-    return found
+def _added(one: Choices, other: Choices) -> Choices:
+    return one + other if len(one) and len(other) else one if len(one) else other

@@ -1,0 +1,377 @@
+"""Batches of a log: from Arrow record batches, which every source gives with the same columns, to checked arrays.
+
+A record batch has `id`, `arms`, `pmf`, `arm` and `reward`, and what else was asked for of the source:
+
+    id, text, arm, version, tenant, policy, encoder_hash    text
+    context, facts                                          JSON objects as text
+    arms                                                    list of text
+    pmf, and every candidate's own column                   list of numbers, aligned with `arms`
+    reward                                                  struct of its parts (`REWARD`)
+    propensity, made_at                                     numbers
+    late                                                    true or false
+    features                                                list of float32
+
+Text may be dictionary-encoded. Every check that arrays can say is made here and in `Log.faults`, whatever the source.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as compute
+
+from ragbandit.router.errors import InvalidInput
+from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
+from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.types import KILLED, STICKY, ArmName
+
+__all__ = [
+    "FIELDS",
+    "REWARD",
+    "REWARD_WORDS",
+    "UNMIXED",
+    "BatchSpec",
+    "UnevenFeatures",
+    "check_choice",
+    "column_of",
+    "decoded",
+    "drawn",
+]
+
+#: fields of a row that are columns of their own; others are keys of the context
+FIELDS = ("tenant", "version", "policy")
+#: parts of a reward that are numbers, and those that are words
+REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
+REWARD_WORDS = ("preset", "source", "judged_by")
+#: remedy for rows that offer different arms
+UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a time after the change"
+#: JSON of a decision that was not drawn: a turn that stayed on an earlier one's arm, or an arm pinned by the kill
+#: switch. Within texts the quotes of JSON are escaped; a file of others may have spaces.
+_UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
+
+
+class UnevenFeatures(Exception):
+    """Some rows have no features, or those of another encoder: no model of rewards can be fitted to them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchSpec:
+    """What is made of the batches of a log."""
+
+    #: of all rows, in the order of their columns
+    arms: tuple[ArmName, ...]
+    #: rows may offer different arms
+    mixed_arms: bool = False
+    #: for `Log.fields`: tenant, version, policy or keys of the context
+    fields: tuple[str, ...] = ()
+    #: columns with a pmf of a candidate's own
+    own: tuple[str, ...] = ()
+    features: bool = False
+    #: whether feedback came after a row was learned
+    late: bool = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns to ask a source for."""
+        fields = dict.fromkeys(column_of(name) for name in self.fields)
+        features = ["features", "encoder_hash"] if self.features else []
+        return (
+            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text"),
+            *(["late"] if self.late else []),
+            *(name for name in fields if name not in ("id", "text")),
+            *self.own,
+            *features,
+        )
+
+
+def column_of(field: str) -> str:
+    """The column that holds a field."""
+    return field if field in FIELDS else "context"
+
+
+def drawn(batch: Any) -> Flags:
+    """The rows whose arm was drawn, shape (n,)."""
+    if "facts" not in batch.schema.names:
+        return np.ones(batch.num_rows, dtype=np.bool_)
+    facts = _dictionary(batch.column("facts"))
+    found = compute.match_substring_regex(facts.dictionary.cast("string"), _UNDRAWN)
+    table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
+    return np.asarray(~table[_indices(facts, null=len(table) - 1)])
+
+
+def check_choice(arms: Sequence[ArmName]) -> None:
+    """Raises InvalidInput for a log of one arm."""
+    if len(arms) < 2:
+        raise InvalidInput(
+            f"has one arm only ({', '.join(arms)})",
+            field="log",
+            remedy="replay needs a choice: log traffic with two arms or more",
+        )
+
+
+def decoded(batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
+    """The arrays of a record batch, checked. named: the row of the batch in words.
+
+    Raises InvalidInput with row, field and remedy for the first row that cannot be true or whose columns do not fit
+    each other, UnevenFeatures where features are asked for and not all rows have them, by one encoder.
+    """
+    log = _Batch(batch=batch, spec=spec, named=named).log()
+    log.check(named=named)
+    return log
+
+
+@dataclass(kw_only=True)
+class _Batch:
+    """A batch of n rows, with T entries in all rows' lists of arms together."""
+
+    batch: Any
+    spec: BatchSpec
+    named: Callable[[int], str]
+
+    def __post_init__(self) -> None:
+        offers = self._list("arms")
+        self.lengths = np.diff(_offsets(offers))  # (n,)
+        entries = offers.flatten()
+        if entries.null_count:
+            nameless = int(np.flatnonzero(~entries.is_valid().to_numpy(zero_copy_only=False))[0])
+            raise self._wrong(int(self._rows()[nameless]), "arms", "an arm has no name", "name every arm")
+        self.places = self._codes(entries)  # (T,) column of every entry
+        # One offer in one order all along, as most logs have it: then lists are rows of a matrix.
+        count = len(self.spec.arms)
+        self.even = bool((self.lengths == count).all()) and bool(
+            (self.places.reshape(-1, count) == self.places[:count]).all()
+        )
+        self._check_offers(offers)
+
+    def log(self) -> Log:
+        """The rows as arrays."""
+        batch, spec = self.batch, self.spec
+        action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
+        self._check_propensity(pmf, action=action)
+        numbers = {name: _floats(batch.column("reward").field(name)) for name in REWARD}
+        self._check_reward(numbers)
+        preset, source, judged_by = (batch.column("reward").field(name) for name in REWARD_WORDS)
+        keys = _keys(self._whole("id"))
+        questions, known_by = self._questions(keys)
+        features = self._features() if spec.features else None
+        return Log(
+            arms=spec.arms,
+            keys=keys,
+            questions=questions,
+            known_by=known_by,
+            action=action,
+            pmf=possible(pmf, action=action),
+            offered=self.offered,
+            reward=numbers["value"],
+            quality=numbers["quality"],
+            cost=numbers["cost"],
+            minimum=float(numbers["minimum"].min()),
+            maximum=float(numbers["maximum"].max()),
+            raw=_equals(preset, "reward") | _equals(preset, "default"),
+            defaulted=_equals(source, "default"),
+            late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
+            made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
+            judged=_equals(judged_by, "judge"),
+            features=features,
+            encoder_hash=self._encoder_hash() if features is not None else "",
+            fields={name: self._texts(name) for name in spec.fields},
+            own={name: self.spread(name) for name in spec.own},
+        )
+
+    def _check_offers(self, offers: Any) -> None:
+        """Sets `offered`, (n, K). Raises InvalidInput for other arms than the log's, and for one named twice."""
+        count = len(self.spec.arms)
+        other = np.flatnonzero((self.lengths != count) | self._any_of_row(self.places < 0))
+        if len(other) and not self.spec.mixed_arms:
+            row = int(other[0])
+            names = f"offers {', '.join(offers[row].as_py())}; the first row offers {', '.join(self.spec.arms)}"
+            raise self._wrong(row, "arms", names, UNMIXED)
+        self.offered: Flags = np.zeros((self.batch.num_rows, count), dtype=np.bool_)
+        self.offered[self._rows(), self.places] = True
+        repeated = np.flatnonzero(self.offered.sum(axis=1) != self.lengths)
+        if len(repeated):
+            raise self._wrong(int(repeated[0]), "arms", "an arm is named twice", "name every arm once")
+
+    def _any_of_row(self, flags: Flags) -> Flags:
+        """Whether any entry of the row's list has the flag, shape (n,)."""
+        return np.asarray(np.bincount(self._rows()[flags], minlength=self.batch.num_rows) > 0)
+
+    def _questions(self, ids: Keys) -> tuple[Keys, Choices]:
+        """`question_keys` of the rows."""
+        names = self.batch.schema.names
+        texts, features = (np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.intp)), None
+        if "text" in names:
+            text, lengths = _bytes_of(self.batch.column("text").fill_null(""))
+            texts = keys_of_bytes(text, lengths=lengths), lengths.astype(np.intp)
+        if "features" in names and not texts[1].all():
+            column, textless = self.batch.column("features"), texts[1] == 0
+            sizes = compute.list_value_length(column).fill_null(0)
+            lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
+            numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
+            alone = np.where(textless, lengths, 0)
+            kept = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
+            features = keys_of_bytes(kept, lengths=4 * alone), alone
+        return question_keys(ids, texts=texts, features=features)
+
+    def spread(self, name: str) -> Matrix:
+        """A list column aligned with `arms`, shape (n, K); 0 where an arm was not offered."""
+        column = self._list(name)
+        uneven = np.flatnonzero(np.diff(_offsets(column)) != self.lengths)
+        if len(uneven):
+            raise self._wrong(int(uneven[0]), name, "does not fit the arms", "log one probability per arm")
+        numbers = _floats(column.flatten())  # (T,)
+        if self.even:
+            turned = np.argsort(self.places[: len(self.spec.arms)])
+            return numbers.reshape(-1, len(self.spec.arms))[:, turned]
+        found = np.zeros((self.batch.num_rows, len(self.spec.arms)))
+        found[self._rows(), self.places] = numbers
+        return found
+
+    def _rows(self) -> Choices:
+        """The row of every entry, shape (T,)."""
+        return np.repeat(np.arange(self.batch.num_rows), self.lengths)
+
+    def _codes(self, column: Any) -> Choices:
+        """The place of every name among the arms; -1 where it is none of them."""
+        coded = _dictionary(column)
+        place = {name: index for index, name in enumerate(self.spec.arms)}
+        table = np.array([*(place.get(name, -1) for name in coded.dictionary.to_pylist()), -1], dtype=np.intp)
+        return np.asarray(table[_indices(coded, null=len(table) - 1)])
+
+    def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
+        """Raises InvalidInput for a value that does not follow from its parts."""
+        value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
+        made = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
+        wrong = np.flatnonzero(np.abs(made - value) > ROUNDING)
+        if len(wrong):
+            row = int(wrong[0])
+            parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
+            message = f"{value[row]:g} does not follow from {parts}"
+            raise self._wrong(row, "reward.value", message, "correct the parts of the reward")
+
+    def _check_propensity(self, pmf: Matrix, *, action: Choices) -> None:
+        if "propensity" not in self.batch.schema.names:
+            return
+        logged = _floats(self.batch.column("propensity"))
+        probability = np.take_along_axis(pmf, np.maximum(action, 0)[:, None], axis=1)[:, 0]
+        # A row without propensity says nothing that could be wrong; one whose arm is unknown fails Log's own check.
+        wrong = np.flatnonzero((np.abs(logged - probability) > ROUNDING) & (action >= 0))
+        if len(wrong):
+            row = int(wrong[0])
+            reason = f"{float(logged[row])!r}, but the pmf gives the drawn arm {float(probability[row])!r}"
+            raise self._wrong(row, "propensity", reason, "log both from the same draw, after the floor")
+
+    def _features(self) -> npt.NDArray[np.float32] | None:
+        """Shape (n, d); None where no row has any. Raises UnevenFeatures."""
+        if "features" not in self.batch.schema.names:
+            return None
+        column = self.batch.column("features")
+        if column.null_count == len(column):
+            return None
+        widths = np.diff(_offsets(column))
+        if column.null_count or (widths != widths[0]).any() or not widths[0]:
+            raise UnevenFeatures
+        numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+        return np.asarray(numbers.reshape(self.batch.num_rows, -1))
+
+    def _encoder_hash(self) -> str:
+        """Of the encoder that made all features, "" where none is named. Raises UnevenFeatures for several."""
+        if "encoder_hash" not in self.batch.schema.names:
+            return ""
+        names = compute.unique(self.batch.column("encoder_hash")).to_pylist()
+        if len(names) > 1:
+            raise UnevenFeatures
+        return names[0] or ""
+
+    def _texts(self, field: str) -> Strings:
+        """A field's value in every row as text, JSON where it is none, "" where there is none; shape (n,)."""
+        name = column_of(field)
+        if name not in self.batch.schema.names:
+            return np.full(self.batch.num_rows, "", dtype=np.object_)
+        coded = _dictionary(self.batch.column(name))
+        values: list[object] = coded.dictionary.to_pylist()
+        if name == "context":
+            values = [_member(str(text or "{}"), field) for text in values]
+        words = [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
+        table = np.array([*words, ""], dtype=np.object_)
+        return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.object_)
+
+    def _optional(self, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if name not in self.batch.schema.names:
+            return otherwise
+        column = self.batch.column(name)
+        return np.asarray(column.fill_null(otherwise.dtype.type(0).item()).to_numpy(zero_copy_only=False))
+
+    def _whole(self, name: str) -> Any:
+        """A column without nulls."""
+        column = self.batch.column(name)
+        if column.null_count:
+            missing = np.flatnonzero(~column.is_valid().to_numpy(zero_copy_only=False))
+            raise self._wrong(int(missing[0]), name, "is missing", "a row needs id, arms, pmf, arm and reward")
+        return column
+
+    def _list(self, name: str) -> Any:
+        column = self._whole(name)
+        if pa.types.is_list(column.type):
+            return column
+        if pa.types.is_large_list(column.type) or pa.types.is_fixed_size_list(column.type):
+            return column.cast(pa.list_(column.type.value_type))
+        raise self._wrong(0, name, "is no list", "write a column of lists")
+
+    def _wrong(self, row: int, name: str, reason: str, remedy: str) -> InvalidInput:
+        return InvalidInput(reason, field=f"{self.named(row)} {name}", remedy=remedy)
+
+
+def _dictionary(column: Any) -> Any:
+    return column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+
+
+def _indices(coded: Any, *, null: int) -> Choices:
+    """Of a dictionary-encoded column, shape (n,); null: what stands for a null."""
+    indices = coded.indices.fill_null(null) if coded.indices.null_count else coded.indices
+    return np.asarray(indices.to_numpy(zero_copy_only=False))
+
+
+def _floats(column: Any) -> Vector:
+    """float64, NaN where there is nothing: no check lets it pass."""
+    return np.asarray(column.cast(pa.float64()).to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _equals(column: Any, text: str) -> Flags:
+    coded = _dictionary(column)
+    table = np.array([*(name == text for name in coded.dictionary.to_pylist()), False])
+    return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.bool_)
+
+
+def _offsets(column: Any) -> Choices:
+    """Offset of every row's list in the flattened column, and the end of the last one; shape (n + 1,)."""
+    ends = column.offsets.to_numpy().astype(np.intp)
+    return np.asarray(ends - ends[0], dtype=np.intp)
+
+
+def _keys(column: Any) -> Keys:
+    """`keys_of` for a column of ids, read where they lie."""
+    text, lengths = _bytes_of(column)
+    return keys_of_bytes(text, lengths=lengths)
+
+
+def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]":
+    """The UTF-8 of a text column without nulls, one row behind the other, and each row's length in bytes."""
+    plain = column.cast(pa.large_string())
+    ends = np.frombuffer(plain.buffers()[1], dtype=np.int64)[plain.offset : plain.offset + len(plain) + 1]
+    text = np.frombuffer(plain.buffers()[2] or b"", dtype=np.uint8)[int(ends[0]) : int(ends[-1])]
+    return text, np.diff(ends)
+
+
+def _member(text: str, key: str) -> object:
+    """A context's value under this key."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"is not JSON: {error}", field="context", remedy="write a JSON object as text") from error
+    return found.get(key) if isinstance(found, Mapping) else None

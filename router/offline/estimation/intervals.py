@@ -1,4 +1,4 @@
-"""Intervals for a value from one look at a log of fixed length: closed forms of the moments.
+"""Intervals for a value from one look at a log of fixed length: closed forms of the moments; and what they tell.
 
 Rows are independent and have a score whose mean is the value, and one or two importance weights whose mean is 1. The
 moments of the columns (score, weight, ...) are all that is read, so that a log may be read in pieces. A candidate with
@@ -13,6 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
@@ -23,16 +24,22 @@ from ragbandit.router.offline.types import Matrix, Vector
 __all__ = [
     "Extremes",
     "Interval",
+    "Verdict",
+    "corrected",
     "cressie_read",
     "empirical_bernstein",
     "extreme_rows",
     "heavy_weight",
     "normal",
+    "rows_needed",
+    "verdict",
     "weight_powers",
 ]
 
 #: (low, high), in units of reward
 Interval = tuple[float, float]
+#: of a difference to something else
+Verdict = Literal["better", "worse", "cannot tell"]
 
 #: directions in which the weights scatter less than this share of their most are taken for constant
 _FLAT = 1e-10
@@ -182,6 +189,35 @@ def extreme_rows(
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
     return Extremes(rows=np.array(rows), low=low, high=high)
+
+
+def verdict(interval: Interval) -> Verdict:
+    """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
+    low, high = interval
+    if low > 0.0:
+        return "better"
+    return "worse" if high < 0.0 else "cannot tell"
+
+
+def rows_needed(interval: Interval, *, value: float, rows: int) -> int | None:
+    """About how many rows like these, in all, until an interval around this value leaves 0.
+
+    The side of the interval that has to pass 0 shrinks like 1 / sqrt(rows). If the value is the true difference, so
+    many rows settle it about every other time, as the value they give lies as often below as above the true one. None
+    where 0 is passed already, and where the value is 0 or one of the numbers is not finite.
+    """
+    if verdict(interval) != "cannot tell" or not abs(value) > 0.0:
+        return None
+    times = (value - interval[0] if value > 0.0 else interval[1] - value) / abs(value)
+    needed = rows * times * times
+    return math.ceil(needed) if math.isfinite(needed) else None
+
+
+def corrected(confidence: float, *, comparisons: int) -> float:
+    """Confidence of each of so many intervals with which all hold at once with the given one (Bonferroni)."""
+    if comparisons < 1:
+        raise InvalidInput(f"{comparisons}", field="comparisons", remedy="count at least one")
+    return 1.0 - (1.0 - _checked(confidence)) / comparisons
 
 
 def _checked(confidence: float) -> float:

@@ -7,8 +7,7 @@ import numpy as np
 
 from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.comparison import corrected
-from ragbandit.router.offline.estimation.intervals import Interval
+from ragbandit.router.offline.estimation.intervals import Interval, corrected
 from ragbandit.router.offline.estimation.reward_models import progressive
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.summary import LogSummary

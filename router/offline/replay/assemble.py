@@ -5,10 +5,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.comparison import corrected, rows_needed, verdict
 from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
-from ragbandit.router.offline.estimation.intervals import Interval, cressie_read, extreme_rows, heavy_weight, normal
+from ragbandit.router.offline.estimation.intervals import (
+    Interval,
+    corrected,
+    cressie_read,
+    extreme_rows,
+    heavy_weight,
+    normal,
+    rows_needed,
+    verdict,
+)
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.replay.anytime import Sequences
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from ragbandit.router.offline.estimation.comparison import Verdict
+from ragbandit.router.offline.estimation.intervals import Verdict
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.policies import CONSERVATIVE

@@ -362,18 +362,6 @@ def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     assert any("no features" in note for note in whole["notes"]) == (features[:3] != "one" and model != "mean")
 
 
-def test_streamed_since(run):
-    """Rows before --since are left out of a file that is read in pieces too."""
-    write_rows("log.parquet", candidate_rows(100))
-    write_rows("log.jsonl", candidate_rows(100))
-    since = datetime.fromtimestamp(1.7e9 + 40, tz=UTC).isoformat()
-    both = [
-        found(run("--log", f"log.{n}", "--policy", "uniform", "--since", since, "--json")) for n in ("parquet", "jsonl")
-    ]
-    assert both[0]["rows"] == 60
-    close(parts_of(both[0]), parts_of(both[1]))
-
-
 @pytest.mark.parametrize("end", ["jsonl", "parquet"])
 def test_refusals_of_every_path(run, end):
     """Mixed arms, one arm, an unknown segment or column, and no rows since: refused alike, in rows or in pieces."""
@@ -404,14 +392,6 @@ def test_least_parquet(run):
     both = [found(run("--log", f"log.{n}", "--policy", "fixed:deep", "--json")) for n in ("parquet", "jsonl")]
     one, other = (parts_of(said) | {"versions": None} for said in both)
     close(one, other)
-
-
-def test_format_by_name(run, tmp_path):
-    """--format says what a file is whose name does not; without it the name is refused."""
-    write_rows("log.jsonl", candidate_rows(30))
-    (tmp_path / "log.jsonl").rename("traffic.txt")
-    refused(run("--log", "traffic.txt", "--policy", "uniform"), "its name does not say the format")
-    assert found(run("--log", "traffic.txt", "--format", "jsonl", "--policy", "uniform", "--json"))["rows"] == 30
 
 
 def test_bad_rows(run, tmp_path):
@@ -448,21 +428,12 @@ def test_damaged_files(run, tmp_path):
     ("words", "said"),
     [
         (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
-        (("--policy", "arm:deep"), ("is not a candidate",)),
         (("--policy", " , "), ("no candidate is named",)),
-        (("--policy", "uniform,uniform"), ("is named twice",)),
         (("--policy", "uniform", "--estimator", "best"), ("estimator", "switch_dr:NUMBER")),
-        (("--policy", "uniform", "--estimator", "clipped_ips:-1"), ("estimator",)),
-        (("--policy", "uniform", "--confidence", "95"), ("confidence", "0.95")),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
         (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use logged, or one of uniform")),
-        (("--policy", "uniform", "--folds", "1"), ("folds",)),
-        (("--policy", "uniform", "--lambda", "-1"), ("lambda",)),
         (("--policy", "uniform", "--reward-model", "forest"), ("package.module:Class",)),
         (("--policy", "linucb", "--anytime"), ("anytime", "--learn")),
-        (("--policy", "uniform", "--anytime", "--estimator", "dm"), ("use dr or ips",)),
-        (("--policy", "uniform", "--anytime", "--estimator", "snips"), ("use dr or ips",)),
-        (("--policy", "uniform", "--anytime", "--reward-model", "mrdr"), ("use ridge or mean",)),
         (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
         (("--policy", "uniform", "--reward-model", "sklearn.linear_model:LogisticRegression"), ("CONFIG_INVALID",)),
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
@@ -497,16 +468,6 @@ def test_database_that_is_none(run, url):
 def test_words_about_files_without_one(run, words):
     """What is said of a file is refused where none is named."""
     refused(run("--policy", "uniform", *words), "applies to a file", "--log FILE")
-
-
-@pytest.mark.parametrize("end", ["jsonl", "parquet"])
-def test_without_candidates(run, end):
-    """Where no policy is named, every arm of the log and uniform are judged, in rows or in pieces."""
-    write_rows(f"log.{end}", candidate_rows(40))
-    said = found(run("--log", f"log.{end}", "--json"))
-    names = [candidate["name"] for candidate in said["candidates"]]
-    assert names == [*(f"fixed:{arm}" for arm in ARMS), "uniform"]
-    refused(run("--log", f"log.{end}", "--since", "2100-01-01"), "has no rows decided since 2100-01-01 00:00 UTC")
 
 
 def test_bounds_of_rewards(run):

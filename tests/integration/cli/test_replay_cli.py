@@ -250,7 +250,7 @@ def test_table(run, tmp_path):
     done = run("--log", "log.jsonl", "--policy", "column:new,fixed:multi_step", "--segment", "device")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("column:new")
-    for word in ("400 questions from log.jsonl", "by device", "mobile", "desk", "effective rows", "column:new - fixed"):
+    for word in ("400 questions from log.jsonl", "By device", "mobile", "desk", "effective rows", "column:new - fixed"):
         assert word in done.stdout
     assert "…" not in done.stdout
 

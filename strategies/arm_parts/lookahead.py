@@ -81,13 +81,13 @@ def written_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 
 def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[Token, ...]:
     """The tokens that hold a character of the joined text from `begin` up to `end`."""
-    found: list[Token] = []
+    inside: list[Token] = []
     place = 0
     for token in tokens:
         if token.text[max(0, begin - place) : max(0, end - place)]:
-            found.append(token)
+            inside.append(token)
         place += len(token.text)
-    return tuple(found)
+    return tuple(inside)
 
 
 async def conclude(

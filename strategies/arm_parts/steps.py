@@ -92,12 +92,12 @@ async def together(calls: Sequence[Callable[[], Awaitable[Result]]], *, run: Run
     if run.budget.tokens is not None or run.budget.dollars is not None:
         return [await call() for call in calls]
 
-    async def made(call: Callable[[], Awaitable[Result]]) -> Result:
+    async def result_of(call: Callable[[], Awaitable[Result]]) -> Result:
         return await call()
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(made(call)) for call in calls]
+            tasks = [group.create_task(result_of(call)) for call in calls]
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return [task.result() for task in tasks]

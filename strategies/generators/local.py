@@ -105,7 +105,7 @@ class LocalGenerator(Generator):
             is_finished=self._is_finished,
             start=lambda: self._set_threads(threads),
         )
-        self.context_tokens = _context(self._model, asked=context_tokens, name=name)
+        self.context_tokens = _context(self._model, wanted=context_tokens, name=name)
 
     def count_tokens(self, prompt: Prompt) -> int:
         """Exact: tokens of the prompt as the model will see it, chat template included."""
@@ -252,11 +252,11 @@ class LocalGenerator(Generator):
             return {}
         with self._tokenizer_lock:
             texts = pieces(written, text=partial(self._decoded, plain=sequence.plain))
-        told = {**sequence.sampled.details(texts=texts, name=self._name), **details}
+        values = {**sequence.sampled.details(texts=texts, name=self._name), **details}
         if "attention" in details:
             names = [*map(self._name, sequence.ids), *texts]
-            told["attention"] = Attention(weights=details["attention"], keys=tuple(names))
-        return told
+            values["attention"] = Attention(weights=details["attention"], keys=tuple(names))
+        return values
 
     def _set_threads(self, count: int | None) -> None:
         if count is not None:  # OpenMP keeps the number per thread: it is set in every thread that computes
@@ -296,13 +296,13 @@ def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
     return torch, device_type, getattr(torch, precision)
 
 
-def _context(model: "PreTrainedModel", *, asked: int, name: str) -> int:
+def _context(model: "PreTrainedModel", *, wanted: int, name: str) -> int:
     """Tokens that fit in one call, so that no text is read otherwise than alone.
 
     LongRoPE (Ding et al. 2024) turns positions by one set of factors up to a length and by another beyond; transformers
     chooses by the longest text of a batch.
     """
-    allowed = int(min(asked, getattr(model.config, "max_position_embeddings", None) or asked))
+    allowed = int(min(wanted, getattr(model.config, "max_position_embeddings", None) or wanted))
     turns = getattr(model.config, "rope_parameters", None) or {}
     long = [each for each in (turns, *turns.values()) if isinstance(each, dict) and each.get("rope_type") == "longrope"]
     limit = min((int(each["original_max_position_embeddings"]) for each in long), default=allowed)

@@ -78,12 +78,12 @@ class PassageFile:
 
         The first call reads the ids of all passages, seconds per million, and keeps 16 bytes for each.
         """
-        found = []
+        passages = []
         for key in dict.fromkeys(ids):
             place = self._place_of(key)
             if place is not None:
-                found.append(self[place])
-        return tuple(found)
+                passages.append(self[place])
+        return tuple(passages)
 
     def _place_of(self, key: str) -> int | None:
         hashes, places = self._by_hash()
@@ -169,8 +169,8 @@ class FolderRetriever(Retriever):
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         with self._readable():
-            found = self._places(query, k=k) if k > 0 else ()
-            return tuple(Hit(passage=self._passages[place], score=score) for place, score in found)
+            places = self._places(query, k=k) if k > 0 else ()
+            return tuple(Hit(passage=self._passages[place], score=score) for place, score in places)
 
     def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
         with self._readable():

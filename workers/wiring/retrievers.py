@@ -165,8 +165,8 @@ def _own(settings: Settings) -> Kind:
 
     def opened() -> Retriever:
         remedy = "follow ragbandit.strategies.base.Retriever, or wrap it by one of ragbandit.strategies.adapters"
-        made = _of_others(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
-        return cast(Retriever, made)
+        retriever = _of_others(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
+        return cast(Retriever, retriever)
 
     def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
         remedy = "fill it where it is made; `index build` makes bm25, dense and elasticsearch"

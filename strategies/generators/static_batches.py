@@ -111,6 +111,7 @@ class Batches:
         try:
             self._thread.submit(self._run)
         except RuntimeError as error:  # an interpreter that is ending refuses work as well
+            sequence.cancelled.set()
             raise ArmFailed(f"the generator cannot be asked: it was closed ({error})") from error
 
     def close(self) -> None:
@@ -233,7 +234,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
                 part = slice(row, row + 1), slice(None), slice(self._width - len(sequence.ids), self._width)
                 past.update(layer.keys[part], layer.values[part], at)
             details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
-        del self._open[row]
+        self._open.pop(row, None)  # its deadline may have passed while they were read
         sequence.future.set_result(SequenceResult(finish=finish, details=details))
 
 

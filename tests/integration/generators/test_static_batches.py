@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
+from ragbandit.strategies.generators import static_batches
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.sampling import SampledTokens, pieces, sample_next
 from tests.support.tiny_models import tiny_writer
@@ -299,6 +300,24 @@ def test_a_late_text_is_told_of_no_more(steps):
     done = together(generator, [asked(["w1"], max_tokens=400, want=want, deadline=time.monotonic() + 0.1)])[0]
     assert (done.finish, done.details) == ("deadline", {})
     assert all(tokens == 1 for _, tokens in seen)
+
+
+def test_a_deadline_amid_the_details_is_of_its_text_alone(monkeypatch, caplog):
+    """Where time runs out while states are read, the other text of the batch goes on undisturbed."""
+    generator = fresh("llama")
+    generator._ends = frozenset()
+    read_details = static_batches.read_details
+
+    def slow(*arguments, **options):
+        time.sleep(0.6)
+        return read_details(*arguments, **options)
+
+    monkeypatch.setattr(static_batches, "read_details", slow)
+    late = asked(SHARED[:9], max_tokens=1, want=frozenset({"hidden_states"}), deadline=time.monotonic() + 0.5)
+    done, beside = together(generator, [late, asked(SHARED[:8], max_tokens=3)])
+    assert (done.finish, done.details) == ("deadline", {})
+    assert beside.completion_tokens == 3
+    assert "written again" not in caplog.text
 
 
 def test_a_trained_token_may_be_a_stop_string():

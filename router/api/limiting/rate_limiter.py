@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from ragbandit.router.api.limiting.windows import Allowance, Window, rate_of
+from ragbandit.router.api.limiting.rates import Allowance, rate_of
 from ragbandit.router.errors import TooManyRequests
 from ragbandit.router.jobs.foreign_data import ForeignData
 from ragbandit.router.types import Caller
@@ -58,7 +58,7 @@ class _Bucket:
         #: requests that may come through without asking, and until when
         self.in_hand = 0
         self.until = 0.0
-        #: what is left beside those, when nothing will count any more, and before when none fits
+        #: what is left beside those, when one more fits, and before when none does
         self.remaining = 0
         self.reset_at = 0.0
         self.wait_until = 0.0
@@ -186,21 +186,12 @@ class RateLimiter:
                 break
         else:
             taken = 0
-        period_s = item.get_expiry()
-        previous, previous_s, current, current_s = await storage.get_sliding_window(item.key_for(name), period_s)
-        window = Window(
-            limit=item.amount,
-            period_s=period_s,
-            previous=previous,
-            previous_s=previous_s,
-            current=current,
-            current_s=current_s,
-        )
+        window = await counter.get_window_stats(item, name)
         now = time.monotonic()
-        bucket.in_hand, bucket.until = taken, now + period_s
-        bucket.remaining, bucket.reset_at = window.remaining(), now + window.reset_s()
+        bucket.in_hand, bucket.until = taken, now + item.get_expiry()
+        bucket.remaining, bucket.reset_at = window.remaining, now + max(0.0, window.reset_time - time.time())
         # Redis counts whole milliseconds; a refused key is not asked about again before it may succeed.
-        bucket.wait_until = now + window.wait_s() if not taken else 0.0
+        bucket.wait_until = bucket.reset_at if not taken else 0.0
 
     def _refusal(self, bucket: _Bucket, *, caller: Caller, now: float) -> RateLimited:
         role = caller.role or "open"

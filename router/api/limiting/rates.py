@@ -1,52 +1,15 @@
-"""Sliding windows of a rate limit: how much of one is left, and when more is.
-
-A window counts the requests of the current period whole, and those of the period before as far as it reaches back.
-"""
+"""Rates: which one holds for a caller, and what a caller is told of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil
 from typing import Final
 
 from limits import RateLimitItem, parse
 
 from ragbandit.router.types import Caller
 
-__all__ = ["Allowance", "Window", "rate_of"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Window:
-    """The two counts of a sliding window, as the library `limits` keeps them."""
-
-    #: requests that fit into it
-    limit: int
-    #: length, seconds
-    period_s: float
-    #: requests of the period before, and seconds until none of them counts
-    previous: int
-    previous_s: float
-    #: requests of the current period, and seconds until none of them counts: up to two periods
-    current: int
-    current_s: float
-
-    def remaining(self) -> int:
-        """Requests that fit now."""
-        return max(0, self.limit - floor(self.previous * self.previous_s / self.period_s) - self.current)
-
-    def wait_s(self) -> float:
-        """Seconds until one more request fits; 0 if it does now."""
-        if self.remaining():
-            return 0.0
-        room = self.limit - self.current
-        if room > 0:  # as the period before moves out of the window
-            return max(0.0, self.previous_s - room * self.period_s / self.previous)
-        until_next = max(0.0, self.current_s - self.period_s)
-        return until_next + self.period_s * (1.0 - self.limit / self.current)
-
-    def reset_s(self) -> float:
-        """Seconds until nothing counts any more."""
-        return self.current_s if self.current else self.previous_s if self.previous else 0.0
+__all__ = ["Allowance", "rate_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +18,7 @@ class Allowance:
 
     limit: int
     remaining: int
+    #: seconds until one more request fits than now
     reset_s: float
 
     def headers(self) -> list[tuple[bytes, bytes]]:

@@ -17,7 +17,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.logs import format_of
-from ragbandit.router.offline.replay.open_log import open_log
+from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.results import EstimateWithInterval
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.types import Progress

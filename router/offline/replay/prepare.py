@@ -38,7 +38,7 @@ from ragbandit.router.offline.replay.candidates import (
 )
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.memory_log import MemoryLog, segment_of
-from ragbandit.router.offline.replay.open_log import OpenLog
+from ragbandit.router.offline.replay.opening import OpenLog
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes

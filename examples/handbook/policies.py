@@ -130,9 +130,11 @@ def _train(
     place.data.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(table_row(question)) + "\n" for question in questions]
     place.table.write_text("".join(lines), encoding="utf-8")
-    verb = ["train", "--policy", name, "--table", str(place.table), "--out", str(place.trained)]
+    verb = ["policy", "train", "--policy", name, "--table", str(place.table), "--out", str(place.trained)]
+    values = {key: yaml.safe_dump(value).split()[0] for key, value in FITTING.items()}
+    params = [word for key, value in values.items() for word in ("--param", f"{name}.{key}={value}")]
     with console.status(f"training {name} on the handbook's {len(lines)} questions"):
-        report = json.loads(ragbandit([*verb, "--params", json.dumps(FITTING), "--json"]))
+        report = json.loads(ragbandit([*verb, *params, "--json"]))
     best = report["epochs"][report["best_epoch"] - 1]
     console.print(
         f"{name}: trained on the very questions that it will be asked, with labels by their making; epoch "

@@ -1,6 +1,5 @@
 """`ragbandit policy train`: a policy trained on a labelled table."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +12,10 @@ from rich.table import Table as Printed
 from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.cli.console import JsonOption, bars, console, errors, print_json
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train
-from ragbandit.router.types import Json
 
-__all__ = ["parse_params", "print_training", "train_verb"]
+__all__ = ["print_training", "train_verb"]
 
 
 def train_verb(
@@ -32,13 +29,12 @@ def train_verb(
     param: Annotated[
         list[str] | None, typer.Option(help="of the policy: NAME.KEY=VALUE, as multi_label.seed=1; may be repeated")
     ] = None,
-    params: Annotated[str, typer.Option(hidden=True, help="the former spelling: a JSON object")] = "{}",
     epochs: Annotated[int | None, typer.Option(min=1, help="passes over the rows")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train a policy on a full-information table, for the param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-    asked = {**parse_params(params), **named, **({} if epochs is None else {"epochs": epochs})}
+    asked = {**named, **({} if epochs is None else {"epochs": epochs})}
     rows = list(read_table(table).rows)
     if questions is not None:
         rows += read_questions(questions, known=rows)
@@ -50,17 +46,6 @@ def train_verb(
         print_json(report)
     else:
         print_training(report, console=console)
-
-
-def parse_params(text: str) -> dict[str, Json]:
-    """The policy's params from the command line. Raises InvalidInput."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"is not JSON: {error}", field="params", remedy="""for example '{"seed": 1}'""") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"is a {type(found).__name__}", field="params", remedy="""for example '{"seed": 1}'""")
-    return found
 
 
 def print_training(report: Mapping[str, Any], *, console: Console) -> None:

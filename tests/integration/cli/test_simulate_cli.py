@@ -200,13 +200,6 @@ def test_default_lambda_is_said_in_the_help(run):
     assert "reward.weight" in done.stdout
 
 
-def test_plot_is_a_png(run, tmp_path):
-    """`--plot` writes the figure beside the table."""
-    done = run("--policy", "mba,uniform", "--seeds", "1", "--plot", "frontier.png")
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "frontier.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_learning_is_told_and_drawn(run, tmp_path):
     """The first pass against the named incumbent is in the tables, in the JSON and in a figure of its own."""
     words = ("--policy", "mba", "--folds", "3", "--seeds", "2", "--incumbent", "single_step")
@@ -222,14 +215,6 @@ def test_learning_is_told_and_drawn(run, tmp_path):
     refused = run(*words[:-1], "odd")
     assert refused.exit_code == 2
     assert "incumbent" in refused.output
-
-
-def test_seeds_are_counted(run):
-    """`--seeds 3` learns three times: the row says so, and the note below the tables."""
-    done = run("--policy", "uniform", "--seeds", "3", "--json")
-    assert done.exit_code == 0, done.output
-    assert {row["seeds"] for row in json.loads(done.stdout) if row["policy"] == "uniform"} == {3}
-    assert "over 3 seeds" in run("--policy", "uniform", "--seeds", "3").stdout
 
 
 def cells_of(printed, name):
@@ -357,11 +342,9 @@ def test_line_between_given_arms(run):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--policy", "oracle"], "policy.name"),
         (["--policy", ","], "policy"),
         (["--policy", "fixed"], "policy.params.arm"),
         (["--policy", "uniform", "--lambda", "x"], "lambda"),
-        (["--policy", "uniform", "--lambda", "nan"], "lambda"),
         (["--policy", "uniform", "--line", "no_retrieval"], "line"),
         (["--policy", "uniform", "--param", "uniform"], "param"),
         (["--policy", "uniform", "--param", "mba.ridge=1"], "param"),
@@ -370,7 +353,6 @@ def test_line_between_given_arms(run):
         (["--policy", "uniform", "--test", "table.jsonl", "--folds", "3"], "folds"),
         (["--policy", "uniform", "--test", "missing.jsonl"], "missing.jsonl"),
         (["--policy", "uniform", "--plot", "missing/a.png"], "plot"),
-        (["--policy", "uniform", "--total", "3"], "total"),
     ],
 )
 def test_wrong_words_end_the_command(run, tmp_path, words, named):
@@ -380,26 +362,6 @@ def test_wrong_words_end_the_command(run, tmp_path, words, named):
     (line,) = done.stderr.strip().splitlines()
     assert f" {named}" in line
     assert not (tmp_path / ".ragbandit").exists()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "named"),
-    [
-        (lambda rows: rows[3]["correct"].pop("multi_step"), "table.jsonl:4 correct.multi_step: is missing"),
-        (lambda rows: rows[3]["steps"].update(single_step=float("nan")), "table.jsonl:4 steps.single_step"),
-        (lambda rows: rows[3].update(id="q1"), "table.jsonl:4 id: 'q1' stands on line 2 too"),
-        (list.clear, "table.jsonl: has no rows"),
-    ],
-)
-def test_bad_table_ends_the_command(run, tmp_path, spoil, named):
-    """A table with a missing arm, a NaN, an id twice, or no row is refused with its line and a remedy."""
-    rows = list(made_rows(9))
-    spoil(rows)
-    write_table(tmp_path / "table.jsonl", rows)
-    done = run("--policy", "uniform")
-    assert done.exit_code == 2
-    assert named in done.stderr
-    assert done.stderr.rstrip().endswith(")")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

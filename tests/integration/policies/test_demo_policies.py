@@ -2,13 +2,16 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from examples.handbook.policies import PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
+from examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
+from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, make_policy
@@ -75,19 +78,20 @@ def test_without_a_name_nothing_is_set(tmp_path):
 @pytest.mark.parametrize("name", TRAINED)
 def test_training_reads_the_table_that_was_written(name, tmp_path):
     """`policy train` is called for the policy with a table of all questions and a folder that the params name."""
-    asked = {}
+    asked, given = {}, []
 
     def ragbandit(arguments):
-        asked.update(zip(arguments[1::2], arguments[2::2], strict=False), verb=arguments[0])
+        asked.update(zip(arguments[2::2], arguments[3::2], strict=False), verb=arguments[:2])
+        given.extend(after for word, after in pairwise(arguments) if word == "--param")
         return json.dumps({"epochs": [{"accuracy": 0.5}], "best_epoch": 1, "validation_rows": 13})
 
     with run(name, tmp_path, ragbandit=ragbandit) as environment:
         params = load(environ=environment).settings.policy.params
 
     rows = read_table(asked["--table"]).rows
-    assert (asked["verb"], asked["--policy"], asked["--out"]) == ("train", name, params["trained"])
+    assert (asked["verb"], asked["--policy"], asked["--out"]) == (["policy", "train"], name, params["trained"])
     assert [row.question for row in rows] == [question["question"] for question in QUESTIONS]
-    make_policy(name, params=json.loads(asked["--params"]))
+    assert parse_policies([name], params=given, settings=Settings())[name] == FITTING
 
 
 @pytest.mark.parametrize(("kind", "cheapest"), list(zip(("none", "one", "two"), ARMS, strict=True)))

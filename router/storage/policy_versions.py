@@ -5,7 +5,6 @@ entry in the audit log, in its transaction, and raises `policy_control.revision`
 something new. Nothing here judges: that is `router/rollouts`.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal
@@ -14,7 +13,8 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, 
 
 from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT
+from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions
@@ -57,6 +57,9 @@ _WAITS: Final[Mapping[VersionState, str]] = {
 
 # Made once: it is read before every batch of decisions.
 _CONTROL: Final = select(policy_control).where(policy_control.c.base == bindparam("base"))
+_CONTROLS: Final = TableRows(policy_control, PolicyControl)
+_VERSIONS: Final = TableRows(policy_versions, PolicyVersion, changes=JSON_OBJECT)
+_VERDICTS: Final = TableRows(policy_verdicts, PolicyVerdict, facts=JSON_OBJECT)
 
 
 def control_of(connection: Connection, *, base: PolicyLabel) -> PolicyControl:
@@ -70,23 +73,14 @@ def control_now(database: Database, *, base: PolicyLabel) -> PolicyControl:
 
 
 def _control(row: Mapping[str, Any] | RowMapping | None) -> PolicyControl:
-    if row is None:
-        return PolicyControl(revision=0)
-    return PolicyControl(
-        revision=row["revision"],
-        killed=row["killed"],
-        arm=None if row["arm"] is None else ArmName(row["arm"]),
-        actor=row["actor"],
-        reason=row["reason"],
-        made_at=row["made_at"],
-    )
+    return PolicyControl(revision=0) if row is None else _CONTROLS.value(row)
 
 
 def versions_of(connection: Connection, *, base: PolicyLabel) -> list[PolicyVersion]:
     """All versions of this configuration, the oldest first."""
     query = select(policy_versions).where(policy_versions.c.base == base)
     rows = connection.execute(query.order_by(policy_versions.c.made_at, policy_versions.c.name)).mappings()
-    return [_version(row) for row in rows]
+    return [_VERSIONS.value(row) for row in rows]
 
 
 def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> PolicyVersion:
@@ -98,7 +92,7 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
             field="name",
             remedy="see: ragbandit policy list, or GET /v1/policies",
         )
-    return _version(row)
+    return _VERSIONS.value(row)
 
 
 def configured_version(base: PolicyLabel, *, actor: str, now: float) -> PolicyVersion:
@@ -125,8 +119,8 @@ def add_version(connection: Connection, version: PolicyVersion) -> PolicyVersion
     In the caller's write transaction, as all that follows. Raises Conflict if the name is taken.
     """
     configured = configured_version(version.base, actor=version.made_by, now=version.made_at)
-    insert_new(connection, policy_versions, [_row(configured)], key="name")
-    if version.name not in insert_new(connection, policy_versions, [_row(version)], key="name"):
+    insert_new(connection, policy_versions, [_VERSIONS.row(configured)], key="name")
+    if version.name not in insert_new(connection, policy_versions, [_VERSIONS.row(version)], key="name"):
         raise Conflict(f"there is a version named {version.name!r} already", field="name", remedy="give another name")
     facts = {"changes": dict(version.changes), "state": version.state, "reason": version.reason}
     _record(connection, version, action="policy.add", actor=version.made_by, facts=facts, now=version.made_at)
@@ -181,18 +175,18 @@ def add_verdict(
 ) -> PolicyVerdict:
     """Keep a verdict, and on the version's row what it waits for. No audit entry: it changes nothing by itself."""
     number = connection.execute(select(func.max(policy_verdicts.c.number))).scalar() or 0
-    row = {
-        "number": number + 1,
-        "version": seen.name,
-        "state": seen.state,
-        "weight": seen.weight,
-        "kind": kind,
-        "reason": reason,
-        "inputs_sha256": inputs_sha256,
-        "facts": canonical(dict(facts)),
-        "made_at": now,
-    }
-    connection.execute(insert(policy_verdicts).values(**row))
+    verdict = PolicyVerdict(
+        number=number + 1,
+        version=seen.name,
+        state=seen.state,
+        weight=seen.weight,
+        kind=kind,
+        reason=reason,
+        inputs_sha256=inputs_sha256,
+        facts=dict(facts),
+        made_at=now,
+    )
+    connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict)))
     named = policy_verdicts.c.version == seen.name
     kept = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
     last = connection.execute(kept.offset(VERDICTS_KEPT).limit(1)).scalar()
@@ -200,14 +194,14 @@ def add_verdict(
         connection.execute(policy_verdicts.delete().where(named, policy_verdicts.c.number <= last))
     ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
     connection.execute(update(policy_versions).where(*ours).values(waits_for=waits_for))
-    return _verdict(row)
+    return verdict
 
 
 def verdicts_of(connection: Connection, name: str, *, limit: int = 100) -> list[PolicyVerdict]:
     """The newest verdicts on a version, the newest first."""
     query = select(policy_verdicts).where(policy_verdicts.c.version == name)
     rows = connection.execute(query.order_by(policy_verdicts.c.number.desc()).limit(limit)).mappings()
-    return [_verdict(row) for row in rows]
+    return [_VERDICTS.value(row) for row in rows]
 
 
 def set_switch(
@@ -240,7 +234,7 @@ def _bump(
 
 def _write(connection: Connection, changed: PolicyVersion, *, seen: PolicyVersion) -> None:
     ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)
-    done = connection.execute(update(policy_versions).where(*ours).values(**_row(changed)))
+    done = connection.execute(update(policy_versions).where(*ours).values(**_VERSIONS.row(changed)))
     if done.rowcount == 1:
         return
     now = version_named(connection, seen.name, base=seen.base)
@@ -255,17 +249,3 @@ def _record(
     connection: Connection, version: PolicyVersion, *, action: str, actor: str, facts: Mapping[str, Json], now: float
 ) -> None:
     record(connection, actor=actor, action=action, target=f"policy:{version.name}", facts=facts, now=now)
-
-
-def _row(version: PolicyVersion) -> dict[str, Any]:
-    names = ("name", "base", "label", "state", "weight", "former", "revision", "reason", "waits_for")
-    row = {name: getattr(version, name) for name in (*names, "made_by", "made_at", "since")}
-    return {**row, "changes": canonical(dict(version.changes))}
-
-
-def _version(row: RowMapping) -> PolicyVersion:
-    return PolicyVersion(**{**row, "changes": json.loads(row["changes"])})
-
-
-def _verdict(row: Mapping[str, Any] | RowMapping) -> PolicyVerdict:
-    return PolicyVerdict(**{**row, "facts": json.loads(row["facts"])})

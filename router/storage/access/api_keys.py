@@ -5,7 +5,6 @@ A key is shown once, when it is made. The secret has 256 random bits, so a fast 
 
 import hashlib
 import hmac
-import json
 import re
 import secrets
 import string
@@ -18,7 +17,8 @@ from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.scopes import check_scopes
-from ragbandit.router.storage.rows.conversion import Row, canonical
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT
+from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.router.types import Json, Role
@@ -70,6 +70,9 @@ class ApiKey:
         if self.expired(now):
             return "expired"
         return "active" if self.replaced_by is None else "expiring"
+
+
+_KEYS: Final = TableRows(api_keys, ApiKey, scopes=JSON_OBJECT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,7 +151,7 @@ class KeyStore:
         """All keys, revoked ones too, in the order made."""
         query = select(api_keys).order_by(api_keys.c.made_at, api_keys.c.public_id)
         with self.database.read() as connection:
-            return [_value(row) for row in connection.execute(query).mappings()]
+            return [_KEYS.value(row) for row in connection.execute(query).mappings()]
 
     def rotate(self, public_id: str, *, grace_s: float, actor: str, now: float) -> NewKey:
         """A new key that may do the same; the former one is valid for `grace_s` seconds more.
@@ -195,7 +198,7 @@ class KeyStore:
             rows = connection.execute(query).mappings().all()
             ever = bool(rows) or connection.execute(select(api_keys.c.public_id).limit(1)).first() is not None
             unrevoked = bool(rows) or (ever and _any_unrevoked(connection))
-        stored = (StoredKey(key=_value(row), secret_sha256=row["secret_sha256"]) for row in rows)
+        stored = (StoredKey(key=_KEYS.value(row), secret_sha256=row["secret_sha256"]) for row in rows)
         return KeysInForce(keys={each.key.public_id: each for each in stored}, unrevoked=unrevoked, ever=ever)
 
     def note_uses(self, uses: Mapping[str, float]) -> None:
@@ -253,8 +256,7 @@ def _sha256(secret: str) -> str:
 def _insert(connection: Connection, new: NewKey) -> None:
     parts = split_key(new.text)
     assert parts is not None
-    row = {column.name: getattr(new.key, column.name) for column in api_keys.columns if column.name != "secret_sha256"}
-    row |= {"scopes": canonical(dict(new.key.scopes)), "secret_sha256": _sha256(parts[1])}
+    row = _KEYS.row(new.key) | {"secret_sha256": _sha256(parts[1])}
     connection.execute(insert(api_keys).values(**row))
 
 
@@ -264,12 +266,7 @@ def _one(connection: Connection, public_id: str) -> ApiKey:
     if row is None:
         remedy = "ragbandit keys list shows the public ids: the part between rb_ and the secret"
         raise NotFound("no key has this public id", field="key", remedy=remedy)
-    return _value(row)
-
-
-def _value(row: Row) -> ApiKey:
-    known = {column: row[column] for column in ApiKey.__dataclass_fields__}
-    return ApiKey(**known | {"scopes": json.loads(row["scopes"])})
+    return _KEYS.value(row)
 
 
 def _record(

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy import RowMapping, delete, select, update
 
 from ragbandit.router.storage.rows.conversion import canonical, snapshot_row, snapshot_value
+from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import checkpoints
@@ -61,7 +62,8 @@ class CheckpointRows:
             )
 
 
+_CHECKPOINTS = TableRows(checkpoints, Checkpoint)
+
+
 def _value(row: RowMapping) -> Checkpoint:
-    apart = ("chain", "verified_at", "decided_before", "decisions")
-    snapshot = snapshot_value({name: value for name, value in row.items() if name not in apart})
-    return Checkpoint(snapshot=snapshot, **{name: row[name] for name in apart})
+    return _CHECKPOINTS.value(row, snapshot=snapshot_value(row))

@@ -30,6 +30,7 @@ from ragbandit.router.types import (
 )
 
 __all__ = [
+    "JSON_OBJECT",
     "REWARD",
     "Row",
     "arms_value",
@@ -271,8 +272,8 @@ def unreadable_field(row: Row) -> str | None:
     return None
 
 
-#: a JSON object or list in a column of text
-_OBJECT: Final = Form(write=lambda value: canonical(dict(value)), read=json.loads)
+#: a JSON object in a column of text; and a list
+JSON_OBJECT: Final = Form(write=lambda value: canonical(dict(value)), read=json.loads)
 _LIST: Final = Form(write=lambda value: canonical(list(value)), read=lambda text: tuple(json.loads(text)))
 
 _FEEDBACK: Final = TableRows(
@@ -293,12 +294,12 @@ REWARD: Final = TableRows(
     updates,
     Reward,
     # Many rows have the same prices.
-    terms=Form(write=_OBJECT.write, read=lru_cache(maxsize=64)(json.loads)),
+    terms=Form(write=JSON_OBJECT.write, read=lru_cache(maxsize=64)(json.loads)),
     sample_weight=Form(
         write=lambda weight: None if weight == 1.0 else weight, read=lambda weight: 1.0 if weight is None else weight
     ),
 )
-_SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=_OBJECT)
+_SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:

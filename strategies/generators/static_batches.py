@@ -185,7 +185,8 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
             pad_token_id=0,
             prefill_chunk_size=_CHUNK,
         )
-        hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
+        # While prompts are read: from then on every token is such a look.
+        self._hook = self._model.register_forward_pre_hook(lambda *_: self._drop_expired())
         try:
             self._model.generate(
                 ids,
@@ -196,11 +197,12 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
                 stopping_criteria=[self._ended],
             )
         finally:
-            hook.remove()
+            self._hook.remove()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Called by `generate`: the scores, shape (texts, vocabulary), with one token left for each."""
         del input_ids
+        self._hook.remove()
         self._drop_expired()
         rows = list(self._open)
         open_scores = scores if len(rows) == len(scores) else scores[rows]
@@ -234,7 +236,7 @@ class _Steps(LogitsProcessor):  # type: ignore[misc] # transformers is not check
                 part = slice(row, row + 1), slice(None), slice(self._width - len(sequence.ids), self._width)
                 past.update(layer.keys[part], layer.values[part], at)
             details = read_details(self._model, past=past, tokens=written, want=sequence.request.want)
-        self._open.pop(row, None)  # its deadline may have passed while they were read
+        del self._open[row]
         sequence.future.set_result(SequenceResult(finish=finish, details=details))
 
 

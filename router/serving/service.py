@@ -4,28 +4,29 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.errors import InvalidInput
+from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.context_counts import ContextCounts
 from ragbandit.router.serving.conversations.checks import check_sticky_turns
-from ragbandit.router.serving.conversations.sticky import kept_to, marked, stays_of
 from ragbandit.router.serving.health.arm_health import OutcomePoller
-from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth, Offer
-from ragbandit.router.serving.validation import checked_query, new_id
-from ragbandit.router.serving.versions.deciding import Offered, ask, pinned, pinned_output, with_candidates
+from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
+from ragbandit.router.serving.question import Question, offer_arms
+from ragbandit.router.serving.validation import checked_query
+from ragbandit.router.serving.versions.deciding import ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.versions.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
 from ragbandit.router.telemetry.throttle import Throttle
-from ragbandit.router.types import ArmName, Decision, FeatureRows, Json, Query, RunBy
+from ragbandit.router.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
 
@@ -35,16 +36,6 @@ log = logging.getLogger("ragbandit.service")
 REBUILDING: Final = "rebuilding"
 #: least time between two log lines about the same problem, seconds
 QUIET_S = 10.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PendingRequest:
-    """A checked request that waits for its batch."""
-
-    query: Query
-    run_by: RunBy
-    #: the arms on offer when it was checked
-    offered: tuple[ArmName, ...]
 
 
 class RouteService:
@@ -78,7 +69,7 @@ class RouteService:
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
         self.context_counts = ContextCounts(settings.context)
-        self._batcher: MicroBatcher[PendingRequest, Decision] = MicroBatcher(
+        self._batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch,
             name="ragbandit-route",
             limit=settings.encoder.max_batch,
@@ -96,36 +87,32 @@ class RouteService:
         too many of its tenant wait. The Future raises Conflict if the query's id was
         used for another request.
         """
-        asked = self._checked(query, run_by=run_by)
-        return self._batcher.submit(asked, tenant=asked.query.tenant)
+        question = self._question(query, run_by=run_by)
+        return self._batcher.submit(question, tenant=question.query.tenant)
 
     def submit_many(self, queries: Sequence[Query], *, run_by: RunBy) -> "list[Future[Decision]]":
         """`submit` for many: a query that cannot be routed, or is one too many, has a Future that raises why.
 
         Raises Overloaded if not even the first of them may wait.
         """
-        futures: list[Future[Decision]] = []
-        sound: list[tuple[int, PendingRequest]] = []
-        for at, query in enumerate(queries):
-            futures.append(Future())
+        results: list[Question | InvalidInput] = []
+        for query in queries:
             try:
-                sound.append((at, self._checked(query, run_by=run_by)))
+                results.append(self._question(query, run_by=run_by))
             except InvalidInput as error:
-                futures[at].set_exception(error)
-        taken = self._batcher.submit_each(
-            [asked for _, asked in sound], tenants=[asked.query.tenant for _, asked in sound]
-        )
-        for (at, _), future in zip(sound, taken, strict=True):
-            futures[at] = future
-        return futures
+                results.append(error)
+        questions = [one for one in results if isinstance(one, Question)]
+        taken = iter(self._batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
+        return [_failed(one) if isinstance(one, InvalidInput) else next(taken) for one in results]
 
-    def _checked(self, query: Query, *, run_by: RunBy) -> PendingRequest:
-        offered = self._offered(run_by)
-        query = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
-        check_sticky_turns(query, most=self.settings.conversation.sticky_turns_cap)
-        self._check_context_bytes(query)
-        self.context_counts.add(query)
-        return PendingRequest(query=query, run_by=run_by, offered=offered)
+    def _question(self, query: Query, *, run_by: RunBy) -> Question:
+        """The record of a query that can be routed. Raises InvalidInput for another."""
+        offered = self.worker_arms if run_by == "worker" else self.arms
+        checked = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
+        check_sticky_turns(checked, most=self.settings.conversation.sticky_turns_cap)
+        self._check_context_bytes(checked)
+        self.context_counts.add(checked)
+        return Question(query=checked, run_by=run_by, named=query.id is not None, allowed=checked.arms or offered)
 
     def _check_context_bytes(self, query: Query) -> None:
         most = self.settings.server.max_context_bytes
@@ -188,21 +175,21 @@ class RouteService:
         """Serve what was handed in, then stop."""
         self._batcher.close()
 
-    def _route_batch(self, batch: Sequence[PendingRequest]) -> Sequence[Decision | Exception]:
-        named = [asked.query.id for asked in batch if asked.query.id is not None]
+    def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
+        """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
+        named = [one.query.id for one in batch if one.named and one.query.id is not None]
         standing = self.store.decisions_by_id(named) if named else {}
-        results: list[Decision | Exception | None] = []
-        for asked in batch:
-            kept = standing.get(asked.query.id) if asked.query.id else None
-            results.append(settle(*kept, asked=query_hash(asked.query, run_by=asked.run_by)) if kept else None)
-        fresh = [index for index, result in enumerate(results) if result is None]
+        results: dict[int, Decision | Exception] = {}
+        for at, one in enumerate(batch):
+            row = standing.get(one.query.id) if one.named and one.query.id is not None else None
+            if row is not None:
+                results[at] = settle(*row, asked=query_hash(one.query, run_by=one.run_by))
+        fresh = [at for at in range(len(batch)) if at not in results]
         if fresh:
-            made = self._decide([batch[index] for index in fresh])
-            kept_now = self.store.add_decisions(made)
-            for index, result in zip(fresh, kept_now, strict=True):
-                results[index] = result
-            self._record_probes(result for result in kept_now if isinstance(result, Decision))
-        return [result for result in results if result is not None]
+            stored = self.store.add_decisions(self._decide([batch[at] for at in fresh]))
+            results.update(zip(fresh, stored, strict=True))
+            self._record_probes(one for one in stored if isinstance(one, Decision))
+        return [results[at] for at in range(len(batch))]
 
     def _record_probes(self, decided: Iterable[Decision]) -> None:
         """Tell the circuit breaker which arms were drawn: for each tenant the first, later ones are no probes."""
@@ -213,61 +200,46 @@ class RouteService:
         for (arm, tenant), decision in first.items():
             self._poller.breaker.record_probe(arm, decision_id=decision.id, now=now, tenant=tenant)
 
-    def _offered(self, run_by: RunBy) -> tuple[ArmName, ...]:
-        return self.worker_arms if run_by == "worker" else self.arms
-
-    def _decide(self, batch: Sequence[PendingRequest]) -> list[Decision]:
+    def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         """One forward pass and one call of the policy, and of each candidate, for all of them."""
         live, using, now = self._live(), self._in_use, self.clock()
         serving, settings = using
-        queries = [asked.query if asked.query.id else _with_id(asked.query) for asked in batch]
-        features = self.encoder.encode([query.text for query in queries])  # (n, d)
-        wanted = [query.arms or asked.offered for query, asked in zip(queries, batch, strict=True)]
-        if live.control.killed == "arm":
-            arms = wanted  # whoever pins an arm has the last word, whatever its health
-            made = self._made(batch, queries, arms=arms, features=features, now=now, using=using, pinned=True)
-            return [pinned(decision, control=live.control, settings=settings) for decision in made]
-        offers = self._poller.breaker.offer(wanted, now=now, tenants=[query.tenant for query in queries])
-        added = self._added(live, batch, queries, now=now)
-        stays = stays_of(queries, settings=settings, database=self.store.database)
-        kept = [kept_to(offer, stay, more=own) for offer, stay, own in zip(offers, stays, added, strict=True)]
-        arms = [offer.arms for offer, _ in kept]
-        offered = [
-            Offered(at=at, query=query, arms=arms[at], added=added[at])
-            for at, query in enumerate(queries)
-            if live.asks and kept[at][1] is None and not query.forced
-        ]
-        candidates = ask(live, offered, features=features)
-        made = self._made(batch, queries, arms=arms, features=features, now=now, using=using)
-        decided = [
-            decision if stay is None else marked(decision, stay=stay)
-            for decision, (_, stay) in zip(made, kept, strict=True)
-        ]
-        return [
-            self._remarked(decision, offer=offer, serving=serving)
-            for decision, (offer, _) in zip(with_candidates(decided, candidates), kept, strict=True)
-        ]
+        features = self.encoder.encode([one.query.text for one in questions])  # (n, d)
+        for row, question in enumerate(questions):
+            question.row = row
+        if live.control.killed == "arm":  # whoever pins an arm has the last word, whatever its health
+            for question in questions:
+                question.arms = question.allowed
+            outputs: list[PolicyOutput | Exception] = [pinned_output(one.arms) for one in questions]
+            decisions = self._drawn(questions, outputs=outputs, features=features, using=using, now=now)
+            return [pinned(one, control=live.control, settings=settings) for one in decisions]
+        breaker, database = self._poller.breaker, self.store.database
+        offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
+        asked = ask(live, [one for one in questions if one.asks_candidates] if live.asks else [], features=features)
+        arms = [one.arms for one in questions]
+        outputs = outputs_of(serving.policy, [one.query for one in questions], features=features, arms=arms)
+        decisions = self._drawn(questions, outputs=outputs, features=features, using=using, now=now)
+        for question, decision in zip(questions, decisions, strict=True):
+            question.decision = decision
+        mix_candidates(asked)
+        return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
 
-    def _made(
+    def _drawn(
         self,
-        batch: Sequence[PendingRequest],
-        queries: Sequence[Query],
+        questions: Sequence[Question],
         *,
-        arms: Sequence[tuple[ArmName, ...]],
+        outputs: Sequence[PolicyOutput | Exception],
         features: FeatureRows,
-        now: float,
         using: tuple[Serving, Settings],
-        pinned: bool = False,
+        now: float,
     ) -> list[Decision]:
-        """The champion's decisions; pinned: without its word, since an arm is pinned."""
+        """The champion's decision of each question, drawn from its output."""
         serving, settings = using
         return made_decisions(
-            queries,
-            run_by=[asked.run_by for asked in batch],
-            outputs=[pinned_output(offered) for offered in arms]
-            if pinned
-            else outputs_of(serving.policy, queries, features=features, arms=arms),
-            arms=arms,
+            [one.query for one in questions],
+            run_by=[one.run_by for one in questions],
+            outputs=outputs,
+            arms=[one.arms for one in questions],
             features=features,
             settings=settings,
             seen=serving.seen,
@@ -276,39 +248,35 @@ class RouteService:
             now=now,
         )
 
-    def _added(
-        self, live: LiveVersions, batch: Sequence[PendingRequest], queries: Sequence[Query], *, now: float
-    ) -> list[tuple[ArmName, ...]]:
-        """For every question the arms that candidates alone offer: none where the caller names the arms."""
-        if not (live.asks and live.added):
-            return [()] * len(queries)
-        own = [
-            () if query.arms is not None else live.added_for(asked.run_by)
-            for query, asked in zip(queries, batch, strict=True)
-        ]
-        places = [at for at, arms in enumerate(own) if arms]
-        tenants = [queries[at].tenant for at in places]
-        offers = self._poller.breaker.offer([own[at] for at in places], now=now, tenants=tenants)
-        healthy = {at: () if offer.fail_open else offer.arms for at, offer in zip(places, offers, strict=True)}
-        return [healthy.get(at, ()) for at in range(len(queries))]
-
-    def _remarked(self, decision: Decision, *, offer: Offer, serving: Serving) -> Decision:
-        """The decision, excluded arms and a rebuild in its facts; faults and fail-opens are counted and logged."""
+    def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
+        """The decision with what is to be noted of it; faults and fail-opens are counted and logged."""
+        decision = question.decision
+        assert decision is not None
         if decision.fault is not None:
             self.faults += 1
             if self._throttle.lets_pass("fault"):  # a broken policy breaks for every question
                 facts = {"action": "fault", "times": self.faults, "reason": decision.fault}
                 log.error("the policy broke its contract: the fallback arm decided", extra=facts)
-        if offer.fail_open:
+        if question.fail_open:
             self.fail_opens += 1
             if self._throttle.lets_pass("fail_open"):
-                facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(offer.arms)}
+                facts = {"action": "fail_open", "times": self.fail_opens, "arms": ", ".join(question.arms)}
                 log.warning("no arm of the question is healthy: all of them are offered", extra=facts)
-        more: dict[str, Json] = {EXCLUDED_ARMS: list(offer.excluded_arms)} if offer.excluded_arms else {}
-        if serving.rebuilding:
-            more[REBUILDING] = True
-        return replace(decision, facts={**decision.facts, **more}) if more else decision
+        notes: dict[str, Json] = {} if question.stay is None else {STICKY: question.stay.facts}
+        if question.excluded:
+            notes[EXCLUDED_ARMS] = list(question.excluded)
+        if rebuilding:
+            notes[REBUILDING] = True
+        if not notes:
+            return decision
+        noted = {**decision.facts, **notes}
+        if question.stay is None:
+            return replace(decision, facts=noted)
+        # Given the draw that the turn follows, its probability is 1.
+        return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=noted)
 
 
-def _with_id(query: Query) -> Query:
-    return replace(query, id=new_id())
+def _failed(error: Exception) -> "Future[Decision]":
+    future: Future[Decision] = Future()
+    future.set_exception(error)
+    return future

@@ -69,7 +69,7 @@ def checked_query(
     configured: Sequence[ArmName] = (),
     schema: ContextSchema = MappingProxyType({}),
 ) -> Query:
-    """The query, its context sorted by key, or InvalidInput naming field and remedy.
+    """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
     schema: the setting `context`.
@@ -98,7 +98,7 @@ def checked_query(
     check_conversation(query)
     if "links" in query.request:
         check_links(query.request["links"])
-    return replace(query, context=context)
+    return replace(query, id=query.id or new_id(), context=context)
 
 
 def _checked_arms(arms: Sequence[ArmName], *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:

@@ -7,15 +7,14 @@ out. docs/decisions/sticky-turns.md has the reasons.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.health.circuit_breaker import Offer
 from ragbandit.router.storage.sessions import SessionTurn, newest_turns
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import STICKY, ArmName, Decision, DecisionId, Json, Query
+from ragbandit.router.types import ArmName, DecisionId, Json, Query
 
-__all__ = ["Stay", "kept_to", "marked", "stays_of", "sticky_turns_of"]
+__all__ = ["Stay", "stays_of", "sticky_turns_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,19 +68,3 @@ def _stay(newest: Mapping[tuple[str, str], SessionTurn], *, query: Query, turns:
     if last.allowed is not None and (query.arms is None or not last.allowed.issuperset(query.arms)):
         return None
     return Stay(arm=last.arm, first=last.first, turn=last.turn + 1, turns=turns)
-
-
-def kept_to(offer: Offer, stay: Stay | None, *, more: Sequence[ArmName] = ()) -> tuple[Offer, Stay | None]:
-    """The offer of the arm that the turn stays on, alone; the offer as it is where that arm may not be offered now.
-
-    more: arms that a candidate version offers beside these.
-    """
-    if stay is None or offer.fail_open or stay.arm not in (*offer.arms, *more):
-        return offer, None
-    return replace(offer, arms=(stay.arm,)), stay
-
-
-def marked(decision: Decision, *, stay: Stay) -> Decision:
-    """The decision, with the probability that it had: 1, given the draw that it follows."""
-    facts = {**decision.facts, STICKY: stay.facts}
-    return replace(decision, pmf=(1.0,), propensity=1.0, explored=False, facts=facts)

@@ -15,27 +15,15 @@ from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
+from ragbandit.router.serving.question import Question
 from ragbandit.router.serving.versions.live import Candidate, LiveVersions
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
-__all__ = ["AskedCandidate", "Offered", "ask", "pinned", "pinned_output", "with_candidates"]
+__all__ = ["AskedCandidate", "ask", "mix_candidates", "pinned", "pinned_output"]
 
 #: facts of a policy that are lists over the champion's arms: they would not fit the arms of a mixture with more
 _BY_ARM = ("quality", "cost", "weight")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Offered:
-    """One question of a batch that candidates are asked about."""
-
-    #: its place in the batch
-    at: int
-    query: Query
-    #: the champion's arms
-    arms: tuple[ArmName, ...]
-    #: arms that only candidates offer, healthy and fit for the question
-    added: tuple[ArmName, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,27 +31,28 @@ class AskedCandidate:
     """A batch in the hands of one candidate, or why it is not."""
 
     candidate: Candidate
-    offered: Sequence[Offered]
+    questions: Sequence[Question]
     pending: "Future[Any] | str"
 
-    def arms_of(self, one: Offered) -> tuple[ArmName, ...]:
+    def arms_of(self, question: Question) -> tuple[ArmName, ...]:
         """The arms over which it gave its pmf."""
-        return one.arms + tuple(arm for arm in one.added if arm in self.candidate.added)
+        return question.arms + tuple(arm for arm in question.added if arm in self.candidate.added)
 
 
-def ask(live: LiveVersions, offered: Sequence[Offered], *, features: FeatureRows) -> list[AskedCandidate]:
+def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureRows) -> list[AskedCandidate]:
     """Begin to ask every candidate about these questions. features: of the whole batch, (n, d)."""
-    asked: list[AskedCandidate] = []
-    if not offered:
-        return asked
-    rows = features[[one.at for one in offered]]
+    if not questions:
+        return []
+    rows = features[[one.row for one in questions]]
+    queries = [one.query for one in questions]
+    asked = []
     for candidate in live.candidates:
-        found = AskedCandidate(candidate=candidate, offered=offered, pending=candidate.fault or "")
+        one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")
         if candidate.serving is not None and candidate.fault is None:
-            arms = [found.arms_of(one) for one in offered]
-            work = partial(_draws, candidate, [one.query for one in offered], features=rows, arms=arms)
-            found = replace(found, pending=candidate.runner.submit(work))
-        asked.append(found)
+            arms = [one.arms_of(question) for question in questions]
+            work = partial(_draws, candidate, queries, features=rows, arms=arms)
+            one = replace(one, pending=candidate.runner.submit(work))
+        asked.append(one)
     return asked
 
 
@@ -72,31 +61,30 @@ def _draws(
 ) -> list[Drawn]:
     """Each question's pmf as it would be drawn from, were the candidate the champion."""
     assert candidate.serving is not None
-    found = drawn_by_arms(
+    draws = drawn_by_arms(
         outputs_of(candidate.serving.policy, queries, features=features, arms=arms),
         arms=arms,
         seeds=[seed_of(query.id or "") for query in queries],
         settings=candidate.settings,
         seen=candidate.serving.seen,
     )
-    for one in found:
+    for one in draws:
         if one.facts:
             canonical(one.facts)  # they are kept once it is champion: what cannot be is a fault now
-    return found
+    return draws
 
 
-def with_candidates(decisions: Sequence[Decision], asked: Sequence[AskedCandidate]) -> list[Decision]:
-    """The decisions of a batch with what candidates say, drawn again where a canary has a share."""
-    made = list(decisions)
+def mix_candidates(asked: Sequence[AskedCandidate]) -> None:
+    """Note in the decisions of the questions what candidates say; draw again where a canary has a share."""
     for one in asked:
-        found = _found(one)
-        for place, offered in enumerate(one.offered):
-            drawn = found if isinstance(found, str) else found[place]
-            made[offered.at] = _told(made[offered.at], drawn, candidate=one.candidate, arms=one.arms_of(offered))
-    return made
+        draws = _draws_of(one)
+        for at, question in enumerate(one.questions):
+            assert question.decision is not None
+            drawn = draws if isinstance(draws, str) else draws[at]
+            question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=one.arms_of(question))
 
 
-def _found(asked: AskedCandidate) -> list[Drawn] | str:
+def _draws_of(asked: AskedCandidate) -> list[Drawn] | str:
     """The pmfs of a candidate, or why there are none. Waits for them, for its limit at most."""
     if isinstance(asked.pending, str):
         return asked.pending
@@ -113,7 +101,7 @@ def _found(asked: AskedCandidate) -> list[Drawn] | str:
     return drawn
 
 
-def _told(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> Decision:
+def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms: tuple[ArmName, ...]) -> Decision:
     fault = drawn if isinstance(drawn, str) else drawn.fault
     if fault is None and decision.fault is not None:
         fault = "the champion failed, and the fallback decided alone"
@@ -171,7 +159,7 @@ def _noted(decision: Decision, said: Mapping[str, Json]) -> Decision:
 
 
 def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:
-    """What stands for the policy's word while an arm is pinned: the policy is not asked."""
+    """The placeholder output while an arm is pinned: the policy is not asked."""
     return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
 
 

@@ -70,7 +70,7 @@ def test_bad_question_is_refused(text):
 @pytest.mark.parametrize("text", ["?", "Wer schrieb Dracula?", "谁写的", "🙂", "a" * MAX_TEXT, " x ", "\u200dwho"])
 def test_good_question_passes(text):
     """Any valid Unicode of up to MAX_TEXT characters passes unchanged."""
-    query = Query(text=text)
+    query = Query(id="d-1", text=text)
     assert checked_query(query, arms=ARMS) == query
 
 
@@ -134,9 +134,15 @@ def test_unknown_arm_is_told_the_known_ones():
     assert all(arm in error.remedy for arm in ARMS)
 
 
+def test_a_query_without_an_id_gets_one():
+    """Every query that passes has an id: the caller's, or a new one that is ordered by time."""
+    first, second = (checked_query(Query(text="who?"), arms=ARMS).id for _ in range(2))
+    assert first < second
+
+
 def test_the_callers_own_arm_is_not_called_unknown():
     """An arm that is there, but not run by workers, is refused as what it is, with the way to it."""
-    asked = Query(text="who?", arms=("multi_step", "mine"))
+    asked = Query(id="d-1", text="who?", arms=("multi_step", "mine"))
     error = refused("arms", checked_query, asked, arms=ARMS, configured=(*ARMS, "mine"))
     assert "'mine' is run by your own stack" in error.message
     assert "/v1/route" in error.remedy
@@ -152,7 +158,7 @@ def test_service_without_arms_is_refused():
 @pytest.mark.parametrize("arms", [None, ("multi_step",), ("multi_step", "no_retrieval"), ARMS])
 def test_good_arms_pass(arms):
     """Any choice of the arms in any order passes; None means all."""
-    query = Query(text="who?", arms=arms)
+    query = Query(id="d-1", text="who?", arms=arms)
     assert checked_query(query, arms=ARMS) == query
 
 
@@ -187,7 +193,9 @@ def test_bad_context_key_is_refused(key):
 
 def test_good_context_passes():
     """Text, also empty or blank, numbers, booleans and null pass."""
-    query = Query(text="who?", context={"a": "x", "b": "", "c": 1, "d": -0.5, "e": True, "f": None, "g": " \n"})
+    query = Query(
+        id="d-1", text="who?", context={"a": "x", "b": "", "c": 1, "d": -0.5, "e": True, "f": None, "g": " \n"}
+    )
     assert checked_query(query, arms=ARMS) == query
 
 
@@ -218,7 +226,7 @@ def test_half_a_round_is_refused(cap):
 
 def test_good_budget_passes():
     """Whole counts and any number of seconds and dollars above 0 pass."""
-    query = Query(text="who?", budget=Budget(rounds=1, passages=5, tokens=10_000, seconds=0.5, dollars=0.001))
+    query = Query(id="d-1", text="who?", budget=Budget(rounds=1, passages=5, tokens=10_000, seconds=0.5, dollars=0.001))
     assert checked_query(query, arms=ARMS) == query
 
 

@@ -23,8 +23,8 @@ import numpy as np
 
 from benchmarks.figures import Figure, print_figures
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget, DecisionId, Json, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget, DecisionId, Json, Query
 from ragbandit.strategies.base import Completion, Generator, Hit, Need, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.generators.token_details import Attention, Token
 from ragbandit.strategies.registry import ARMS, make_arms

@@ -20,7 +20,6 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
 
-from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.intervals import (
     Interval,
     cressie_read,
@@ -33,6 +32,7 @@ from ragbandit.router.offline.estimation.intervals import (
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
+from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 
 __all__ = ["COUNTS", "PRINTED", "USUAL", "World", "main", "missed", "shares", "worlds"]
 

@@ -39,7 +39,7 @@ from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.types import ArmName, FeatureRows, Json, TableRow
+from ragbandit.shared.types import ArmName, FeatureRows, Json, TableRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,7 +21,7 @@ from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome
-from ragbandit.router.types import DecisionId, Feedback, Outcome, Query
+from ragbandit.shared.types import DecisionId, Feedback, Outcome, Query
 
 COUNT = 4000
 ALONE = 500

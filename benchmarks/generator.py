@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import Figure, print_figures
 from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
-from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -21,7 +21,7 @@ from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import cold_start_floors, draw, seed_of
-from ragbandit.router.types import ArmName, DecisionId, FeatureRows, Json, PolicyLabel, Query, Reward, Update
+from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Json, PolicyLabel, Query, Reward, Update
 
 #: registry name -> params, of the policies that decide without a transformer or a language model
 DECIDING: Mapping[str, Mapping[str, Json]] = {

@@ -32,7 +32,7 @@ from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.types import ArmName, DecisionId, FeatureRows, PolicyLabel, Query, TableRow
+from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, PolicyLabel, Query, TableRow
 
 __all__ = ["Judged", "judged", "lived", "made_table", "main"]
 

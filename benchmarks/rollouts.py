@@ -22,7 +22,7 @@ from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import next_weight
 from ragbandit.router.rollouts.verdicts import Evidence, judge
-from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
 
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 #: decisions between two moves of the state

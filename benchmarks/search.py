@@ -22,7 +22,7 @@ from rich.table import Table
 from benchmarks.figures import Figure, percentiles, print_figures, timed, times
 from ragbandit.router.config.settings import RetrieverSettings
 from ragbandit.router.encoders.weights import resolve
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage, Retriever
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus

@@ -25,11 +25,11 @@ from benchmarks.service_process import free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.jobs.redis_server import RedisServer
-from ragbandit.router.process_identity import this_process
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.process_identity import this_process
+from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 

@@ -14,7 +14,7 @@ the offline functions are loaded when they are first named.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import (
+from ragbandit.shared.errors import (
     ArmFailed,
     ConfigError,
     Conflict,
@@ -31,7 +31,7 @@ from ragbandit.router.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     Budget,
     Cost,
     Counters,

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
 
-from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.router.redaction import without_secrets
-from ragbandit.router.types import Cost, Message
+from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.types import Cost, Message
 
 __all__ = [
     "ERROR_LENGTH",

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.plugins import import_class, installed, load
-from ragbandit.router.redaction import described
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.plugins import import_class, installed, load
+from ragbandit.shared.redaction import described
+from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 

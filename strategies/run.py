@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import (
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import (
     ArmName,
     Branch,
     Budget,

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
-from ragbandit.router.redaction import without_credentials, without_secrets
-from ragbandit.router.types import (
+from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.redaction import without_credentials, without_secrets
+from ragbandit.shared.types import (
     CANCELLED,
     MAX_ERROR,
     MAX_TEXT,

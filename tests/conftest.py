@@ -33,7 +33,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
-from ragbandit.router.types import Counters, Decision, DecisionId, Query, Receipt
+from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ragbandit.router.types import ArmName, DecisionId
+from ragbandit.shared.types import ArmName, DecisionId
 
 __all__ = ["ActiveRun", "ActiveRuns"]
 

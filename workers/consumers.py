@@ -19,8 +19,8 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.bells import bell_class, queue_of
+from ragbandit.shared.errors import QueueError
 from ragbandit.workers.store_outage import StoreOutage
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.tracing import OFF, Tracing
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.active_runs import ActiveRuns

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 
 __all__ = ["BEAT_S", "beating"]
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.arm_hours.extending import Extender
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.types import DecisionId
 from ragbandit.workers.context import Context
 from ragbandit.workers.store_outage import StoreOutage
 

@@ -20,8 +20,8 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner,
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.telemetry.tracing import make_tracing
-from ragbandit.router.types import PolicyLabel
+from ragbandit.router.telemetry.setup import make_tracing
+from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer, Job, Signals, wait_for_signal

@@ -11,7 +11,6 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 
-from ragbandit.router.errors import NotReady, RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
@@ -21,7 +20,8 @@ from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry.carriers import REQUEST_ID, trace_id_of
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.router.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
+from ragbandit.shared.errors import NotReady, RagBanditError, SnapshotError, StoreError
+from ragbandit.shared.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.tracing import Attribute, Span, Tracing
-from ragbandit.router.types import Decision, Outcome
+from ragbandit.shared.types import Decision, Outcome
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
@@ -18,7 +17,8 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import Pace, is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
-from ragbandit.router.types import PolicyVersion
+from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
 from ragbandit.workers.store_outage import StoreOutage
 

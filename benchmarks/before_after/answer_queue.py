@@ -22,7 +22,7 @@ import redis
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.types import DecisionId
 
 LENGTHS = (0, 1_000, 10_000, 100_000)
 CALLERS = 8

@@ -23,7 +23,7 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import updates, waiting
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     ArmName,
     Cost,
     Decision,

@@ -99,9 +99,9 @@ def _ending(folder: Path) -> float:
 def _swallowed(folder: Path) -> float:
     from sqlalchemy import make_url
 
-    from ragbandit.router.errors import RagBanditError
     from ragbandit.router.serving.router import Router
     from ragbandit.router.storage.sql.database import Database, migrate
+    from ragbandit.shared.errors import RagBanditError
 
     PostgresServer = importlib.import_module("tests.conftest").PostgresServer  # noqa: N806 - a class, without types
     # Of this tree: the earlier one has no proxy.
@@ -132,7 +132,7 @@ def _swallowed(folder: Path) -> float:
 def _lease(folder: Path) -> float:
     from ragbandit.router.serving.setup.bootstrap import open_database
     from ragbandit.router.storage.ledgers.ledger import Ledger
-    from ragbandit.router.types import PolicyLabel
+    from ragbandit.shared.types import PolicyLabel
 
     database = open_database(_settings(folder))
     ledger = Ledger(database, label=PolicyLabel("main"))

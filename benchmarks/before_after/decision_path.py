@@ -21,7 +21,7 @@ from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.types import ArmName, DecisionId, PolicyLabel, Query, Reward, Update
+from ragbandit.shared.types import ArmName, DecisionId, PolicyLabel, Query, Reward, Update
 
 __all__ = ["measure"]
 

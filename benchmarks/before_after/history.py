@@ -28,7 +28,7 @@ from ragbandit.router.storage.rows.conversion import decision_row, feedback_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     ArmName,
     Cost,
     Decision,

@@ -16,7 +16,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.serving.validation import made_feedback
-from ragbandit.router.types import ArmName, DecisionId, Query
+from ragbandit.shared.types import ArmName, DecisionId, Query
 from ragbandit.testing.policy_examples import made_features, made_query, made_updates
 
 #: decisions of the store, each of them learned

@@ -35,7 +35,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import make_policy, with_context, with_new_ledger
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.types import ArmName, FeatureRows, Json, Matrix, TableRow
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, TableRow
 from ragbandit.testing.policy_examples import ARMS as EXAMPLE_ARMS
 from ragbandit.testing.policy_examples import made_features, made_query, made_updates
 

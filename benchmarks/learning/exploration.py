@@ -27,7 +27,7 @@ from ragbandit.router.offline.simulation.run import Learning, SimulationData, Si
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.types import ArmName, FeatureRows, Json, TableRow
+from ragbandit.shared.types import ArmName, FeatureRows, Json, TableRow
 
 __all__ = ["CANDIDATES", "WORLDS", "Candidate", "Measured", "Stream", "chosen", "main", "measured"]
 

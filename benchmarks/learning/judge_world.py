@@ -26,7 +26,7 @@ from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.policies import make_policy, with_new_ledger
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of, with_floor
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     ArmName,
     CalibrationPair,
     Cost,

@@ -25,7 +25,7 @@ from ragbandit.router.offline.simulation import Simulated, simulate
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["WAYS", "Start", "Way", "main", "print_starts", "starts"]
 

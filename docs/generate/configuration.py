@@ -17,8 +17,8 @@ __all__ = ["comments", "configuration_page", "is_section", "keys", "sections"]
 
 _HEAD: Final = """# Configuration
 
-<!-- Written by `make docs` from router/config/ and router/generator_options.py. Change the fields and their comments
-there. -->
+<!-- Written by `make docs` from router/config/ and ragbandit/shared/generator_options.py. Change the fields and their
+comments there. -->
 
 Every setting, with its type, its default and what it means. They stand in one YAML file, `./config.yaml` or the one
 that `RAGBANDIT_CONFIG` or `--config` names. The file is read strictly: an unknown key or a value of the wrong type or

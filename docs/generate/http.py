@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from docs.generate.schemas import Schema, default_of, named_in, range_of, resolved, table, type_of
 from ragbandit.router.api.app import create_app
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
 __all__ = ["http_page"]
 

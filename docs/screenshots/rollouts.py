@@ -11,7 +11,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["Learners", "Rollout"]
 

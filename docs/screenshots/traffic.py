@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.storage.arm_hours.extending import Extender
-from ragbandit.router.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
+from ragbandit.shared.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
 
 __all__ = ["ARMS", "fill", "settings_of"]
 

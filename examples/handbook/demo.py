@@ -31,8 +31,8 @@ from examples.handbook.learning_curve import SEEDS
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
 from ragbandit.client import Client
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.learning.reward import containment
+from ragbandit.shared.errors import RagBanditError
 
 #: questions answered at a time; the workers are fewer, so that there is always one waiting
 CONCURRENCY = 4

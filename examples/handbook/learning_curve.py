@@ -21,7 +21,6 @@ from examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.offline.simulation.first_pass import first_pass, incumbent_of
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.process_pool import cores, played
@@ -30,6 +29,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import make_policy, with_new_ledger
 from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.errors import RagBanditError
 
 __all__ = ["SEEDS", "Curve", "Late", "Point", "chart", "curve_of", "learned", "safe_start", "sentence"]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.storage.files.atomic import whole_file
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

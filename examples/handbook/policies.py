@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring.retrievers import index_folder
 

@@ -21,7 +21,7 @@ from examples.handbook.command import ARMS, DATA, HERE, Row, environment_of, rag
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import resolve
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
 console = Console(emoji=False)
 

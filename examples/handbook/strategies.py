@@ -20,8 +20,8 @@ from examples.handbook.command import DATA, HERE, Row, environment_of, ragbandit
 from examples.handbook.side_by_side import KINDS, LEGEND, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.evaluation.arms import parse_arms
 
 #: with two of three parts of the table learned, the third is judged

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.redaction import without_secrets
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.redaction import without_secrets
 
 __all__ = [
     "ArmRun",

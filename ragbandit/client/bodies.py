@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from ragbandit.client.exchange import Call, encoded
 from ragbandit.client.replies.feedback import ClientFeedbackReply
-from ragbandit.router.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 
 __all__ = ["answer_call", "item_list", "json_object", "new_id", "not_sent", "post", "quoted", "replies_of"]
 

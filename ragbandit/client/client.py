@@ -44,7 +44,7 @@ from ragbandit.client.replies.overview import OverviewReply
 from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.client.transport import SyncTransport
-from ragbandit.router.errors import InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 __all__ = ["Client"]
 

@@ -7,8 +7,8 @@ from typing import Final
 
 import httpx
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.redaction import without_secrets
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.redaction import without_secrets
 
 __all__ = ["DEFAULT_URL", "Connection", "connection"]
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import httpx
 
 from ragbandit.client.connection import Connection
-from ragbandit.router import errors
-from ragbandit.router.errors import (
+from ragbandit.shared import errors
+from ragbandit.shared.errors import (
     Conflict,
     Forbidden,
     InvalidInput,
@@ -21,8 +21,8 @@ from ragbandit.router.errors import (
     TooManyRequests,
     Unauthorized,
 )
-from ragbandit.router.redaction import without_secrets
-from ragbandit.router.retries import pause_before_retry, retry_after_s
+from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.retries import pause_before_retry, retry_after_s
 
 __all__ = [
     "MAX_REPLY",

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import Final
 
 from ragbandit.client.replies.decisions import ClientRouteReply
-from ragbandit.router.errors import InvalidInput, RagBanditError
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 
 __all__ = ["Fallback", "is_degraded"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.client.exchange import Received, refused
-from ragbandit.router.errors import NotReady, RagBanditError
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 __all__ = ["EventReader", "StreamEvent"]
 

@@ -14,7 +14,7 @@ import httpx
 
 from ragbandit.client.connection import Connection
 from ragbandit.client.exchange import Call, Received, check_size, timeout_until
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["AsyncTransport", "SyncTransport"]
 

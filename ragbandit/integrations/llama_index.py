@@ -24,7 +24,7 @@ from pydantic import ConfigDict, Field
 
 from ragbandit.client import Client
 from ragbandit.client.replies.decisions import ClientRouteReply
-from ragbandit.router.errors import InvalidInput, NotReady
+from ragbandit.shared.errors import InvalidInput, NotReady
 
 __all__ = ["BanditSelector", "Reporting", "ServiceQueryEngine"]
 

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, get_args
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.redaction import without_credentials
-from ragbandit.router.types import (
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.redaction import without_credentials
+from ragbandit.shared.types import (
     Branch,
     Budget,
     CallFailed,

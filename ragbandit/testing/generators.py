@@ -8,7 +8,7 @@ whatever they are: the checks compare what it gave out with what it returned. Ru
 import asyncio
 from collections.abc import Callable, Sequence
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Prompt, Request
 
 __all__ = ["STREAM_CHECKS", "streamed"]

@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, schema_of
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import ArmName, DecisionId, Json, Query, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, DecisionId, Json, Query, Update
 from ragbandit.testing.policy_examples import (
     ARMS,
     DIMENSION,

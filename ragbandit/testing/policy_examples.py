@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ragbandit.router.types import ArmName, DecisionId, Features, FeedbackId, PolicyLabel, Query, Reward, Update
+from ragbandit.shared.types import ArmName, DecisionId, Features, FeedbackId, PolicyLabel, Query, Reward, Update
 
 __all__ = [
     "ARMS",

@@ -43,7 +43,6 @@ from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
-from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.processes.service_process import ServiceProcess
@@ -51,7 +50,8 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry.carriers import SCOPE_ID
-from ragbandit.router.telemetry.tracing import make_tracing
+from ragbandit.router.telemetry.setup import make_tracing
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 __all__ = ["create_app"]
 

@@ -11,10 +11,10 @@ from fastapi import Header, Request
 from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.schemas.requests import ID
-from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import Caller
+from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.types import Caller
 
 __all__ = [
     "CallerGone",

@@ -10,14 +10,14 @@ from starlette.datastructures import MutableHeaders, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.storage.decision_links import traces_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.carriers import REQUEST_ID, SCOPE_ID, carrier_of, request_id_of, trace_id_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import OFF, Attribute, Span, Tracing
-from ragbandit.router.types import Decision, Feedback, Query, Receipt
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import Decision, Feedback, Query, Receipt
 
 __all__ = ["RequestMiddleware", "asked_attributes", "decided_attributes", "in_trace", "tell_feedback", "tracing_of"]
 

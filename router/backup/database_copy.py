@@ -16,9 +16,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, Inspector, inspect, text
 
 from ragbandit.router.backup.places import Progress
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.sql.database import Database, migrate, revision_of, upgrade
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
+from ragbandit.shared.errors import StoreError
 
 __all__ = ["Columns", "copy_database", "count_rows", "fill_database", "opened", "tables_of"]
 

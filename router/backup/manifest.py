@@ -15,8 +15,8 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter
 
 from ragbandit.router.backup.places import Place, Progress, plain_parts, sha256_of
-from ragbandit.router.errors import BEFORE_1_0, InvalidInput, NotFound, StoreError
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import BEFORE_1_0, InvalidInput, NotFound, StoreError
 
 __all__ = [
     "CONFIG_FILE",

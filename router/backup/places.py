@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from ragbandit.router.storage.files.atomic import private_folder
-from ragbandit.router.storage.files.folders import remote_system
+from ragbandit.shared.files.atomic import private_folder
+from ragbandit.shared.files.folders import remote_system
 
 __all__ = ["Place", "Progress", "copy_file", "no_progress", "plain_parts", "sha256_of"]
 

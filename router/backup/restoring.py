@@ -23,9 +23,7 @@ from ragbandit.router.backup.manifest import DATABASE_FILE, INDEXES, BackupFile,
 from ragbandit.router.backup.places import Place, Progress, copy_file
 from ragbandit.router.backup.taking import index_root
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, InvalidInput, StoreError
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.files.atomic import private_folder
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import (
     SCHEMA_REVISION,
@@ -34,6 +32,8 @@ from ragbandit.router.storage.sql.tables import (
     metadata,
     policies,
 )
+from ragbandit.shared.errors import Conflict, InvalidInput, StoreError
+from ragbandit.shared.files.atomic import private_folder
 
 __all__ = ["check_backup", "restore_backup"]
 

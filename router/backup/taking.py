@@ -21,12 +21,12 @@ from ragbandit.router.backup.database_copy import copy_database, count_rows
 from ragbandit.router.backup.manifest import CONFIG_FILE, DATABASE_FILE, INDEXES, MANIFEST_FILE, BackupFile, Manifest
 from ragbandit.router.backup.places import Place, Progress, copy_file, sha256_of
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, segment_files
-from ragbandit.router.storage.files.atomic import whole_folder
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import checkpoints, snapshots
+from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.files.atomic import whole_folder
 
 __all__ = ["index_root", "take_backup"]
 

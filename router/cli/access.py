@@ -26,9 +26,9 @@ from ragbandit.router.cli.console import (
     show,
 )
 from ragbandit.router.cli.store import opened
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["actor", "create_key", "export_log", "list_keys", "revoke_key", "rotate_key", "verify_log"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import yaml
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.formats import seconds_of
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.types import Json
 
 __all__ = ["is_age", "parse_line", "parse_policies", "parse_time", "parse_weights", "split_commas"]
 

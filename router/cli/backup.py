@@ -20,8 +20,6 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors,
 from ragbandit.router.cli.data import alone
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.formats import moment
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
@@ -31,7 +29,9 @@ from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.waiting import labels_in_use
-from ragbandit.router.types import IMPORTED, PolicyLabel
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.formats import moment
+from ragbandit.shared.types import IMPORTED, PolicyLabel
 
 __all__ = ["backup", "restore"]
 

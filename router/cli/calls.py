@@ -19,8 +19,8 @@ from ragbandit.router.cli.console import (
     show,
 )
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.redaction import shown_variable
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.redaction import shown_variable
 
 __all__ = ["answer", "cancel", "client_of", "feedback", "route"]
 

@@ -17,8 +17,8 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from ragbandit.router.errors import RagBanditError, StoreError
-from ragbandit.router.formats import printable
+from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.formats import printable
 
 __all__ = [
     "ConfigOption",

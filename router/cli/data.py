@@ -13,8 +13,6 @@ from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.errors import Conflict, InvalidInput, NotReady
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.archive import moving
@@ -23,6 +21,8 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import counters
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
+from ragbandit.shared.process_identity import lease_holder
 
 __all__ = ["alone", "archive", "erase", "migrate", "recount", "retire"]
 

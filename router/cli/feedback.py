@@ -26,8 +26,6 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput, NotReady, StoreError
-from ragbandit.router.formats import moment
 from ragbandit.router.importers.importing import Importer
 from ragbandit.router.importers.registry import make_source
 from ragbandit.router.importers.report import OUTCOMES, ImportReport
@@ -38,7 +36,9 @@ from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers import held_feedback
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
+from ragbandit.shared.formats import moment
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["held", "import_", "lift", "quarantine", "quarantined", "quarantines", "release"]
 

@@ -17,13 +17,13 @@ from rich.table import Table
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show
 from ragbandit.router.cli.store import opened
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.formats import moment, percent
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, overview
 from ragbandit.router.rollouts.served import check_changes
 from ragbandit.router.rollouts.verbs import Verb
-from ragbandit.router.types import PolicyControl, PolicyVersion
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import moment, percent
+from ragbandit.shared.types import PolicyControl, PolicyVersion
 
 __all__ = [
     "add",

@@ -8,7 +8,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.status import check_registered
 from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["opened"]
 

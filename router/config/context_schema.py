@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = [
     "LANGUAGES",

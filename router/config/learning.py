@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ragbandit.router.config.sections import Count, Seconds, Section
-from ragbandit.router.types import Aggregate
+from ragbandit.shared.types import Aggregate
 
 __all__ = ["InfluenceSettings", "LearningSettings", "RewardSettings", "WeightSettings"]
 
@@ -28,7 +28,7 @@ class RewardSettings(Section):
     def _ordered(self) -> "RewardSettings":
         if self.minimum >= self.maximum:
             raise ValueError("minimum must be below maximum")
-        from ragbandit.router.types import COST_TERMS  # at the top this import would go round
+        from ragbandit.shared.types import COST_TERMS  # at the top this import would go round
 
         unknown = sorted(set(self.cost) - set(COST_TERMS))
         if unknown:

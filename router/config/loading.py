@@ -28,8 +28,8 @@ from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 __all__ = [
     "CLASS_FOLDER",

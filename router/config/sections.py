@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.generator_options import OpenAiOptions
 
 __all__ = [
     "CRITERIA",

@@ -5,7 +5,7 @@ from typing import Annotated, get_args
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.sections import Count, Seconds, Section
-from ragbandit.router.types import RATE_PATTERN, Role
+from ragbandit.shared.types import RATE_PATTERN, Role
 
 __all__ = ["ServerSettings", "TenantSettings"]
 

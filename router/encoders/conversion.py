@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError, required_module
+from ragbandit.shared.errors import ConfigError, required_module
 
 if TYPE_CHECKING:
     from onnx import GraphProto

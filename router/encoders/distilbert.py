@@ -23,8 +23,8 @@ from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitt
 from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files.atomic import cached_arrays
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import cached_arrays
 
 __all__ = ["DistilBertEncoder"]
 

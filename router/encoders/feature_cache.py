@@ -18,8 +18,8 @@ from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import refuse_string
-from ragbandit.router.storage.files.atomic import write_file
-from ragbandit.router.types import FeatureRows
+from ragbandit.shared.files.atomic import write_file
+from ragbandit.shared.types import FeatureRows
 
 __all__ = ["CacheCounts", "CachingEncoder", "embedded"]
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.token_batches import Bucket, TokenBatch, buckets
-from ragbandit.router.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.errors import ConfigError, missing_package, required_module
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.types import FeatureRows
+from ragbandit.shared.types import FeatureRows
 
 __all__ = ["HalfPrecisionEncoder", "half_hash", "rounded"]
 

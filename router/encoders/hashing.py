@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 
 __all__ = ["HashingEncoder"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.router.errors import missing_package
+from ragbandit.shared.errors import missing_package
 
 __all__ = ["TruncatingTokenizer"]
 

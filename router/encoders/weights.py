@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
-from ragbandit.router.errors import ConfigError, required_module
-from ragbandit.router.storage.files.atomic import cache_root, whole_folder, write_file
+from ragbandit.shared.errors import ConfigError, required_module
+from ragbandit.shared.files.atomic import cache_root, whole_folder, write_file
 
 __all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
 

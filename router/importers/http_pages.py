@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import httpx
 
-from ragbandit.router.errors import ConfigError, NotReady
-from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
+from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 
 __all__ = ["HttpPages"]
 

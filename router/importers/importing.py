@@ -11,17 +11,17 @@ from sqlalchemy import Connection
 
 from ragbandit.router.config.importers import ImporterSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.importers.joining import joined
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
 from ragbandit.router.importers.report import ImportReport, Result
 from ragbandit.router.importers.source import Judgement, Page, Source, Walk
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.types import Feedback, Receipt
+from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditError
+from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.types import Feedback, Receipt
 
 __all__ = ["Importer"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.router.config.importers import LangfuseSettings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.formats import iso_time
 from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import iso_time
 
 __all__ = ["Langfuse"]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ragbandit.router.config.importers import LangSmithSettings
-from ragbandit.router.formats import iso_time
 from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
-from ragbandit.router.types import Json
+from ragbandit.shared.formats import iso_time
+from ragbandit.shared.types import Json
 
 __all__ = ["LangSmith"]
 

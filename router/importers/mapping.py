@@ -7,13 +7,13 @@ from typing import Any
 
 from ragbandit.router.config.importers import ImporterSettings, ScoreMapping
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.importers.source import Judgement
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER
 from ragbandit.router.serving.validation import MAX_RATER, made_feedback
 from ragbandit.router.storage.import_cursors import IMPORTED_FACTS, Imported
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import Feedback, FeedbackSource
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Feedback, FeedbackSource
 
 __all__ = ["feedback_of", "importer_raters", "is_mapped", "retraction_of"]
 

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ragbandit.router.config.importers import OpenWebUiSettings
-from ragbandit.router.errors import NotReady
 from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.shared.errors import NotReady
 
 __all__ = ["OpenWebUi"]
 

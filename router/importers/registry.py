@@ -6,7 +6,6 @@ from functools import partial
 from typing import Final
 
 from ragbandit.router.config.importers import ImporterSettings, ImportersSettings
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.importers.langfuse import Langfuse
 from ragbandit.router.importers.langsmith import LangSmith
 from ragbandit.router.importers.open_webui import OpenWebUi
@@ -14,6 +13,7 @@ from ragbandit.router.importers.phoenix import Phoenix
 from ragbandit.router.importers.source import Source
 from ragbandit.router.storage.decision_links import links_between
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import ConfigError, InvalidInput
 
 __all__ = ["IMPORTERS", "make_source"]
 

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
 from ragbandit.router.config.importers import ImporterSettings
-from ragbandit.router.errors import ConfigError, NotReady
-from ragbandit.router.formats import seconds_of
 from ragbandit.router.importers.http_pages import HttpPages
 from ragbandit.router.storage.import_cursors import Imported
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.types import Json
 
 __all__ = ["DECISION", "Fields", "Judgement", "Links", "Page", "Source", "Walk", "secret", "text_of"]
 

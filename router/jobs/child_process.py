@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
-from ragbandit.router.storage.files.atomic import append_private
+from ragbandit.shared.files.atomic import append_private
 
 __all__ = ["Child", "end", "ending", "last_lines"]
 

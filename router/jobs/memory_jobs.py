@@ -3,11 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.presence import QueueWork, WorkerState
 from ragbandit.router.jobs.queue import Subscription
-from ragbandit.router.types import DecisionId, PolicyLabel
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import DecisionId, PolicyLabel
 
 __all__ = ["MemoryJobs"]
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.queue import Jobs
-from ragbandit.router.types import Decision, DecisionId, PolicyLabel
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import Decision, DecisionId, PolicyLabel
 
 __all__ = ["Notifier"]
 

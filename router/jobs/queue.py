@@ -11,13 +11,13 @@ from typing import Any, Final, Protocol, TypeVar
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs import bells
 from ragbandit.router.jobs.foreign_data import is_foreign
 from ragbandit.router.jobs.listener import CHANNEL, Listener
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.jobs.presence import QueueWork, WorkerState, present, workers_of
-from ragbandit.router.types import DecisionId, PolicyLabel
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
 

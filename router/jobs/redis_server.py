@@ -12,10 +12,10 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, QueueError
 from ragbandit.router.jobs.processes import end_with_parent
 from ragbandit.router.jobs.queue import connect
-from ragbandit.router.storage.files.atomic import append_private, private_folder
+from ragbandit.shared.errors import ConfigError, QueueError
+from ragbandit.shared.files.atomic import append_private, private_folder
 
 __all__ = ["RedisServer", "redis_runs", "redis_url"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ragbandit.router.errors import InvalidInput, missing_package
+from ragbandit.shared.errors import InvalidInput, missing_package
 
 __all__ = [
     "FAMILIES",

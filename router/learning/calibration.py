@@ -29,7 +29,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ragbandit.router.types import ArmName, CalibrationPair, Reward
+from ragbandit.shared.types import ArmName, CalibrationPair, Reward
 
 __all__ = [
     "PAIRS_NEEDED",

@@ -8,13 +8,13 @@ at that place, from which `verify` goes on.
 import logging
 from collections.abc import Iterator
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.chain import START, Chain
 from ragbandit.router.storage.ledgers.checkpoints import CheckpointRows
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import Checkpoint
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import Checkpoint
 
 __all__ = ["Checkpoints"]
 

@@ -8,12 +8,12 @@ from types import MappingProxyType
 import numpy as np
 
 from ragbandit.router.config.settings import LearningSettings, Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.held_rows import HELD
-from ragbandit.router.types import (
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import (
     IMPORTED,
     ClosedDecision,
     Decision,

@@ -11,14 +11,14 @@ import time
 from dataclasses import dataclass
 
 from ragbandit.router.config.settings import PolicySettings, Settings
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import make_policy, protected
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import ArmName, SnapshotInfo
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import ArmName, SnapshotInfo
 
 __all__ = ["Interim", "find_interim", "needs_rebuild"]
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, NotReady, SnapshotError
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
@@ -21,13 +20,14 @@ from ragbandit.router.learning.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.held_rows import HeldRow
-from ragbandit.router.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
+from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
+from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
 __all__ = ["Learner"]
 

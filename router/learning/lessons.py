@@ -10,7 +10,7 @@ from ragbandit.router.policies import CONSERVATIVE, configured_policy, make_poli
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import ERASED, Decision, Update
+from ragbandit.shared.types import ERASED, Decision, Update
 
 __all__ = ["is_erased_for", "lessons", "policy_of"]
 

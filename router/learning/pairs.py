@@ -10,7 +10,7 @@ from ragbandit.router.learning.raters import scored_and_judged
 from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.calibration_rows import due_pairs, last_pair, paired, read_pairs
-from ragbandit.router.types import ArmName, CalibrationPair, ClosedDecision, Decision, JoinedDecision
+from ragbandit.shared.types import ArmName, CalibrationPair, ClosedDecision, Decision, JoinedDecision
 
 __all__ = ["Pairs", "calibrator_at"]
 

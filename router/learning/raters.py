@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, get_args
 
 from ragbandit.router.learning.reward import aggregate, quality_of
-from ragbandit.router.types import Aggregate, Feedback, JudgedBy, Outcome
+from ragbandit.shared.types import Aggregate, Feedback, JudgedBy, Outcome
 
 __all__ = ["class_of", "disagreement", "is_retraction", "most_trusted", "scored_and_judged", "standing"]
 

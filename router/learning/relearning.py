@@ -13,7 +13,6 @@ from sqlalchemy import insert, literal, select
 from sqlalchemy.engine import Connection
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput, NotReady
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources.origin import KINDS, KeyDirectory, matches
@@ -26,7 +25,8 @@ from ragbandit.router.storage.ledgers.quarantines import Quarantine, add_quarant
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.sql.tables import decisions, feedback, held_feedback, policies
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import InvalidInput, NotReady
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["Relearned", "checked_source", "lifted", "relearn", "selected"]
 

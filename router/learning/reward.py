@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import containment, exact_match, f1, normalise
-from ragbandit.router.types import Aggregate, Feedback, JudgedBy, Outcome, Reward
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Aggregate, Feedback, JudgedBy, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings

@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from ragbandit.router.errors import ConfigError, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import PolicyLabel, SnapshotInfo
+from ragbandit.shared.errors import ConfigError, SnapshotError
+from ragbandit.shared.files.folders import Folder
+from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 __all__ = ["SnapshotFiles", "pack", "policy_sha256"]
 

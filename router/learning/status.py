@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select, union_all
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -15,7 +14,8 @@ from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import kept
 from ragbandit.router.storage.sql.judge_rows import today
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, waiting
-from ragbandit.router.types import Counters
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Counters
 
 __all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
 

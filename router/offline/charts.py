@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 
-from ragbandit.router.errors import ConfigError, InvalidInput, missing_package
-from ragbandit.router.storage.files.atomic import whole_file
+from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
+from ragbandit.shared.files.atomic import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

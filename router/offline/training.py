@@ -9,12 +9,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs.questions import LabelledRow, question_rows
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.finetuned.checkpoint import free_folder
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
-from ragbandit.router.types import Json, TableRow
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Json, TableRow
 
 __all__ = ["read_questions", "train", "trainable"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.types import Matrix, Vector
+from ragbandit.shared.types import Matrix, Vector
 
 __all__ = ["Choices", "Flags", "Keys", "Matrix", "Progress", "Strings", "Vector", "no_progress"]
 

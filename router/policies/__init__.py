@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.errors import ConfigError, RagBanditError
-from ragbandit.router.plugins import import_class, installed, load
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.params import WHERE
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.plugins import import_class, installed, load
+from ragbandit.shared.types import Json
 
 __all__ = [
     "CONSERVATIVE",

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.conservative.restraint import Restraint
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
 __all__ = [
     "MOST_ROWS",

@@ -33,7 +33,6 @@ from typing import Annotated, ClassVar
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyOutput,
@@ -48,7 +47,8 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["BudgetPolicy"]
 

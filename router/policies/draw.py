@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import Policy, PolicyOutput
 from ragbandit.router.policies.conservative.restraint import INCUMBENT, held_back, held_back_wholly
-from ragbandit.router.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
+from ragbandit.shared.errors import PolicyFault
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
 
 __all__ = [
     "COLD_START_FLOOR",

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, read_params
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Fixed", "Uniform"]
 

@@ -23,7 +23,6 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.errors import missing_package
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.llm_client import LlmSelector, Selection
 from ragbandit.router.policies.params import (
@@ -37,7 +36,8 @@ from ragbandit.router.policies.params import (
     Text,
     read_params,
 )
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.errors import missing_package
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["DESCRIPTIONS", "Llm"]
 

@@ -4,7 +4,7 @@ Any OpenAI-compatible server will do; the `openai` package speaks to it and is l
 questions of one call are asked at once and have one deadline together, at which what is still open is cancelled and
 its connection closed. Nothing here raises: whatever goes wrong is a failure with a name.
 
-    timeout, connection, http_429 ..., malformed       as of every chat: see router.openai_client
+    timeout, connection, http_429 ..., malformed       as of every chat: see shared.openai_client
     not_json       the model's text is not a JSON object with a whole number under "choice"
     out_of_range   no method has that number
 """
@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.router.openai_client import ChatServer, event_loop
+from ragbandit.shared.openai_client import ChatServer, event_loop
 
 __all__ = ["LlmSelector", "Selection", "messages_of", "parse_choice"]
 

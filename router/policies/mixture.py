@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyParams, Share, read_params
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Mixture"]
 

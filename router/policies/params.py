@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 from pydantic import Field
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.plugins import check_values
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.plugins import check_values
+from ragbandit.shared.types import ArmName, Json
 
 __all__ = [
     "MULTI_STEP",

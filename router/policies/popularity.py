@@ -35,7 +35,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyNeed,
@@ -57,7 +56,8 @@ from ragbandit.router.policies.params import (
     Text,
     read_params,
 )
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["Popularity", "PopularityTable"]
 

@@ -32,7 +32,6 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.errors import PolicyFault, SnapshotError, missing_package
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyNeed,
@@ -48,7 +47,8 @@ from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.policies.params import HasParams, PolicyParams, Share, read_params
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError, missing_package
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["VowpalWabbit"]
 

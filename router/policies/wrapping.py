@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import Arrays, Policy, PolicyNeed, schema_of, tolerance_of
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.params import HasParams, PolicyParams, Text
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Json
 
 __all__ = ["WrappingParams", "WrappingPolicy", "own_arrays"]
 

@@ -8,15 +8,15 @@ from typing import Final
 from sqlalchemy import Connection
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.rollouts.reading import VersionReader
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, Finding, facts_of, judge
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.types import (
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.types import (
     LIVE_STATES,
     Json,
     PolicyControl,

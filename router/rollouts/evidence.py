@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.confidence_sequences import BettingSequence, Claim, FairBets, asymptotic_width, robust_scores
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
-from ragbandit.router.types import effective_rows
+from ragbandit.shared.confidence_sequences import BettingSequence, Claim, FairBets, asymptotic_width, robust_scores
+from ragbandit.shared.types import effective_rows
 
 __all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
 

@@ -8,11 +8,11 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.confidence_sequences import BettingSequence, Claim, robust_scores
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
-from ragbandit.router.types import effective_rows
+from ragbandit.shared.confidence_sequences import BettingSequence, Claim, robust_scores
+from ragbandit.shared.types import effective_rows
 
 __all__ = ["GUARDRAILS", "Guardrail", "GuardrailEvidence", "GuardrailName"]
 

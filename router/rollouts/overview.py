@@ -16,7 +16,7 @@ from ragbandit.router.rollouts.verbs import Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
+from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
 __all__ = ["NEWEST", "PolicyList", "VersionDetail", "detail", "overview", "recent_faults"]
 

@@ -21,7 +21,7 @@ from ragbandit.router.storage.rows.conversion import scores_value
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
-from ragbandit.router.types import CANCELLED, CANDIDATE, Json, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import CANCELLED, CANDIDATE, Json, PolicyLabel, PolicyVersion
 
 __all__ = ["PAGE", "SETTLE_S", "VersionReader"]
 

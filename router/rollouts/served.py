@@ -17,10 +17,10 @@ from typing import Final
 
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.types import CANDIDATE, KILLED, Json, PolicyLabel, PolicyVersion
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import CANDIDATE, KILLED, Json, PolicyLabel, PolicyVersion
 
 __all__ = ["CANDIDATE", "KILLED", "candidate_in", "check_changes", "mixed", "settings_of"]
 

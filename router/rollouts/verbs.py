@@ -19,13 +19,13 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, select
 
 from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.errors import Conflict, InvalidInput
-from ragbandit.router.redaction import credentials_in
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_control, policy_versions
-from ragbandit.router.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
+from ragbandit.shared.errors import Conflict, InvalidInput
+from ragbandit.shared.redaction import credentials_in
+from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 __all__ = ["ALLOWED", "Act", "Verb", "add", "kill", "next_weight", "perform", "perform_within", "unkill", "verbs_of"]
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.formats import duration
 from ragbandit.router.rollouts.evidence import DrawEvidence, RewardEvidence
 from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
 from ragbandit.router.rollouts.rows import Judged, Outcomes
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import Json, PolicyControl, PolicyVersion, VerdictKind
+from ragbandit.shared.formats import duration
+from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
 __all__ = ["EXPIRED", "Evidence", "Finding", "facts_of", "judge"]
 

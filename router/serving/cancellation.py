@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from ragbandit.router.errors import Conflict
 from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.decisions import DecisionStore
@@ -18,7 +17,8 @@ from ragbandit.router.storage.idempotency import unknown_decision
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
-from ragbandit.router.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
 __all__ = ["Cancellation", "request", "requested"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 
 __all__ = ["KINDS", "ContextCounts"]
 

@@ -3,8 +3,8 @@
 import re
 from types import UnionType
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.types import MAX_TEXT
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT
 
 __all__ = ["ID_PATTERN", "checked_id", "checked_text", "checked_type"]
 

@@ -11,7 +11,6 @@ from typing import Self
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import ConfigError, Conflict, NotReady, RagBanditError
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, Subscription
 from ragbandit.router.jobs.streams.keys import STREAM_SECRET
@@ -43,7 +42,8 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.vote_limits import VoteLimit
-from ragbandit.router.types import Feedback, Outcome, PolicyLabel, PolicyVersion, Receipt
+from ragbandit.shared.errors import ConfigError, Conflict, NotReady, RagBanditError
+from ragbandit.shared.types import Feedback, Outcome, PolicyLabel, PolicyVersion, Receipt
 
 __all__ = ["RouterLifecycle"]
 

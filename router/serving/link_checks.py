@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["LINK_KIND", "LINK_VALUE", "MAX_LINKS", "check_links"]
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 
-from ragbandit.router.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.types import Decision, DecisionId, Outcome
+from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
+from ragbandit.shared.types import Decision, DecisionId, Outcome
 
 __all__ = ["PendingAnswers"]
 

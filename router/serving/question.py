@@ -8,7 +8,7 @@ from ragbandit.router.serving.conversations.sticky import Stay, stays_of
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
 from ragbandit.router.serving.versions.live import LiveVersions
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import ArmName, Decision, Query, RunBy
+from ragbandit.shared.types import ArmName, Decision, Query, RunBy
 
 __all__ = ["Question", "offer_arms"]
 

@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager
 from typing import Literal, TypeVar
 
 from ragbandit.router.config.loading import with_arms
-from ragbandit.router.errors import InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
@@ -40,7 +39,8 @@ from ragbandit.router.serving.validation import (
 )
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.vote_limits import VoteLimit
-from ragbandit.router.types import (
+from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
+from ragbandit.shared.types import (
     Decision,
     DecisionId,
     Feedback,

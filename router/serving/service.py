@@ -9,7 +9,6 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
@@ -26,7 +25,8 @@ from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
 from ragbandit.router.telemetry.throttle import Throttle
-from ragbandit.router.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
 
 __all__ = ["RouteService", "Serving"]
 

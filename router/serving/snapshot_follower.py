@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.interim import find_interim
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.service import Serving
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import SnapshotInfo
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import SnapshotInfo
 
 __all__ = ["SnapshotFollower"]
 

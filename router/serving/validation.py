@@ -14,11 +14,11 @@ import uuid_utils
 
 from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.conversations.checks import check_conversation
 from ragbandit.router.serving.field_checks import checked_id, checked_text, checked_type
 from ragbandit.router.serving.link_checks import check_links
-from ragbandit.router.types import (
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import (
     MAX_ERROR,
     ArmName,
     Budget,

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, update
 
-from ragbandit.router.process_identity import ProcessIdentity, this_process
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import Decision, DecisionId
+from ragbandit.shared.process_identity import ProcessIdentity, this_process
+from ragbandit.shared.types import Decision, DecisionId
 
 __all__ = [
     "CLAIM_S",

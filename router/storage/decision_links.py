@@ -19,7 +19,7 @@ from sqlalchemy import text as sql
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decision_links, decisions
-from ragbandit.router.types import Decision, Json
+from ragbandit.shared.types import Decision, Json
 
 __all__ = [
     "LINKS",

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Select, and_, select, tuple_
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
-from ragbandit.router.types import ArmName, DecisionState, OutcomeStatus, PolicyLabel
+from ragbandit.shared.types import ArmName, DecisionState, OutcomeStatus, PolicyLabel
 
 __all__ = ["LOOKED_AT", "MOST_FOUND", "Found", "FoundDecision", "Place", "Search", "search"]
 

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
-from ragbandit.router.errors import RagBanditError, StoreError
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.decision_links import write_links
 from ragbandit.router.storage.feedback_writes import write_feedback
@@ -49,7 +48,8 @@ from ragbandit.router.storage.sql.waiting import (
     waiting_row,
 )
 from ragbandit.router.storage.vote_limits import VoteLimit
-from ragbandit.router.types import (
+from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.types import (
     Decision,
     DecisionId,
     DecisionState,

@@ -29,7 +29,6 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.archive.moving import change_segment
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
@@ -50,7 +49,8 @@ from ragbandit.router.storage.sql.tables import (
     outcomes,
     waiting,
 )
-from ragbandit.router.types import ERASED, IMPORTED
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ERASED, IMPORTED
 
 __all__ = ["Erased", "Selection", "erasable", "erase"]
 

@@ -6,8 +6,8 @@ The same body again is a duplicate, another body a Conflict, an unknown decision
 from collections.abc import Mapping
 from typing import Any
 
-from ragbandit.router.errors import Conflict, NotFound, RagBanditError, StoreError
-from ragbandit.router.types import Decision, Receipt
+from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreError
+from ragbandit.shared.types import Decision, Receipt
 
 __all__ = ["feedback_reply", "is_foreign", "outcome_reply", "settle", "unknown_decision"]
 

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import feedback, import_cursors, waiting
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["IMPORTED_FACTS", "Imported", "move_cursor", "open_imports", "position_of", "votes_of"]
 

@@ -10,14 +10,14 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Update, select, update
 
-from ragbandit.router.errors import Conflict, RagBanditError
-from ragbandit.router.retries import back_off
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge
 from ragbandit.router.storage.sql.tables import judge_due
-from ragbandit.router.types import DecisionId, Feedback
+from ragbandit.shared.errors import Conflict, RagBanditError
+from ragbandit.shared.retries import back_off
+from ragbandit.shared.types import DecisionId, Feedback
 
 __all__ = ["Claim", "DayBudget", "JudgeState", "Judgements", "Refused", "Spent", "due", "expire", "judge_state"]
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from sqlalchemy import RowMapping, bindparam, select
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.router.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
 
 __all__ = ["MOST_LISTED", "SessionTurn", "TurnRecord", "newest_turns", "turns_of"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from ragbandit.router.errors import Conflict, Forbidden, RagBanditError
 from ragbandit.router.storage.sql.tables import decisions, feedback
-from ragbandit.router.types import DecisionId, Feedback, FeedbackId
+from ragbandit.shared.errors import Conflict, Forbidden, RagBanditError
+from ragbandit.shared.types import DecisionId, Feedback, FeedbackId
 
 __all__ = ["VoteLimit", "lock_votes", "refused_votes"]
 

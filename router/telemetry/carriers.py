@@ -10,7 +10,7 @@ from typing import Final
 
 import uuid_utils
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["REQUEST_ID", "SCOPE_ID", "TRACEPARENT", "TRACESTATE", "carrier_of", "request_id_of", "trace_id_of"]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Tracing
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 
 __all__ = ["tell_evaluation"]
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Final, Literal
 
-from ragbandit.router.redaction import without_secrets
+from ragbandit.shared.redaction import without_secrets
 
 __all__ = ["JsonLines", "TextLines", "WithIds", "bound", "set_log_format"]
 

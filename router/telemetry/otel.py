@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ragbandit.router.errors import missing_package
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Attribute, Span, SpanKind, Tracing
+from ragbandit.shared.errors import missing_package
 
 try:
     from opentelemetry import trace

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
-__all__ = ["OFF", "Attribute", "Span", "SpanKind", "Tracing", "make_tracing"]
+__all__ = ["OFF", "Attribute", "Span", "SpanKind", "Tracing"]
 
 #: what an attribute may be
 Attribute = str | bool | int | float | Sequence[str]
@@ -86,16 +86,3 @@ _NO_SPAN: Final = Span()
 _NO_BLOCK: Final = nullcontext(_NO_SPAN)
 #: the tracing that does nothing
 OFF: Final = Tracing()
-
-
-def make_tracing(*, enabled: bool, service: str, process: str) -> Tracing:
-    """The tracing of a process, to be made in the process itself, after every fork.
-
-    service: its name, where OTEL_SERVICE_NAME gives none. process: which one of ours. Raises ConfigError without the
-    extra `otel`.
-    """
-    if not enabled:
-        return OFF
-    from ragbandit.router.telemetry.otel import open_telemetry
-
-    return open_telemetry(service=service, process=process)

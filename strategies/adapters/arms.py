@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.plugins import import_class
-from ragbandit.router.types import ArmName, Cost
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.plugins import import_class
+from ragbandit.shared.types import ArmName, Cost
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Answer, Run

@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Passage, Retriever, error_text
 
 __all__ = ["HaystackRetriever", "LangChainRetriever", "LlamaIndexRetriever"]

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import cast
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.steps import partial_kept
 from ragbandit.strategies.base import Completion, Hit
 from ragbandit.strategies.generators.token_details import Token

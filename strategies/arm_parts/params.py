@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
-from ragbandit.router.plugins import check_values
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.plugins import check_values
+from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.steps import Style
 
 __all__ = ["ArmParams", "PassageParams", "PromptParams", "ReaderParams", "public_params", "read_params"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import PromptParams, ReaderParams, public_params, read_params
 from ragbandit.strategies.arm_parts.steps import read
 from ragbandit.strategies.base import Need, Passage

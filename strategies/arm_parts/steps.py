@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
-from ragbandit.router.types import Retrieved
+from ragbandit.shared.types import Retrieved
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer

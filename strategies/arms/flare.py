@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.lookahead import (
     LatestPool,
     conclude,

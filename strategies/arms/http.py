@@ -9,7 +9,7 @@ where the budget's seconds are those that are left and caps that are not set are
 
     {"answer": "text", "steps": 2, "stop_reason": "answered", "cost": {"retriever_calls": 2, "llm_calls": 3, ...}}
 
-of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `router.types.Cost` but the
+of which only `answer` must be there; `cost` has any of the counts, seconds and dollars of `shared.types.Cost` but the
 total, which is measured here. The decision's id is sent as `Idempotency-Key` too: a call may come twice.
 
 The pipeline must heed the budget itself: only its seconds can be held here. A reply that says it spent more than a cap
@@ -27,10 +27,10 @@ from typing import Annotated, Any, ClassVar
 import httpx
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.redaction import without_keys
-from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
-from ragbandit.router.types import ArmName, CallFailed, Cost, Json, Round
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
+from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text
 from ragbandit.strategies.outbound.addresses import check_address, check_header_value, credentials_of, shown_address

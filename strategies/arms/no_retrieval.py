@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import PromptParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import Style, read, stop_reason

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import ReaderParams
 from ragbandit.strategies.arm_parts.prompted import ReadingArm
 from ragbandit.strategies.arm_parts.steps import find, gather_once, stop_reason

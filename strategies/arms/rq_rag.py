@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import ReaderParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm, ReadingArm
 from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
 from ragbandit.strategies.arm_parts.params import PassageParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar, Literal, cast
 
 from pydantic import Field
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import PassageParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason, together

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import ReaderParams
 from ragbandit.strategies.arm_parts.prompted import ReadingArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason

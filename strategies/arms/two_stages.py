@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.notes import AnswerStyle, answer_from
 from ragbandit.strategies.arm_parts.params import PassageParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm

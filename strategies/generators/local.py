@@ -13,7 +13,7 @@ from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
+from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.huggingface import without_bar
 from ragbandit.strategies.generators.sampling import pieces

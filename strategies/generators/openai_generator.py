@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.router.errors import ArmFailed, ConfigError, required_module
-from ragbandit.router.generator_options import OpenAiOptions
-from ragbandit.router.openai_client import (
+from ragbandit.shared.errors import ArmFailed, ConfigError, required_module
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import (
     BrokenReply,
     cause_of,
     connect,
@@ -21,10 +21,10 @@ from ragbandit.router.openai_client import (
     is_unreachable,
     pause_asked,
 )
-from ragbandit.router.plugins import check_values
-from ragbandit.router.redaction import shown_variable
-from ragbandit.router.retries import pause_before_retry
-from ragbandit.router.types import Cost
+from ragbandit.shared.plugins import check_values
+from ragbandit.shared.redaction import shown_variable
+from ragbandit.shared.retries import pause_before_retry
+from ragbandit.shared.types import Cost
 from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import (
     Reading,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ragbandit.router.errors import ArmFailed, ConfigError, missing_package
-from ragbandit.router.generator_options import OpenAiOptions
-from ragbandit.router.openai_client import BrokenReply
+from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.openai_client import BrokenReply
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.generators.turns import TURN_TOKENS, chat_turns, plain_parts

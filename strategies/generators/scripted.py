@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.turns import plain_parts

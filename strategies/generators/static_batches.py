@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, PreTrainedModel
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.sampling import SampledTokens, read_details, sample_next
 

@@ -1,6 +1,6 @@
 """Text feed: the text of one call, given to the request's sink while it is written."""
 
-from ragbandit.router.errors import ArmFailed, RagBanditError
+from ragbandit.shared.errors import ArmFailed, RagBanditError
 from ragbandit.strategies.base import Request
 
 __all__ = ["TextFeed"]

@@ -3,7 +3,7 @@
 A prompt without a conversation is what it always was: instructions, body, prefix.
 """
 
-from ragbandit.router.types import Message
+from ragbandit.shared.types import Message
 from ragbandit.strategies.base import Prompt
 
 __all__ = ["TURN_TOKENS", "chat_turns", "plain_parts", "transcript"]

@@ -3,8 +3,8 @@
 from base64 import b64encode
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.redaction import is_secret_in_query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.redaction import is_secret_in_query
 
 __all__ = ["check_address", "check_header_value", "credentials_of", "shown_address"]
 

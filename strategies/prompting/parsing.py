@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["parsed_items", "parsed_json", "parsed_label", "parsed_numbered_labels", "parsed_yes_no"]
 

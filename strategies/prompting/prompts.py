@@ -21,8 +21,8 @@ from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Message
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Message
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import (
     Completion,

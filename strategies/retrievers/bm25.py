@@ -23,9 +23,9 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files.atomic import replace_folder
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.atomic import replace_folder
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.index_folder import (

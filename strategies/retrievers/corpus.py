@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files.json_lines import lines, parsed
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import lines, parsed
 from ragbandit.strategies.base import Passage
 
 __all__ = ["count_rows", "model_text", "read_corpus"]

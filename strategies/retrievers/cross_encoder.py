@@ -14,7 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Hit
 from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
 from ragbandit.strategies.retrievers.corpus import model_text

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.files.atomic import replace_folder
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files.atomic import replace_folder
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.index_folder import (

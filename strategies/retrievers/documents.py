@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ragbandit.router.errors import InvalidInput, required_module
+from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.strategies.base import Passage
 
 __all__ = ["CHARACTERS", "log_left_out", "read_folder"]

@@ -22,8 +22,8 @@ from elasticsearch import ApiError, AsyncElasticsearch, Elasticsearch, NotFoundE
 from elasticsearch import ConnectionError as Unreachable
 from elasticsearch.helpers import BulkIndexError, bulk
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.retrievers.corpus import model_text

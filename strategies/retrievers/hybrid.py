@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
 __all__ = ["CONSTANT", "HybridRetriever", "fuse"]

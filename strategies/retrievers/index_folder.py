@@ -17,8 +17,8 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 
 __all__ = [

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Sequence
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Passage, Retriever
 
 __all__ = ["MemoryRetriever"]

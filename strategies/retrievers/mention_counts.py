@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.files.atomic import whole_file
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
 __all__ = ["FILE", "FORMAT", "WORDS", "count_mentions", "write_popularity"]

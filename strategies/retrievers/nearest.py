@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import required_module
+from ragbandit.shared.errors import required_module
 
 __all__ = ["GRAPH", "NearGraph", "check_faiss", "write_graph"]
 

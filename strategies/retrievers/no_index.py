@@ -1,6 +1,6 @@
 """The retriever where no arm retrieves: nothing is opened, and no index is needed."""
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Retriever
 
 __all__ = ["NoRetriever"]

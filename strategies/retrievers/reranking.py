@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 from typing import Protocol
 
-from ragbandit.router.errors import ArmFailed, InvalidInput, RagBanditError
+from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
 __all__ = ["RerankedRetriever", "Reranker"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
 
 __all__ = ["SentenceEncoder", "clean"]

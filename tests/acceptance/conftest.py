@@ -15,14 +15,14 @@ from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.status import status
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import NotReady, RagBanditError
+from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 

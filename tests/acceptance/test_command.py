@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.service_process import free_port
 from ragbandit.client import Client
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
 from .conftest import PASSAGES, ROOT
 

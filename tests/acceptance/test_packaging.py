@@ -130,7 +130,7 @@ def test_names_of_others_do_no_harm(way, installed, project):
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    code = "import router, ragbandit, ragbandit.router.types as t; print(router.x, ragbandit.__file__, t.__file__)"
+    code = "import router, ragbandit, ragbandit.shared.types as t; print(router.x, ragbandit.__file__, t.__file__)"
     mine, package, types = run(str(python), "-c", code).split()
     assert mine == "1"
     home = ROOT if way in ("editable", "checkout") else python.parents[1]

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ragbandit.router.errors import Conflict, NotFound
+from ragbandit.shared.errors import Conflict, NotFound
 
 
 @pytest.mark.timeout(120)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ragbandit.router.types import Budget, DecisionId, Message, Query
+from ragbandit.shared.types import Budget, DecisionId, Message, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.no_index import NoRetriever

@@ -83,7 +83,7 @@ def test_import_client_needs_httpx_alone():
         "ragbandit.router.policies",
         "ragbandit.router.learning.reward",
         "ragbandit.router.offline.estimation",
-        "ragbandit.router.errors",
+        "ragbandit.shared.errors",
     ],
 )
 def test_pure_parts_know_no_database_redis_or_http(module):

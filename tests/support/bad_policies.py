@@ -4,9 +4,9 @@ import threading
 import time
 from dataclasses import replace
 
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.fixed import Uniform
+from ragbandit.shared.errors import PolicyFault
 
 #: lets a hanging policy go on
 RELEASED = threading.Event()

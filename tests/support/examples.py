@@ -3,7 +3,7 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS
 
 __all__ = ["offered_arms", "steady"]

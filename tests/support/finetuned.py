@@ -6,7 +6,7 @@ from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
-from ragbandit.router.types import Query, TableRow
+from ragbandit.shared.types import Query, TableRow
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.tiny_models import tiny_encoder
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from ragbandit.router.plugins import installed
+from ragbandit.shared.plugins import installed
 from ragbandit.strategies.registry import GROUP as ARMS
 
 __all__ = ["install"]

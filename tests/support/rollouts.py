@@ -14,7 +14,7 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
-from ragbandit.router.types import CANDIDATE, PolicyLabel, Reward, Update
+from ragbandit.shared.types import CANDIDATE, PolicyLabel, Reward, Update
 
 BASE = PolicyLabel("main")
 #: a decision, and the next one

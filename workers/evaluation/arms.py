@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.run import Strategy

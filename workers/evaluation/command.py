@@ -16,12 +16,12 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.validation import capped
-from ragbandit.router.storage.files.json_lines import new_lines
-from ragbandit.router.types import Budget
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import new_lines
+from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Generator
 from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
 from ragbandit.strategies.run import Strategy

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
 from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, required_text
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.judge.quiz import Quiz
 
 __all__ = ["CRUD", "FAMILY_NAMES", "LabelledQuestion", "check_family", "read_questions"]

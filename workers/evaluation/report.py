@@ -10,7 +10,7 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 
 from ragbandit.router.cli.console import console, print_json
-from ragbandit.router.formats import NOTHING
+from ragbandit.shared.formats import NOTHING
 from ragbandit.workers.evaluation.results import Evaluated, Mean
 
 __all__ = ["show"]

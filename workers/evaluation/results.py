@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.errors import ArmFailed
 from ragbandit.router.learning.answer_metrics import judged
-from ragbandit.router.types import COST_TERMS, Json
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.types import COST_TERMS, Json
 from ragbandit.workers.evaluation.questions import LabelledQuestion
 from ragbandit.workers.evaluation.runs import StoredAnswer
 from ragbandit.workers.judge.quiz import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed

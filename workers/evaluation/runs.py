@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.storage.files.atomic import append_private
-from ragbandit.router.storage.files.json_lines import parsed
-from ragbandit.router.types import Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files.atomic import append_private
+from ragbandit.shared.files.json_lines import parsed
+from ragbandit.shared.types import Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by, run_strategy

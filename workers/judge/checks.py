@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER

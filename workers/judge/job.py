@@ -13,12 +13,12 @@ from concurrent.futures import CancelledError
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.errors import StoreError
-from ragbandit.router.retries import back_off
 from ragbandit.router.storage.judgements import Claim, Judgements, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
-from ragbandit.router.types import DecisionId, Feedback, FeedbackId, Json
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.retries import back_off
+from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
 from ragbandit.workers.judge.judge import CALLS, Judge, NoVerdict, RubricVerdict, ServerFailed, Suspicious
 from ragbandit.workers.store_outage import StoreOutage
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.redaction import without_secrets
 from ragbandit.router.storage.judgements import Spent
-from ragbandit.router.types import Cost, Decision, Outcome, Retrieved
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.types import Cost, Decision, Outcome, Retrieved
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,

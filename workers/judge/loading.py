@@ -3,9 +3,9 @@
 import os
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.no_index import NoRetriever

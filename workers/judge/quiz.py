@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ragbandit.router.errors import ArmFailed, InvalidInput, required_module
+from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
 

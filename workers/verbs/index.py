@@ -18,7 +18,7 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.formats import moment
+from ragbandit.shared.formats import moment
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
 from ragbandit.strategies.retrievers.documents import log_left_out

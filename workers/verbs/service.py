@@ -11,7 +11,6 @@ from pathlib import Path
 import typer
 
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.presence import Presence, card_of
 from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
 from ragbandit.router.jobs.queue import connect
@@ -26,6 +25,7 @@ from ragbandit.router.serving.setup.data_dir import narrow_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.wiring.arms import check_arms
 
 __all__ = ["run_service"]

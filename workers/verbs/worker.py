@@ -7,8 +7,8 @@ import typer
 
 from ragbandit.router.cli.console import ConfigOption
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.process import QUEUES, run_worker
 
 __all__ = ["worker"]

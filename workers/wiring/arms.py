@@ -3,8 +3,8 @@
 import logging
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.redaction import described
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.redaction import described
 from ragbandit.strategies.registry import make_arms, presets_by_default, with_preset
 from ragbandit.workers.wiring.generators import offered
 from ragbandit.workers.wiring.retrievers import check_reranker

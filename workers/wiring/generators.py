@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings, WorkerSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.router.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.router.jobs.processes import end_with_parent
+from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator

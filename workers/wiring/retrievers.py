@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.router.errors import ConfigError, missing_package, required_module
-from ragbandit.router.plugins import import_class
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.plugins import import_class
+from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
 from ragbandit.strategies.registry import retrieves

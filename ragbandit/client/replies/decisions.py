@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import KeptFeedback, KeptReward
-from ragbandit.router.types import DecisionState, OutcomeStatus, RunBy
+from ragbandit.shared.types import DecisionState, OutcomeStatus, RunBy
 
 __all__ = [
     "AnswerReply",
@@ -105,7 +105,7 @@ class CostReply(TypedDict):
 
 
 class SourceReply(TypedDict):
-    """A passage that the model was shown: the fields of `ragbandit.router.types.Source`."""
+    """A passage that the model was shown: the fields of `ragbandit.shared.types.Source`."""
 
     id: str
     """Id of the passage."""

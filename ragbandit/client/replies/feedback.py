@@ -5,7 +5,7 @@ from typing import Any, Literal
 from typing_extensions import TypedDict
 
 from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.router.types import FeedbackKind, FeedbackSource, JudgedBy, RewardSource
+from ragbandit.shared.types import FeedbackKind, FeedbackSource, JudgedBy, RewardSource
 
 __all__ = [
     "BatchReply",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from typing_extensions import TypedDict
 
-from ragbandit.router.types import CircuitState
+from ragbandit.shared.types import CircuitState
 
 __all__ = [
     "ArmReply",

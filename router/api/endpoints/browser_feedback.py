@@ -23,13 +23,13 @@ from ragbandit.router.api.security.feedback_tokens import (
 )
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.tracing import tell_feedback
-from ragbandit.router.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import checked_rater, made_feedback
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.vote_limits import VoteLimit, refused_votes
-from ragbandit.router.types import Feedback, Receipt
+from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
+from ragbandit.shared.types import Feedback, Receipt
 
 __all__ = ["MAX_VOTES", "add_browser_feedback"]
 

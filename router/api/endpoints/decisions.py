@@ -25,13 +25,13 @@ from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.answer_stream import streamed_answer
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["add_decisions"]
 

@@ -19,10 +19,10 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, error_j
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.api.tracing import tell_feedback
-from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.idempotency import unknown_decision
-from ragbandit.router.types import Feedback, Receipt
+from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.types import Feedback, Receipt
 
 __all__ = ["FEEDBACK", "MAX_BATCH", "STORED", "add_feedback", "count_feedback"]
 

@@ -14,12 +14,12 @@ from pydantic import Field
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.schemas.requests import Body, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.policy_versions import version_named
-from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
+from ragbandit.shared.errors import Conflict, NotFound
+from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 __all__ = ["POLICIES", "add_policies"]
 

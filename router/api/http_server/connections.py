@@ -15,8 +15,8 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ragbandit.router.api.schemas.responses import error_body, error_json, refusal
-from ragbandit.router.errors import Overloaded
 from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.shared.errors import Overloaded
 
 __all__ = ["MAX_HEADERS", "MAX_HEAD_BYTES", "OPERATORS", "OPERATOR_PATHS", "Connections"]
 

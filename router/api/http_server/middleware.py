@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.router.api.http_server.ports import has_path
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.router import Queue, Router
+from ragbandit.shared.errors import NotReady, Overloaded
 
 __all__ = ["AdmissionMiddleware"]
 

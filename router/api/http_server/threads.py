@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Generic, TypeVar
 
-from ragbandit.router.errors import NotReady, Overloaded
+from ragbandit.shared.errors import NotReady, Overloaded
 
 __all__ = ["Reads", "SharedRead"]
 

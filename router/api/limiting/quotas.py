@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.config.settings import TenantSettings
-from ragbandit.router.errors import TooManyRequests
+from ragbandit.shared.errors import TooManyRequests
 
 __all__ = ["Counted", "QuotaSpent", "Quotas"]
 

@@ -21,9 +21,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.api.limiting.rates import Allowance, rate_of
-from ragbandit.router.errors import TooManyRequests
 from ragbandit.router.jobs.foreign_data import ForeignData
-from ragbandit.router.types import Caller
+from ragbandit.shared.errors import TooManyRequests
+from ragbandit.shared.types import Caller
 
 __all__ = ["RateLimited", "RateLimiter"]
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from limits import RateLimitItem, parse
 
-from ragbandit.router.types import Caller
+from ragbandit.shared.types import Caller
 
 __all__ = ["Allowance", "rate_of"]
 

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from ragbandit.router.serving.overview import Earned
 from ragbandit.router.serving.state import RouterState
-from ragbandit.router.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
+from ragbandit.shared.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
 
 __all__ = ["earned_metrics", "worker_metrics"]
 

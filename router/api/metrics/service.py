@@ -15,7 +15,7 @@ from ragbandit.router.serving.context_counts import ContextCounts
 from ragbandit.router.serving.conversations.queries import ConversationQueries
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
-from ragbandit.router.types import Decision
+from ragbandit.shared.types import Decision
 
 __all__ = ["Metrics"]
 

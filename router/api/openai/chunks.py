@@ -22,7 +22,7 @@ from ragbandit.router.api.openai.replies import (
 )
 from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.api.streaming.event_stream import PING
-from ragbandit.router.types import Cost, Decision, Outcome, StatusNote, TextPiece
+from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
 
 __all__ = ["Chunks", "Pieces"]
 

@@ -13,7 +13,7 @@ from ragbandit.router.api.openai.replies import ChatCompletion, Model, ModelList
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.errors import NotFound
+from ragbandit.shared.errors import NotFound
 
 __all__ = ["OPENAI", "add_openai"]
 

@@ -12,8 +12,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Scope, Send
 
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of
+from ragbandit.shared.errors import InvalidInput, NotFound
 
 __all__ = ["ModelNotFound", "Unsupported", "as_openai_error", "is_openai_path", "shaping_errors", "unforeseen_reply"]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.types import Message
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Message
 
 __all__ = ["turns_of"]
 

@@ -6,7 +6,7 @@ from typing import Final
 from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import ArmName, Caller
+from ragbandit.shared.types import ArmName, Caller
 
 __all__ = ["AUTO", "forced_arm", "model_list", "model_of"]
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.types import Message, Outcome
+from ragbandit.shared.types import Message, Outcome
 
 __all__ = ["background_task", "is_open_webui", "links_of", "source_events", "status_event", "task_answer"]
 

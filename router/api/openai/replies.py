@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
-from ragbandit.router.types import Cost, Decision, Outcome
+from ragbandit.shared.types import Cost, Decision, Outcome
 
 __all__ = [
     "ID_PREFIX",

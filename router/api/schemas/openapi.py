@@ -14,13 +14,13 @@ from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.validation import MAX_WORDS
-from ragbandit.router.types import MAX_TEXT
+from ragbandit.shared.types import MAX_TEXT
 
 __all__ = ["add_limits", "describe", "field_texts"]
 
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
-    "ragbandit.router.types.versions",
+    "ragbandit.shared.types.versions",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
     "ragbandit.client.replies.errors",

@@ -39,7 +39,7 @@ from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.storage.sessions import TurnRecord
 from ragbandit.router.telemetry.carriers import trace_id_of
-from ragbandit.router.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
+from ragbandit.shared.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
 
 __all__ = [
     "answer_json",

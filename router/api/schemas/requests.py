@@ -12,12 +12,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from ragbandit.router.api.schemas.shape_errors import wanted
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.conversations.checks import MAX_SESSION, MAX_STICKY_TURNS
 from ragbandit.router.serving.field_checks import ID_PATTERN
 from ragbandit.router.serving.link_checks import LINK_KIND, LINK_VALUE, MAX_LINKS
 from ragbandit.router.serving.validation import MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS, checked_id
-from ragbandit.router.types import MAX_TEXT, Cost, OutcomeStatus
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT, Cost, OutcomeStatus
 
 __all__ = [
     "ANY_TEXT",

@@ -9,8 +9,8 @@ from typing import Any, Final
 from starlette.responses import JSONResponse, Response
 
 from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.router.errors import Overloaded, RagBanditError
-from ragbandit.router.types import finite_json
+from ragbandit.shared.errors import Overloaded, RagBanditError
+from ragbandit.shared.types import finite_json
 
 __all__ = ["ERRORS", "JsonReply", "described", "error_body", "error_json", "gone", "plain", "refusal"]
 

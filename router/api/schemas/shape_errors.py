@@ -7,7 +7,7 @@ from typing import Any, Final
 from pydantic import GetPydanticSchema
 from pydantic_core import core_schema
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["complaint", "wanted"]
 

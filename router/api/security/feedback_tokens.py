@@ -15,8 +15,8 @@ import json
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from ragbandit.router.errors import Unauthorized
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import Unauthorized
 
 __all__ = ["MAX_TOKEN", "TOKEN_KINDS", "FeedbackToken", "TokenKind", "read_token", "signed"]
 

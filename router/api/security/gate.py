@@ -14,11 +14,11 @@ from ragbandit.router.api.security.page_sessions import PageSessions, needs_sess
 from ragbandit.router.api.security.roles import allowed_roles, is_of_the_service
 from ragbandit.router.api.security.sites import check_host, check_site
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.router.serving.setup.exposure import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce
 from ragbandit.router.storage.access.scopes import is_known
-from ragbandit.router.types import Caller, Role
+from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
+from ragbandit.shared.types import Caller, Role
 
 __all__ = ["Gate"]
 

@@ -13,8 +13,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.errors import NotReady, StoreError
 from ragbandit.router.storage.access.api_keys import KeysInForce, KeyStore
+from ragbandit.shared.errors import NotReady, StoreError
 
 __all__ = ["KeyRing", "Known"]
 

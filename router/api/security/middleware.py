@@ -9,7 +9,7 @@ from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.schemas.responses import refusal
 from ragbandit.router.api.security.gate import Gate
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
 __all__ = ["AccessMiddleware"]
 

@@ -11,9 +11,9 @@ from typing import Final
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.errors import Forbidden
 from ragbandit.router.storage.idempotency import unknown_decision
-from ragbandit.router.types import ArmName, Caller, Decision, Query
+from ragbandit.shared.errors import Forbidden
+from ragbandit.shared.types import ArmName, Caller, Decision, Query
 
 __all__ = ["Owners", "check_owner", "for_caller", "note_owner", "strangers", "tenant_of"]
 

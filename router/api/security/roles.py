@@ -8,7 +8,7 @@ from typing import Final
 
 from starlette.routing import compile_path
 
-from ragbandit.router.types import Role
+from ragbandit.shared.types import Role
 
 __all__ = ["EVERYBODY", "OF_THE_SERVICE", "ROLES_OF", "allowed_roles", "is_of_the_service"]
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
-from ragbandit.router.errors import Forbidden
+from ragbandit.shared.errors import Forbidden
 
 __all__ = ["check_host", "check_site"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.jobs.streams.reader import ReadStream
-from ragbandit.router.types import Decision, Outcome, StatusNote, TextPiece
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 
 __all__ = ["AnswerChanged", "AnswerEvent", "PendingAnswer", "want_events"]
 

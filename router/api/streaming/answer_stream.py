@@ -15,8 +15,8 @@ from ragbandit.router.api.schemas.replies import answer_json, headers, pending_j
 from ragbandit.router.api.schemas.responses import error_json, plain
 from ragbandit.router.api.streaming.answer_events import PendingAnswer
 from ragbandit.router.api.streaming.event_stream import PING, EventStream, with_pauses
-from ragbandit.router.errors import RagBanditError
-from ragbandit.router.types import Outcome, StatusNote, TextPiece
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import Outcome, StatusNote, TextPiece
 
 __all__ = ["streamed_answer"]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.formats import duration, number, percent
 from ragbandit.router.serving.overview import Overview, Point, mean
-from ragbandit.router.types import ArmName, ArmTotals
+from ragbandit.shared.formats import duration, number, percent
+from ragbandit.shared.types import ArmName, ArmTotals
 
 __all__ = ["MOST_LINES", "Chart", "Line", "arm_charts", "earned_charts", "intervals"]
 

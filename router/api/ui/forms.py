@@ -8,7 +8,7 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.security.page_sessions import PageSessions, needs_session
 from ragbandit.router.api.security.sites import check_site
-from ragbandit.router.errors import Forbidden, InvalidInput
+from ragbandit.shared.errors import Forbidden, InvalidInput
 
 __all__ = ["actor_of", "form_of"]
 

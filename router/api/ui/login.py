@@ -11,8 +11,8 @@ from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, n
 from ragbandit.router.api.security.roles import allowed_roles
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import page, set_cookie
-from ragbandit.router.errors import Forbidden, Unauthorized
 from ragbandit.router.storage.access.api_keys import ApiKey
+from ragbandit.shared.errors import Forbidden, Unauthorized
 
 __all__ = ["add_login"]
 

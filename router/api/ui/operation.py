@@ -13,13 +13,13 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.http_server.threads import SharedRead
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
-from ragbandit.router.errors import InvalidInput, NotReady, StoreError
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.state import RouterState
 from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held_lately, judged_lately, release
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
+from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 
 __all__ = ["add_operation_pages", "state_or_none"]
 

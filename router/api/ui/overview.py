@@ -11,9 +11,9 @@ from ragbandit.router.api.ui.charts import arm_charts, earned_charts, intervals
 from ragbandit.router.api.ui.drawing import around_zero
 from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.overview import Overview, mean, overview
-from ragbandit.router.types import FEWEST_EFFECTIVE
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import FEWEST_EFFECTIVE
 
 __all__ = ["TIMES", "add_overview_pages"]
 

@@ -12,11 +12,11 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.rollouts.verbs import ALLOWED, Act, Verb, kill, next_weight, perform, unkill, verbs_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.types import PolicyLabel, PolicyVerdict
+from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.types import PolicyLabel, PolicyVerdict
 
 __all__ = ["VERBS", "add_policy_pages"]
 

@@ -14,8 +14,8 @@ from starlette.responses import HTMLResponse, Response
 
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form_nonce, needs_session, new_nonce
-from ragbandit.router.formats import NOTHING, duration, iso_time, moment, number, percent, printable
-from ragbandit.router.types import Caller
+from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
+from ragbandit.shared.types import Caller
 
 __all__ = ["PAGES", "error_page", "page"]
 

@@ -10,8 +10,6 @@ from sqlalchemy import inspect, make_url, select, text
 
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import StoreError
-from ragbandit.router.formats import duration
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
@@ -19,7 +17,9 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, leases
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.formats import duration
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["clock", "counters", "held", "learner", "opened", "schema"]
 

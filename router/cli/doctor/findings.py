@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError
 
 __all__ = [
     "LIMIT_S",

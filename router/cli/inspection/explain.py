@@ -18,12 +18,12 @@ from ragbandit.router.cli.console import (
     print_json,
 )
 from ragbandit.router.cli.store import opened
-from ragbandit.router.formats import moment, number, printable
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.values import ArmChance, Explanation, StepShown
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.types import Feedback, Reward
+from ragbandit.shared.formats import moment, number, printable
+from ragbandit.shared.types import Feedback, Reward
 
 __all__ = ["explain"]
 

@@ -20,7 +20,6 @@ from ragbandit.router.cli.console import (
 )
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.formats import moment
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
 from ragbandit.router.learning.checkpoints import Checkpoints
@@ -34,7 +33,8 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import IMPORTED, ArmName
+from ragbandit.shared.formats import moment
+from ragbandit.shared.types import IMPORTED, ArmName
 
 __all__ = ["status", "verify"]
 

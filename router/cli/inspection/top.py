@@ -24,10 +24,10 @@ from ragbandit.router.cli.console import (
     print_json,
 )
 from ragbandit.router.cli.store import opened
-from ragbandit.router.formats import decimal, moment, one_line, percent
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.status import status
 from ragbandit.router.serving.overview import overview
+from ragbandit.shared.formats import decimal, moment, one_line, percent
 
 __all__ = ["screen", "top"]
 

@@ -14,11 +14,11 @@ from rich.markup import escape
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import opened
-from ragbandit.router.errors import InvalidInput, NotFound, RagBanditError
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
 
 __all__ = ["export", "import_"]
 

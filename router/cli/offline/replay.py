@@ -15,7 +15,6 @@ from ragbandit.router.cli.console import bars, console, errors, print_json
 from ragbandit.router.cli.offline import replay_options as options
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.replay import (
     CandidateSpec,
     OpenLog,
@@ -30,6 +29,7 @@ from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.terminal import print_replay
 from ragbandit.router.policies.checks import check_fallback
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["replay_verb"]
 

@@ -8,7 +8,6 @@ import typer
 from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import plots, simulate
 from ragbandit.router.offline.simulation.process_pool import cores
@@ -16,6 +15,7 @@ from ragbandit.router.offline.simulation.report import print_training
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["simulate_verb"]
 

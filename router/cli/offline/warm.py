@@ -14,7 +14,6 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.replay.opening import open_log
@@ -26,6 +25,7 @@ from ragbandit.router.offline.warm.held_out import HeldOut, held_out
 from ragbandit.router.offline.warm.material import Material, check_policy, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["warm"]
 

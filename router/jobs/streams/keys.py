@@ -3,7 +3,7 @@
 import hmac
 from typing import Final
 
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.types import DecisionId
 
 __all__ = [
     "BATCH_S",

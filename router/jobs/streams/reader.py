@@ -29,7 +29,7 @@ from ragbandit.router.jobs.streams.keys import (
     stream_key,
     wanted_key,
 )
-from ragbandit.router.types import DecisionId, StatusNote, TextPiece
+from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 
 __all__ = ["MAX_STREAMS", "STREAM_NEWS", "ReadStream", "StreamReader"]
 

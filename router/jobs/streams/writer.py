@@ -34,7 +34,7 @@ from ragbandit.router.jobs.streams.keys import (
     wanted_key,
 )
 from ragbandit.router.storage.rows.outcome_rows import storable
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.types import DecisionId
 
 __all__ = ["AnswerWriter", "StreamWriter"]
 

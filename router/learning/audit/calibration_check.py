@@ -5,7 +5,7 @@ from collections import deque
 from ragbandit.router.learning.pairs import calibrator_at
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.calibration_rows import read_pairs
-from ragbandit.router.types import Update
+from ragbandit.shared.types import Update
 
 __all__ = ["CalibrationCheck"]
 

@@ -3,7 +3,7 @@
 from ragbandit.router.learning.audit.rounding import largest_difference
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.base import Policy, tolerance_of
-from ragbandit.router.types import SnapshotInfo
+from ragbandit.shared.types import SnapshotInfo
 
 __all__ = ["apart_from", "told"]
 

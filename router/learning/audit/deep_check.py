@@ -7,7 +7,6 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, select
 
-from ragbandit.router.errors import RagBanditError, SnapshotError, StoreError
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.draw_check import pages
 from ragbandit.router.learning.audit.mixture_check import champion_part, mixture_fault
@@ -23,7 +22,8 @@ from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.router.types import IMPORTED, Decision, Json, SnapshotInfo
+from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
+from ragbandit.shared.types import IMPORTED, Decision, Json, SnapshotInfo
 
 __all__ = ["check_deep"]
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlalchemy import func, select, tuple_
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
@@ -14,7 +13,8 @@ from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import ERASED, IMPORTED, STICKY, Decision
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision
 
 __all__ = ["check_archive", "check_draws", "decided_before", "draw_fault", "pages"]
 

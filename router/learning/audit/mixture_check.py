@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ragbandit.router.policies.canary import mixed
-from ragbandit.router.types import CANDIDATE, Decision
+from ragbandit.shared.types import CANDIDATE, Decision
 
 __all__ = ["champion_part", "mixture_fault"]
 

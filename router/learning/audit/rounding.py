@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["largest_difference"]
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.errors import SnapshotError, StoreError
-from ragbandit.router.formats import moment
 from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
 from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.deep_check import check_deep
@@ -28,7 +26,9 @@ from ragbandit.router.policies.base import Policy, apply, tolerance_of
 from ragbandit.router.storage.ledgers.chain import START, link
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.types import IMPORTED, Checkpoint, Decision, SnapshotInfo, Update
+from ragbandit.shared.errors import SnapshotError, StoreError
+from ragbandit.shared.formats import moment
+from ragbandit.shared.types import IMPORTED, Checkpoint, Decision, SnapshotInfo, Update
 
 __all__ = ["verify"]
 

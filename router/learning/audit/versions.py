@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from ragbandit.router.storage.ledgers.ledger import SNAPSHOT_ROWS, Ledger
 from ragbandit.router.storage.rows.conversion import canonical, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, snapshots
-from ragbandit.router.types import SnapshotInfo
+from ragbandit.shared.types import SnapshotInfo
 
 __all__ = ["Span", "Versions", "is_pruned", "versions_of"]
 

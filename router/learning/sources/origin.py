@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.storage.access.api_keys import ApiKey
-from ragbandit.router.types import Feedback, Role
+from ragbandit.shared.types import Feedback, Role
 
 __all__ = ["IMPORTED_RATER", "KINDS", "KeyDirectory", "Origin", "matches"]
 

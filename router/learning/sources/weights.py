@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER, KINDS, Origin, matches
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 
 __all__ = ["factor"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName
 
 __all__ = [
     "BY_FEATURES",

@@ -12,7 +12,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.types import Matrix, Vector
-from ragbandit.router.types import effective_rows
+from ragbandit.shared.types import effective_rows
 
 __all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
 

@@ -19,11 +19,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import wrong_pmfs
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
-from ragbandit.router.types import effective_rows
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import effective_rows
 
 __all__ = [
     "ESTIMATORS",

@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Matrix, Vector
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = [
     "Extremes",

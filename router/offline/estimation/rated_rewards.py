@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Vector
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["FEWEST_RATINGS", "Completed", "Pricing", "RatingFacts", "Ratings", "completed"]
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
-from ragbandit.router.plugins import import_class
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.plugins import import_class
 
 __all__ = [
     "Predictions",

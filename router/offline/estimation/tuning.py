@@ -16,10 +16,10 @@ from typing import Literal
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, shrunk, terms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["GRIDS", "Method", "Trials", "trials"]
 

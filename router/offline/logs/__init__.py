@@ -12,10 +12,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.files import check_format
 from ragbandit.router.offline.logs.place import place_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", "write_rows"]
 

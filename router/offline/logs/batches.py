@@ -24,11 +24,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as compute
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, Log, keys_of_bytes, possible, question_keys
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import KILLED, STICKY, ArmName
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import KILLED, STICKY, ArmName
 
 __all__ = [
     "FIELDS",

@@ -20,13 +20,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import SUM_TOLERANCE
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row, number
-from ragbandit.router.storage.files.json_lines import lines, new_lines, parsed
-from ragbandit.router.types import Decision
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import lines, new_lines, parsed
+from ragbandit.shared.types import Decision
 
 __all__ = ["event_of", "read", "write"]
 

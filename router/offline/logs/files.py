@@ -3,8 +3,8 @@
 import zlib
 from pathlib import Path
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files.json_lines import open_binary, parsed
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import open_binary, parsed
 
 __all__ = ["check_format"]
 

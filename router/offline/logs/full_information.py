@@ -16,7 +16,7 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
 
 __all__ = ["ORIGIN", "arm_rows", "table_query"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
-from ragbandit.router.storage.files.json_lines import lines, new_lines, parsed
-from ragbandit.router.types import Features
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import lines, new_lines, parsed
+from ragbandit.shared.types import Features
 
 __all__ = ["line_of", "read", "write"]
 

@@ -19,10 +19,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
-from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.process_identity import lease_holder
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -33,7 +31,9 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use
-from ragbandit.router.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
+from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
 __all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]
 

@@ -15,14 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.files import check_format
 from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
-from ragbandit.router.redaction import without_secrets
-from ragbandit.router.storage.files.json_lines import new_file
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import new_file
+from ragbandit.shared.redaction import without_secrets
 
 __all__ = ["feature_lists", "opened", "read", "without_rows", "write"]
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.redaction import without_secrets
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.redaction import without_secrets
 
 __all__ = ["Place", "check_shared", "file_system", "files_of", "is_remote", "is_several", "place_of", "shown"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.field_checks import checked_text
-from ragbandit.router.storage.files.json_lines import lines, naming, parsed
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.json_lines import lines, naming, parsed
 
 __all__ = ["LabelledRow", "question_rows", "required_text"]
 

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import exists, or_, select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.raters import class_of, most_trusted, standing
 from ragbandit.router.learning.reward import cost_of, explicit_reward
 from ragbandit.router.offline.logs.records import (
@@ -24,7 +23,8 @@ from ragbandit.router.storage.rows.conversion import decision_value, feedback_va
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
-from ragbandit.router.types import Decision, Feedback, Json, Outcome, Reward
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Decision, Feedback, Json, Outcome, Reward
 
 __all__ = ["rated_rows"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.types import Budget, Decision, FeedbackId, Json, Reward
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Budget, Decision, FeedbackId, Json, Reward
 
 __all__ = [
     "FAILED",

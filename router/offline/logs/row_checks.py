@@ -10,11 +10,11 @@ from typing import Any, cast, get_args
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
 from ragbandit.router.offline.logs.records import MISSING, OURS, BadRow, Defaults, Logged, Record
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.types import (
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import (
     ArmName,
     Budget,
     Decision,

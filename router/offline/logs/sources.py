@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as compute
 from sqlalchemy import ColumnElement, case, func, select
 
-from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.logs.parquet import feature_lists, opened, without_rows
@@ -25,7 +24,8 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.types import ArmName
 
 __all__ = ["LedgerSource", "LogSource", "ParquetSource", "open_ledger", "rows_batch"]
 

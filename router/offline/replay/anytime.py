@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.intervals import Interval, corrected
 from ragbandit.router.offline.estimation.reward_models import progressive
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.summary import LogSummary
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
-from ragbandit.router.types import FeatureRows
+from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
+from ragbandit.shared.types import FeatureRows
 
 __all__ = ["Sequences", "sequences"]
 

@@ -34,7 +34,7 @@ from ragbandit.router.offline.replay.results import (
 from ragbandit.router.offline.replay.summary import LogSummary
 from ragbandit.router.offline.replay.sums import Accumulators, RowGroup
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import FEWEST_EFFECTIVE
+from ragbandit.shared.types import FEWEST_EFFECTIVE
 
 __all__ = ["ResultAssembler", "arms_of", "others_largest"]
 

@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log, mixed
@@ -26,7 +25,8 @@ from ragbandit.router.policies import is_class_path, known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
-from ragbandit.router.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
     "CandidatePmf",

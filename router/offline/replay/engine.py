@@ -16,7 +16,6 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
@@ -35,6 +34,7 @@ from ragbandit.router.offline.replay.spreading import each_part
 from ragbandit.router.offline.replay.summary import LogSummary
 from ragbandit.router.offline.replay.sums import Accumulators, EstimationPlan, candidate_rows, measure
 from ragbandit.router.offline.types import Progress, no_progress
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["ALPHA", "CLIP", "all_older", "judge", "no_times"]
 

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log, wrong_pmfs
 from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, UnevenFeatures, check_choice, decoded
 from ragbandit.router.offline.logs.records import Logged
@@ -15,7 +14,8 @@ from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.router.offline.replay.service import ServiceRecord
 from ragbandit.router.offline.types import Matrix, Strings
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import KILLED, STICKY, ArmName
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import KILLED, STICKY, ArmName
 
 __all__ = ["MemoryLog", "check_pmf", "memory_log", "pmf_columns", "row_name", "segment_of", "strings_of"]
 

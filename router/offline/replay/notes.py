@@ -7,7 +7,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, B
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.summary import LogSummary
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 
 __all__ = ["faults_of", "noted", "notes_on"]
 

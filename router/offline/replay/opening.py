@@ -7,7 +7,6 @@ from pathlib import Path
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
@@ -22,7 +21,8 @@ from ragbandit.router.offline.replay.service import service_record
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName
 
 __all__ = ["MOST_NAMED", "OpenLog", "open_log"]
 

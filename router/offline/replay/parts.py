@@ -14,7 +14,7 @@ from ragbandit.router.offline.logs.sources import BATCH, LogSource
 from ragbandit.router.offline.replay.candidates import CandidateSpec, array_pmf
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.types import Choices
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 
 __all__ = ["LeftOut", "MemoryPart", "Part", "SourcePart"]
 

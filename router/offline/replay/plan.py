@@ -6,12 +6,12 @@ from typing import Literal
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
 from ragbandit.router.offline.estimation.tuning import GRIDS
 from ragbandit.router.offline.types import Choices
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["RIDGES", "Plan"]
 

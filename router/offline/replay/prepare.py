@@ -12,7 +12,6 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
@@ -48,7 +47,8 @@ from ragbandit.router.offline.replay.service import logged_policies
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.types import FeatureRows, SnapshotInfo
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import FeatureRows, SnapshotInfo
 
 __all__ = ["PreparedLog", "prepare", "replay"]
 

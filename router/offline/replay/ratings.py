@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.rated_rewards import (
     FEWEST_RATINGS,
     Completed,
@@ -23,6 +22,7 @@ from ragbandit.router.offline.logs.records import FAILED, JUDGE_PROBABILITY, JUD
 from ragbandit.router.offline.replay.memory_log import MemoryLog, row_name
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.types import Vector
+from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["JudgedLog", "check_judged", "judged_log", "rating_notes"]
 

@@ -10,7 +10,7 @@ from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import ArmName, finite_json
+from ragbandit.shared.types import ArmName, finite_json
 
 __all__ = [
     "Arm",

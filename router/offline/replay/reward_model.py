@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
@@ -17,7 +16,8 @@ from ragbandit.router.offline.estimation.reward_models import (
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
 from ragbandit.router.offline.types import Choices, Matrix
-from ragbandit.router.types import FeatureRows
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import FeatureRows
 
 __all__ = ["Model", "RewardModelFit", "regressed"]
 

@@ -12,7 +12,7 @@ from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["LoggedPolicies", "ServiceRecord", "logged_policies", "service_record"]
 

@@ -10,8 +10,8 @@ from itertools import islice
 from multiprocessing import get_context
 from typing import Any, Final, TypeVar
 
-from ragbandit.router.errors import ConfigError, NotReady, RagBanditError, required_module
 from ragbandit.router.offline.logs.batches import UnevenFeatures
+from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError, required_module
 
 __all__ = ["cluster_executor", "each_part", "process_executor"]
 

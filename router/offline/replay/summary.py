@@ -9,7 +9,7 @@ from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
 from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 
 __all__ = ["LogSummary", "stretched", "weight_of"]
 

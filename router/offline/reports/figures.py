@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING
 
-from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.charts import BLUE, GREEN, GREY, INK, PAPER, RED, finish, svg
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, Histogram, ReplayResult, moment
 from ragbandit.router.offline.reports.phrases import (
@@ -16,7 +15,8 @@ from ragbandit.router.offline.reports.phrases import (
     interval,
     judged,
 )
-from ragbandit.router.types import ArmName
+from ragbandit.shared.formats import number, one_line, percent
+from ragbandit.shared.types import ArmName
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

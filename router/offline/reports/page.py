@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.formats import one_line
 from ragbandit.router.offline.replay.results import ReplayResult
 from ragbandit.router.offline.reports.figures import drawn
 from ragbandit.router.offline.reports.phrases import about_the_log, alarm, compared, footnotes, headline
 from ragbandit.router.offline.reports.tables import comparisons, estimates
-from ragbandit.router.storage.files.atomic import whole_file
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.formats import one_line
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from ragbandit.router.formats import number, one_line, percent
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, instant
+from ragbandit.shared.formats import number, one_line, percent
 
 __all__ = [
     "about_the_log",

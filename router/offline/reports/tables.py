@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ragbandit.router.formats import number, percent
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
 from ragbandit.router.offline.reports.phrases import cell, compared, estimate, judged, values_of
+from ragbandit.shared.formats import number, percent
 
 __all__ = ["Table", "comparisons", "estimates"]
 

@@ -7,10 +7,10 @@ from rich.measure import Measurement
 from rich.table import Table as Printed
 from rich.text import Text
 
-from ragbandit.router.formats import one_line
 from ragbandit.router.offline.replay.results import ReplayResult
 from ragbandit.router.offline.reports.phrases import about_the_log, alarm, compared, footnotes, headline
 from ragbandit.router.offline.reports.tables import Table, comparisons, estimates
+from ragbandit.shared.formats import one_line
 
 __all__ = ["print_replay"]
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.frontier import line_of
 from ragbandit.router.offline.simulation.process_pool import played
 from ragbandit.router.offline.simulation.results import Measure, Simulated, by_seed
@@ -26,7 +25,8 @@ from ragbandit.router.offline.types import Progress
 from ragbandit.router.policies import known_policies, make_policy, with_context, with_new_ledger
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
-from ragbandit.router.types import Json
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Json
 
 __all__ = ["DEFAULT_WEIGHT", "Simulated", "simulate"]
 

@@ -14,7 +14,7 @@ import numpy as np
 from ragbandit.router.offline.simulation.frontier import mean_and_error
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import ArmName, Vector
+from ragbandit.shared.types import ArmName, Vector
 
 __all__ = ["LEAST_PREFIX", "BreakEven", "FirstPass", "Stretch", "WorstPrefix", "first_pass", "incumbent_of"]
 

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Choices, Matrix
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName
 
 __all__ = [
     "STEPS_READ",

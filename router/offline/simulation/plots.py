@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
 from ragbandit.router.offline.simulation.first_pass import FirstPass, Stretch
 from ragbandit.router.offline.simulation.frontier import Line, Point
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
+from ragbandit.shared.errors import InvalidInput
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,10 +7,10 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.formats import decimal
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, FirstPass, Stretch
 from ragbandit.router.offline.simulation.frontier import STEPS_READ
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
+from ragbandit.shared.formats import decimal
 
 __all__ = ["print_training"]
 

@@ -29,7 +29,7 @@ from ragbandit.router.offline.simulation.frontier import (
 from ragbandit.router.offline.simulation.run import Played, SimulationRun, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.types import ArmName, Json
 
 __all__ = ["Group", "Measure", "Simulated", "Step", "by_seed", "passes_of"]
 

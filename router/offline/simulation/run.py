@@ -24,7 +24,7 @@ from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
 from ragbandit.router.serving.validation import made_feedback, made_outcome
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     Decision,
     DecisionId,
     FeatureRows,

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs.questions import LabelledRow, question_rows
 from ragbandit.router.offline.types import Matrix
-from ragbandit.router.types import ArmName, TableRow
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName, TableRow
 
 __all__ = ["LabelledTable", "read_table"]
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -24,7 +23,8 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical, reward_value
 from ragbandit.router.storage.sql.tables import updates
-from ragbandit.router.types import Decision, Reward
+from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.types import Decision, Reward
 
 __all__ = ["Entered", "enter"]
 

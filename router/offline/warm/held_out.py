@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay.candidates import (
@@ -34,7 +33,8 @@ from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no
 from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.types import ArmName, finite_json
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName, finite_json
 
 __all__ = ["HeldOut", "Standing", "held_out"]
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.logs.full_information import ORIGIN, arm_rows, table_query
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.simulation.table import LabelledTable
@@ -21,7 +20,8 @@ from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.conservative.policy import ConservativePolicy
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import IMPORTED, ArmName, Query
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import IMPORTED, ArmName, Query
 
 __all__ = [
     "Material",

@@ -33,7 +33,6 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyOutput,
@@ -44,7 +43,8 @@ from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.router.policies.conservative.shortfall import Shortfall
 from ragbandit.router.policies.params import ArmParam, read_params
 from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 __all__ = ["CONFIDENCE", "ConservativePolicy"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ragbandit.router.types import ArmName, Decision, Json
+from ragbandit.shared.types import ArmName, Decision, Json
 
 __all__ = ["INCUMBENT", "Restraint", "configured_floor", "held_back", "held_back_wholly"]
 

@@ -16,9 +16,9 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays
-from ragbandit.router.types import ArmName, Update
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import ArmName, Update
 
 __all__ = ["FROM", "KNOWN", "MOST", "Shortfall"]
 

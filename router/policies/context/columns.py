@@ -23,9 +23,9 @@ from typing import Any, Final
 import numpy as np
 
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema, is_number
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.context.language import language_of
-from ragbandit.router.types import Json, Query, Vector
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import Json, Query, Vector
 
 __all__ = ["ContextColumns"]
 

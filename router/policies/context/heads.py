@@ -21,12 +21,12 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import Arrays, counted_state, heads_of, restored_counts, rows_of
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.products import SKETCHED, sketch
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["ContextHeads"]
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.types import Features, Matrix, Vector
+from ragbandit.shared.types import Features, Matrix, Vector
 
 __all__ = ["SKETCHED", "sketch"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema, check_columns
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 
 __all__ = ["PARAM", "read_schema"]
 

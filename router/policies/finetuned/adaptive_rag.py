@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
 from ragbandit.router.policies.finetuned.body import RIGHT
 from ragbandit.router.policies.finetuned.table_classifier import (
@@ -28,7 +27,8 @@ from ragbandit.router.policies.finetuned.table_classifier import (
     log,
 )
 from ragbandit.router.policies.params import MULTI_STEP, SINGLE_STEP, ArmParam, read_params
-from ragbandit.router.types import ArmName, Json, TableRow
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,8 +24,8 @@ from pydantic import Field
 
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.errors import ConfigError, missing_package
 from ragbandit.router.policies.params import Count, PolicyParams, Text
+from ragbandit.shared.errors import ConfigError, missing_package
 
 if TYPE_CHECKING:
     from torch import Tensor

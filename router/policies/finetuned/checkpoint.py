@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.finetuned.body import Body
-from ragbandit.router.storage.files.atomic import whole_folder
-from ragbandit.router.types import ArmName, Json
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import whole_folder
+from ragbandit.shared.types import ArmName, Json
 
 if TYPE_CHECKING:
     from torch import Tensor

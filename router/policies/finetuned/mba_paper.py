@@ -28,7 +28,6 @@ from typing import ClassVar, Final, Literal
 
 import numpy as np
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyNeed,
@@ -43,7 +42,8 @@ from ragbandit.router.policies.base import (
 from ragbandit.router.policies.finetuned.body import RIGHT, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
 from ragbandit.router.policies.params import Count, HasParams, Number, Share, Whole, read_params
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, Reward, Update
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
 __all__ = ["TABLES", "MbaPaper"]
 

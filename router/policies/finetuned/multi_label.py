@@ -25,7 +25,7 @@ from ragbandit.router.policies.finetuned.table_classifier import (
     exp,
 )
 from ragbandit.router.policies.params import Number, Share, read_params
-from ragbandit.router.types import ArmName, Json, TableRow
+from ragbandit.shared.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor

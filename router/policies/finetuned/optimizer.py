@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.finetuned.body import Body, Vector32
+from ragbandit.shared.errors import PolicyFault
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.errors import InvalidInput, SnapshotError
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
 from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import (
@@ -29,7 +28,8 @@ from ragbandit.router.policies.finetuned.checkpoint import (
 )
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
 from ragbandit.router.policies.params import Count, HasParams, Number, Text, Whole
-from ragbandit.router.types import ArmName, FeatureRows, Json, Query, TableRow, Update
+from ragbandit.shared.errors import InvalidInput, SnapshotError
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow, Update
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -27,7 +27,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import MOST_ROWS, Arrays, heads_of, rows_of, tally
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import (
@@ -39,7 +38,8 @@ from ragbandit.router.policies.linear.ridge import (
     per_arm,
     whole_matrix,
 )
-from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vector
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
 __all__ = ["LARGEST_BLOCK", "BlockHeads"]
 

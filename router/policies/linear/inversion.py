@@ -8,7 +8,7 @@ small ones. About 2/3 n^3 multiplications: 4 ms for n = 257.
 
 import numpy as np
 
-from ragbandit.router.types import Matrix
+from ragbandit.shared.types import Matrix
 
 __all__ = ["inverse_of"]
 

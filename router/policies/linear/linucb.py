@@ -17,7 +17,7 @@ from ragbandit.router.policies.base import epsilon_greedy
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Number, Share, read_params
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["LinUcb"]
 

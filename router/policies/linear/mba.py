@@ -29,12 +29,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import Arrays, part_of_counts, tally
 from ragbandit.router.policies.linear.policy import RESTART_ROWS, RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, per_arm
 from ragbandit.router.policies.params import Number, Positive, Share, read_params
-from ragbandit.router.types import ArmName, Features, Json, Update
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import ArmName, Features, Json, Update
 
 __all__ = ["MbaRag", "chances"]
 

@@ -13,7 +13,7 @@ from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads, per_arm
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
-from ragbandit.router.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 __all__ = ["NEW_LEDGER_BLOCK", "RESTART_ROWS", "RidgeParams", "RidgePolicy"]
 

@@ -33,7 +33,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import (
     Arrays,
     counted_state,
@@ -42,7 +41,8 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
-from ragbandit.router.types import ArmName, Features, Json, Matrix, Update, Vector
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
 __all__ = [
     "LATEST",

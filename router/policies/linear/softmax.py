@@ -13,7 +13,7 @@ from typing import ClassVar
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Positive, read_params
-from ragbandit.router.types import ArmName, Features, Json
+from ragbandit.shared.types import ArmName, Features, Json
 
 __all__ = ["Softmax"]
 

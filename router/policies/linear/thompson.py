@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import MANY_ARMS, Prediction
 from ragbandit.router.policies.params import Number, read_params
-from ragbandit.router.types import Json, Vector
+from ragbandit.shared.types import Json, Vector
 
 __all__ = ["LinTs", "chance_of_being_best"]
 

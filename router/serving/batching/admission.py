@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.errors import Overloaded, TooManyRequests
+from ragbandit.shared.errors import Overloaded, TooManyRequests
 
 __all__ = ["Admission", "BatchTime", "QueueLimits", "QueueState"]
 

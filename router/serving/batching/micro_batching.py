@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.batching.admission import Admission, QueueLimits, QueueState
+from ragbandit.shared.errors import NotReady, Overloaded
 
 __all__ = ["SERVE_S", "MicroBatcher"]
 

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.field_checks import checked_text, checked_type
-from ragbandit.router.types import MAX_TEXT, Message, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT, Message, Query
 
 __all__ = [
     "MAX_MESSAGES",

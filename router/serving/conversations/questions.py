@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ragbandit.router.config.sections import ConversationSettings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.conversations.checks import check_message
 from ragbandit.router.serving.field_checks import checked_text, checked_type
-from ragbandit.router.types import Json, Message, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Json, Message, Query
 
 __all__ = ["Chat", "chat_of", "with_chat"]
 

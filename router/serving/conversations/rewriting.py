@@ -3,7 +3,7 @@
 The rewrite is what is routed and searched. It must never cost a caller the answer: where it fails, takes too long, or
 comes back empty or too long, the question is used as the user wrote it, and the reason is written down.
 
-    timeout, connection, http_429 ..., malformed      as of every chat: see router.openai_client
+    timeout, connection, http_429 ..., malformed      as of every chat: see shared.openai_client
     empty            the model said nothing
     too_long         it said more than a question
     question_long    the question is so long that it tells enough by itself: the model is not asked
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.router.config.sections import GeneratorSettings, RewriteSettings
-from ragbandit.router.openai_client import ChatReply, ChatServer, event_loop
-from ragbandit.router.types import Json, Message
+from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
+from ragbandit.shared.types import Json, Message
 
 __all__ = ["Rewrite", "Rewriter", "messages_of", "parsed_rewrite", "rewriter_of"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.sessions import SessionTurn, newest_turns
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import ArmName, DecisionId, Json, Query
+from ragbandit.shared.types import ArmName, DecisionId, Json, Query
 
 __all__ = ["Stay", "stays_of", "sticky_turns_of"]
 

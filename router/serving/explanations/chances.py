@@ -8,7 +8,7 @@ from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.policies.conservative.restraint import INCUMBENT, configured_floor
 from ragbandit.router.policies.draw import raised_floors
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
-from ragbandit.router.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
+from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
 
 __all__ = ["chances_of", "draw_of", "mapping_of", "numbers_of"]
 

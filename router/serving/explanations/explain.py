@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.serving.explanations.chances import chances_of, draw_of
 from ragbandit.router.serving.explanations.neighbours import nearest
 from ragbandit.router.serving.explanations.progress import progress_of
@@ -28,7 +27,8 @@ from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.held_rows import states_of
 from ragbandit.router.storage.sql.tables import policies, snapshots
-from ragbandit.router.types import (
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import (
     ERASED,
     Branch,
     CallFailed,

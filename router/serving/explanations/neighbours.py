@@ -7,13 +7,13 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.policies import needs_of
 from ragbandit.router.serving.explanations.values import Neighbour, Neighbours, SnapshotShown
 from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import ArmName, Decision, DecisionId, Json
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
 
 __all__ = ["NEIGHBOURS", "WINDOW", "nearest"]
 

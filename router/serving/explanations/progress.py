@@ -1,8 +1,8 @@
 """Progress: where a decision is on its way to the ledger, and why it waits."""
 
-from ragbandit.router.formats import moment
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.shared.formats import moment
 
 __all__ = ["progress_of"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.storage.decisions import DecisionRecord
-from ragbandit.router.types import ArmName, DecisionId, Json, JudgedBy
+from ragbandit.shared.types import ArmName, DecisionId, Json, JudgedBy
 
 __all__ = [
     "ArmChance",

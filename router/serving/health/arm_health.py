@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth, CircuitBreaker, OutcomeSignal
 from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.router.types import IMPORTED, ArmName, DecisionId
+from ragbandit.shared.types import IMPORTED, ArmName, DecisionId
 
 __all__ = ["OutcomePoller", "newest"]
 

@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Final
 
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
-from ragbandit.router.types import CANCELLED, ArmName, CircuitState, DecisionId, OutcomeStatus
+from ragbandit.shared.types import CANCELLED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
 __all__ = ["EXCLUDED_ARMS", "ArmHealth", "CircuitBreaker", "Offer", "OutcomeSignal"]
 

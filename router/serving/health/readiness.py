@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from ragbandit.router.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.router.jobs.queue import Jobs
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["LEARNER", "OK", "REDIS", "Readiness", "TrialWrites", "learner_check"]
 

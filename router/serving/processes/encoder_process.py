@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.serving.batching.micro_batching import SERVE_S, MicroBatcher
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 __all__ = ["EncoderServer", "RemoteEncoder"]
 

@@ -13,7 +13,6 @@ from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import QueueError, StoreError
 from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
 from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
@@ -23,7 +22,8 @@ from ragbandit.router.serving.setup.requirements import check_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.router.storage.sql.judge_rows import JudgeSample
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import QueueError, StoreError
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = [
     "encoder_hash_of",

@@ -13,8 +13,8 @@ from pathlib import Path
 from sqlalchemy.engine import make_url
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files.atomic import private_folder
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import private_folder
 
 __all__ = ["check_database_file", "narrow_data_dir", "prepare_data_dir"]
 

@@ -3,9 +3,9 @@
 import ipaddress
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.shared.errors import ConfigError
 
 __all__ = ["FIRST_KEY", "check_exposure", "is_loopback"]
 

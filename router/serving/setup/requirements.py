@@ -8,8 +8,8 @@ import socket
 
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.weights import at_hand
-from ragbandit.router.errors import ConfigError, missing_package
-from ragbandit.router.storage.files.folders import check_root
+from ragbandit.shared.errors import ConfigError, missing_package
+from ragbandit.shared.files.folders import check_root
 
 __all__ = ["check_encoder", "check_packages", "check_port", "check_weights"]
 

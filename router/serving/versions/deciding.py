@@ -11,14 +11,14 @@ from functools import partial
 from typing import Any
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
 from ragbandit.router.serving.question import Question
 from ragbandit.router.serving.versions.live import Candidate, LiveVersions
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
+from ragbandit.shared.errors import PolicyFault
+from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
 __all__ = ["AskedCandidate", "ask", "mix_candidates", "pinned", "pinned_output"]
 

@@ -15,7 +15,6 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.errors import RagBanditError
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.rollouts.served import settings_of
@@ -28,7 +27,8 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
 __all__ = ["Opened", "VersionFollower", "opened"]
 

@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from queue import SimpleQueue
 from typing import Any, Final
 
-from ragbandit.router.errors import PolicyFault
+from ragbandit.shared.errors import PolicyFault
 
 __all__ = ["FAULTS_IN_A_ROW", "LEFT_OUT_S", "CandidateRunner", "as_fault"]
 

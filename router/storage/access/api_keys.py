@@ -14,14 +14,14 @@ from typing import Any, Final, get_args
 
 from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.access.scopes import check_scopes
 from ragbandit.router.storage.rows.conversion import JSON_OBJECT
 from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
-from ragbandit.router.types import Json, Role
+from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.types import Json, Role
 
 __all__ = ["MAX_KEYS", "ROLES", "ApiKey", "KeyStore", "KeysInForce", "NewKey", "StoredKey", "split_key"]
 

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, insert, select, text
 from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
-from ragbandit.router.types import Json
+from ragbandit.shared.types import Json
 
 __all__ = ["AuditEntry", "AuditFault", "AuditVerdict", "check_entries", "entries", "last_entry", "last_of", "record"]
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.types import RATE_PATTERN, Json
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import RATE_PATTERN, Json
 
 __all__ = ["SCOPES", "check_scopes", "is_known"]
 

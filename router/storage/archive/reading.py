@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, select
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.archive.segments import (
     ARCHIVED,
     Segment,
@@ -21,6 +20,7 @@ from ragbandit.router.storage.archive.segments import (
 from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
+from ragbandit.shared.errors import StoreError
 
 __all__ = [
     "ArchivedRows",

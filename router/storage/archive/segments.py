@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from sqlalchemy import Boolean, Float, Integer, LargeBinary, Table
 
-from ragbandit.router.errors import StoreError
-from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.files.folders import Folder
 
 __all__ = [
     "ARCHIVED",

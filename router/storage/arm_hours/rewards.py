@@ -12,7 +12,7 @@ from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
 from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import IMPORTED
+from ragbandit.shared.types import IMPORTED
 
 __all__ = ["RewardPage", "next_rewards", "rewards_reader"]
 

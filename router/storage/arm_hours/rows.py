@@ -16,7 +16,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
-from ragbandit.router.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
+from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
 
 __all__ = [
     "DAY",

@@ -17,7 +17,7 @@ from ragbandit.router.storage.archive.segments import Segment, read_segment
 from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
-from ragbandit.router.types import CANCELLED, IMPORTED, KILLED, STICKY
+from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
 __all__ = ["RECHECKED_S", "SETTLED_S", "TRAFFIC", "TrafficPage", "next_traffic"]
 

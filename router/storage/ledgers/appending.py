@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
-from ragbandit.router.errors import Conflict
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.ledgers.chain import advance
 from ragbandit.router.storage.rows.conversion import update_row
@@ -17,7 +16,8 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, updates, waiting
 from ragbandit.router.storage.sql.waiting import calm
-from ragbandit.router.types import (
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import (
     CalibrationPair,
     ClosedDecision,
     FeedbackId,

@@ -17,7 +17,7 @@ from ragbandit.router.storage.rows.conversion import Row, canonical
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import chains, updates
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["START", "Chain", "advance", "link"]
 

@@ -9,7 +9,7 @@ from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import checkpoints
-from ragbandit.router.types import Checkpoint, Json, PolicyLabel
+from ragbandit.shared.types import Checkpoint, Json, PolicyLabel
 
 __all__ = ["CheckpointRows"]
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import feedback_value
@@ -25,7 +24,8 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.types import Feedback
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Feedback
 
 __all__ = [
     "HeldFeedback",

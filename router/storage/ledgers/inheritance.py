@@ -20,10 +20,10 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, select, text, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.shared.errors import NotFound
 
 __all__ = ["BEGUN", "Pace", "Step", "inherit", "is_inheriting", "retire"]
 

@@ -11,7 +11,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import REWARD
 from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.types import IMPORTED, PolicyLabel, Query, Update
+from ragbandit.shared.types import IMPORTED, PolicyLabel, Query, Update
 
 __all__ = ["lean_updates"]
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_
 
-from ragbandit.router.errors import Conflict, StoreError
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions import readable
 from ragbandit.router.storage.ledgers.appending import Batch, Entry
@@ -41,7 +40,8 @@ from ragbandit.router.storage.sql.tables import (
     updates,
     waiting,
 )
-from ragbandit.router.types import (
+from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.types import (
     ArmName,
     CalibrationPair,
     ClosedDecision,

@@ -6,10 +6,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import quarantines
+from ragbandit.shared.errors import NotFound
 
 __all__ = ["Quarantine", "add_quarantine", "in_force", "lift", "quarantines_of"]
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select, update
 
-from ragbandit.router.errors import Conflict
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.inheritance import BEGUN
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, policies, updates
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import PolicyLabel
 
 __all__ = ["register_policy"]
 

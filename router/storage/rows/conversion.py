@@ -13,7 +13,7 @@ from typing import Any, Final
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
 from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
 from ragbandit.router.storage.sql.tables import feedback, snapshots, updates
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     IMPORTED,
     ArmName,
     Budget,

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.types import Features
+from ragbandit.shared.types import Features
 
 __all__ = ["feature_rows", "features_bytes", "features_value"]
 

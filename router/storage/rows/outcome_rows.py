@@ -9,7 +9,7 @@ from ragbandit.router.storage.rows.conversion import body_hash, canonical
 from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
 from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
 from ragbandit.router.storage.sql.tables import outcomes
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     Branch,
     CallFailed,
     Cost,

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, feedback
-from ragbandit.router.types import ArmName, CalibrationPair, DecisionId
+from ragbandit.shared.types import ArmName, CalibrationPair, DecisionId
 
 __all__ = ["append_pairs", "due_pairs", "forget_due", "last_pair", "note_due", "paired", "read_pairs"]
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, RowMapping, and_, exists, false, or_
 
 from ragbandit.router.storage.sql.tables import feedback, waiting
-from ragbandit.router.types import Feedback, JoinedDecision
+from ragbandit.shared.types import Feedback, JoinedDecision
 
 __all__ = ["MISSING_OUTCOME", "UNANSWERED", "ClosingRule", "is_missing_outcome", "is_unanswered"]
 

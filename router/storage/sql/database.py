@@ -21,11 +21,11 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlche
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import StaticPool
 
-from ragbandit.router.errors import StoreError, missing_package
-from ragbandit.router.storage.files.atomic import private_folder
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.counters import new_shard
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
+from ragbandit.shared.errors import StoreError, missing_package
+from ragbandit.shared.files.atomic import private_folder
 
 __all__ = ["Database", "check_schema", "migrate", "revision_of", "upgrade", "wait_for_schema"]
 

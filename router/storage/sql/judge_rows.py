@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, select, text
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves
 from ragbandit.router.storage.sql.tables import counters, judge_days, judge_due
-from ragbandit.router.types import CANCELLED, IMPORTED, DecisionId, Outcome
+from ragbandit.shared.types import CANCELLED, IMPORTED, DecisionId, Outcome
 
 __all__ = [
     "DAY_S",

@@ -13,9 +13,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from ragbandit.router.process_identity import ProcessIdentity
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
+from ragbandit.shared.process_identity import ProcessIdentity
 
 __all__ = ["HeldLease", "Lease", "clock", "forget", "held_leases"]
 

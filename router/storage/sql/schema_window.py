@@ -14,8 +14,8 @@ from typing import Any, Final
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
-from ragbandit.router.errors import BEFORE_1_0, StoreError
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
+from ragbandit.shared.errors import BEFORE_1_0, StoreError
 
 __all__ = [
     "SCRIPTS",

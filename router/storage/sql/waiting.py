@@ -7,7 +7,7 @@ from sqlalchemy import Connection, RowMapping, func, select, update
 
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import feedback, policies, waiting
-from ragbandit.router.types import Decision
+from ragbandit.shared.types import Decision
 
 __all__ = ["calm", "flag_waiting", "labels_in_use", "lock_waiting", "number_transaction", "waiting_row"]
 

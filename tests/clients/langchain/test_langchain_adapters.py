@@ -11,8 +11,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.types import Budget
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Budget
 from ragbandit.strategies.adapters import LangChainRetriever
 from tests.clients.rag_of_yours import outcome_of, searched
 

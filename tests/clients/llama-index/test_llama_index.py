@@ -12,7 +12,7 @@ from llama_index.core.tools import QueryEngineTool, RetrieverTool, ToolMetadata
 
 from ragbandit import Client
 from ragbandit.integrations.llama_index import BanditSelector, ServiceQueryEngine
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 QUESTION = "Who wrote Dracula?"
 

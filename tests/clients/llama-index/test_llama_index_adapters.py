@@ -6,8 +6,8 @@ import pytest
 from llama_index.core import Document, SummaryIndex
 from llama_index.core.llms import MockLLM
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget
 from ragbandit.strategies.adapters import LlamaIndexRetriever
 from tests.clients.rag_of_yours import outcome_of, searched
 

@@ -17,9 +17,9 @@ import yaml
 from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.http_server.ports import is_for_operators
 from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.shared.errors import ConfigError
 from tests.support.servers.http_service import QUESTION, refused, routed
 
 OURS = ("/health", "/ready", "/metrics", "/v1/status")

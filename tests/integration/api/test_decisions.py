@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit import Client
-from ragbandit.router import errors
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.shared import errors
 from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 

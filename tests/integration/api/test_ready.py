@@ -8,11 +8,11 @@ import time
 import pytest
 from sqlalchemy import event, func, select
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.serving.health import readiness
 from ragbandit.router.storage.sql.tables import leases
+from ragbandit.shared.errors import StoreError
 from tests.support.servers.http_service import QUESTION, Service, routed
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.jobs.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.types import DecisionId
+from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers
 from tests.support.servers.stream_worker import StreamWorker, sse

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from ragbandit.router.generator_options import OpenAiOptions
-from ragbandit.router.types import Budget, CallFailed, Generated
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.types import Budget, CallFailed, Generated
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from tests.integration.arms.test_http import run as run_remote

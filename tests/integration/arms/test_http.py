@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget, CallFailed, Cost, DecisionId, Message, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget, CallFailed, Cost, DecisionId, Message, Query
 from ragbandit.strategies.arms import http as remote
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -16,10 +16,10 @@ from ragbandit.router.backup import taking
 from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
 from ragbandit.router.backup.places import Place, no_progress
 from ragbandit.router.backup.restoring import check_backup, restore_backup
-from ragbandit.router.errors import Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, leases, updates
+from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.workers.cli import app
 from tests.integration.backup import writer
 from tests.support.next_release import NEXT, become_next_release

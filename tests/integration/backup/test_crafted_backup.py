@@ -10,9 +10,9 @@ from ragbandit.router.backup.database_copy import count_rows
 from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, BackupFile, Manifest
 from ragbandit.router.backup.places import Place, no_progress, sha256_of
 from ragbandit.router.backup.restoring import check_backup, restore_backup
-from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+from ragbandit.shared.errors import InvalidInput, StoreError
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from examples.handbook.command import environment_of, ragbandit
 from ragbandit.router.config.loading import load
-from ragbandit.router.errors import ArmFailed, InvalidInput
 from ragbandit.router.offline.logs import Defaults, read_rows
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.types import Budget
+from ragbandit.shared.errors import ArmFailed, InvalidInput
+from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms

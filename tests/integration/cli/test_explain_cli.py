@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.types import CallFailed
+from ragbandit.shared.types import CallFailed
 from ragbandit.workers.cli import app
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]who[/red] <script>alert(1)</script>\u202egnp.exe"

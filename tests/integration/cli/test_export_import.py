@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import func, select, update
 from typer.testing import CliRunner
 
-from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
@@ -21,7 +20,8 @@ from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
-from ragbandit.router.types import IMPORTED, Query
+from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.cli import app
 from tests.conftest import EPOCH
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.setup.exposure import check_exposure, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import ConfigError
 
 EVERY = "0.0.0.0"
 

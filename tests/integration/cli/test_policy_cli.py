@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.rollouts.served import KILLED, candidate_in
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
 
 

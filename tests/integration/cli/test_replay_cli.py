@@ -13,7 +13,6 @@ import yaml
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
@@ -21,7 +20,8 @@ from ragbandit.router.offline.replay.served import served_policy
 from ragbandit.router.offline.replay.service import service_record
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.serving.validation import made_feedback
-from ragbandit.router.types import DecisionId, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 

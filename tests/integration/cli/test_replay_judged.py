@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.offline.logs import Defaults, read_rows, write_rows
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
 
 ARMS = ("plain", "good", "best")

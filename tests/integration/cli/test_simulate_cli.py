@@ -21,7 +21,6 @@ from ragbandit.router.cli.offline import simulate as cli_offline
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.offline.simulation import plots, simulate
 from ragbandit.router.offline.simulation import process_pool as runs
 from ragbandit.router.offline.simulation.frontier import SWEEP, line_of
@@ -30,6 +29,7 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, with_new_ledger
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.serving.validation import made_outcome
+from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

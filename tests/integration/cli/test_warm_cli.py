@@ -16,7 +16,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.warm import entering
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.types import IMPORTED, Query
+from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.cli import app
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

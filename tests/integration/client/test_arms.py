@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from ragbandit import AsyncClient, Client
-from ragbandit.router import errors
+from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit import Client
-from ragbandit.router import errors
+from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ragbandit.client import is_degraded
-from ragbandit.router import errors
+from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ragbandit import Client
-from ragbandit.router import errors
+from ragbandit.shared import errors
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 
 KEY = "rb_0123456789_abcdefghijklmnopqrstuvwxyz"

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit import AsyncClient, Client
 from ragbandit.client.streams import EventReader
-from ragbandit.router import errors
+from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION, worker_answers
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 

@@ -22,7 +22,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import policies
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 from ragbandit.workers.cli import app
 
 

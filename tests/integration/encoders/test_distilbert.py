@@ -16,7 +16,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import KINDS, fitted, references
 from ragbandit.router.encoders.token_batches import token_batches
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder
 

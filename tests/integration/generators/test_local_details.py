@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.token_details import Attention

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.types import Message
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Message
 from ragbandit.strategies.base import Generator, Prompt, Request
 from ragbandit.strategies.generators.local import LocalGenerator
 

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.generator_options import OpenAiOptions
-from ragbandit.router.redaction import without_keys
-from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need, Prompt, Request, Sampling
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.token_details import Token

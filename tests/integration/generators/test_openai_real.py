@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.openai_server import Reply, ScriptedServer

@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.retrievers.memory import MemoryRetriever

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt, Request, Sampling
 from ragbandit.strategies.generators import static_batches
 from ragbandit.strategies.generators.local import LocalGenerator

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import CallBroke, Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.generators import STREAM_CHECKS, TEXT, streamed

@@ -10,7 +10,7 @@ from ragbandit.router.importers.importing import Importer
 from ragbandit.router.importers.registry import make_source
 from ragbandit.router.serving.validation import new_id
 from ragbandit.router.storage.sql.tables import feedback
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 from tests.support.servers.feedback_servers import LangfuseTwin, LangSmithTwin, OpenWebUiTwin, PhoenixTwin
 
 TWINS = {"langfuse": LangfuseTwin, "langsmith": LangSmithTwin, "phoenix": PhoenixTwin, "openwebui": OpenWebUiTwin}

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.errors import ConfigError, NotReady
 from ragbandit.router.importers import http_pages
 from ragbandit.router.storage.import_cursors import position_of
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.shared.types import Query
 from tests.support.servers.feedback_servers import KEY, SECRET
 
 GOOD = 200, {"content-type": "application/json"}

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs import listener as listening
 from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.jobs.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.router.jobs.queue import RedisJobs
+from ragbandit.shared.errors import QueueError
 
 #: not UTF-8, no number, no time
 GARBAGE = b"\xff\xfe"

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, QueueError
 from ragbandit.router.jobs import queue as queue_module
 from ragbandit.router.jobs.bells import ANSWER_QUEUE, queue_of
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
@@ -19,7 +18,8 @@ from ragbandit.router.serving.recovery import recover
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError, QueueError
+from ragbandit.shared.types import Query
 
 #: the end of the line on an outage
 RETRYING = "retrying (answers are delayed, nothing is lost)"

@@ -12,7 +12,7 @@ from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.jobs.streams.keys import MAX_ENTRIES, MAX_PIECE, MAX_UNREAD, read_key, stream_key
 from ragbandit.router.jobs.streams.reader import StreamReader
 from ragbandit.router.jobs.streams.writer import StreamWriter
-from ragbandit.router.types import DecisionId, StatusNote, TextPiece
+from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 
 KEY = DecisionId("d1")
 SECRET = b"of the store"

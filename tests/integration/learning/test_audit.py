@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.draw import choose, seed_of
@@ -14,6 +13,7 @@ from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
+from ragbandit.shared.errors import PolicyFault
 from tests.conftest import EPOCH
 
 

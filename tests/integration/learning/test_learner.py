@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
@@ -25,7 +24,8 @@ from ragbandit.router.serving.recovery import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
-from ragbandit.router.types import Decision
+from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.types import Decision
 from tests.conftest import EPOCH, World
 
 RULE = ClosingRule(wait_s=0.0, expire_s=1e6)

@@ -5,9 +5,9 @@ import json
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.errors import Conflict, InvalidInput
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import waiting
+from ragbandit.shared.errors import Conflict, InvalidInput
 
 EVENTS = {"copied": 0.8, "regenerated": 0.1, "followed_up": None}
 WINDOW = {"wait_s": 60.0, "aggregate": "mean"}

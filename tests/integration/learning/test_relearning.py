@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.learning.relearning import lifted, relearn, selected
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.ledgers.held_feedback import sources_held
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
+from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.workers.cli import app
 
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.ledgers.held_feedback import held, release, sources_held
 from ragbandit.router.storage.sql.counters import counted, kept
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.types import Query
 
 WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
 TIGHT = {"window": 100, "floor": 2, "key_share": 0.1, "trusted": ["key:app"]}

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import engine, open_log, replay, spreading
 from ragbandit.router.offline.replay.spreading import cluster_executor, each_part
+from ragbandit.shared.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 

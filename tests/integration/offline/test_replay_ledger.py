@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
@@ -16,7 +15,8 @@ from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import InvalidInput, StoreError
+from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.replay_logs import close, lived_rows, rows_from
 
 CANDIDATES = ["fixed:deep", "uniform"]

@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
 

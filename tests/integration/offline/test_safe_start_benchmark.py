@@ -6,7 +6,7 @@ from rich.console import Console
 from benchmarks.learning.simulation import Way, print_starts, starts
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.types import TableRow
+from ragbandit.shared.types import TableRow
 
 ARMS = ("low", "single_step")
 

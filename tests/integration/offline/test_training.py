@@ -8,13 +8,13 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train, trainable
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.mba_paper import MbaPaper
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_updates
 from ragbandit.workers.cli import app

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import TableRow
 from ragbandit.testing import policies as checks
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of
 from ragbandit.testing.policy_examples import ARMS

@@ -15,7 +15,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.finetuned.adaptive_rag import AdaptiveRag
 from ragbandit.router.policies.finetuned.multi_label import MultiLabel
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import pmf_of, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
 from tests.support.policy_examples import EXAMPLES, SCHEMA

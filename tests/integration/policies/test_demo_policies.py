@@ -12,12 +12,12 @@ from examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, 
 from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.llm_client import messages_of, parse_choice
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Query
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
 HANDBOOK = Path(__file__).parents[3] / "examples" / "handbook"

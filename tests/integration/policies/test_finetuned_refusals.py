@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ragbandit.router.encoders.forward import load_transformer
-from ragbandit.router.errors import ConfigError, PolicyFault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply
+from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_updates
 from tests.support.finetuned import READING, mba, output_of

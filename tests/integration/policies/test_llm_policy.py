@@ -10,7 +10,6 @@ import time
 import openai
 import pytest
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
@@ -22,7 +21,8 @@ from ragbandit.router.policies.llm_client import (
     messages_of,
     parse_choice,
 )
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_updates

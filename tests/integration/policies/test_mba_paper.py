@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
+from ragbandit.shared.errors import SnapshotError
 from ragbandit.testing import policies as checks
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_query, made_reward, made_updates

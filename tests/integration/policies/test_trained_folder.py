@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput, SnapshotError
+from ragbandit.shared.errors import ConfigError, InvalidInput, SnapshotError
 from ragbandit.testing.policy_examples import ARMS, made_query
 from tests.support.finetuned import adaptive, mba, multi, output_of, row, rows_by_word
 from tests.support.tiny_models import tiny_encoder, tiny_trained

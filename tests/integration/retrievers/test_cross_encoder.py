@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from transformers.utils import logging
 
-from ragbandit.router.errors import ArmFailed, ConfigError
+from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers import cross_encoder
 from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers import dense
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_encoder

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from ragbandit.router.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
+from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.arms.multi_step import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy

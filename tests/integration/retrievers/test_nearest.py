@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
 from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder

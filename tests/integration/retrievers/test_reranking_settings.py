@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.dense import build_index as build_dense

@@ -8,7 +8,7 @@ from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.served import CANDIDATE, settings_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 
 BASE = PolicyLabel("main")
 ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}

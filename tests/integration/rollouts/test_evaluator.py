@@ -14,7 +14,7 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import CANDIDATE
+from ragbandit.shared.types import CANDIDATE
 from tests.support.rollouts import BASE, Trial
 
 

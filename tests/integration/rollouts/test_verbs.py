@@ -6,11 +6,11 @@ from itertools import count
 import pytest
 
 from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.errors import Conflict, InvalidInput, NotFound
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
+from ragbandit.shared.types import PolicyLabel
 
 BASE = PolicyLabel("main")
 SETTINGS = RolloutSettings(shadows=2)

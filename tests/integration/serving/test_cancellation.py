@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.errors import Conflict, InvalidInput, NotFound
 from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.serving import cancellation as cancellations
 from ragbandit.router.serving.router import Router
@@ -15,7 +14,8 @@ from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
-from ragbandit.router.types import Cost, Outcome, Query
+from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
+from ragbandit.shared.types import Cost, Outcome, Query
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from ragbandit.router import redaction
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import ACTION, record_config
 from ragbandit.router.storage.access.audit_log import check_entries, entries
+from ragbandit.shared import redaction
 
 
 def found(database, action):

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.errors import Conflict
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import DecisionId, Message, Query
+from ragbandit.shared.errors import Conflict
+from ragbandit.shared.types import DecisionId, Message, Query
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 SECRET = "Zygmunt-Przybylski"

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import NotReady, RagBanditError
 from ragbandit.router.serving.processes.encoder_process import EncoderServer, RemoteEncoder
+from ragbandit.shared.errors import NotReady, RagBanditError
 
 QUESTIONS = ["Who wrote Dracula?", "", "Was weiß man? \U0001f9db", "x" * 100_000]
 

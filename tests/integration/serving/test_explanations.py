@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.errors import NotFound
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.neighbours import nearest
@@ -15,7 +14,8 @@ from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import Generated, Query, Retrieved, Round, Source
+from ragbandit.shared.errors import NotFound
+from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source
 
 SECRET = "Zygmunt-Przybylski"
 

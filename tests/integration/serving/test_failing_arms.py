@@ -22,7 +22,7 @@ from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.router.types import IMPORTED, ArmName, Budget, Decision, Query
+from ragbandit.shared.types import IMPORTED, ArmName, Budget, Decision, Query
 from ragbandit.workers.cli import app
 from tests.conftest import EPOCH, World
 

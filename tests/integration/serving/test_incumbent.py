@@ -5,12 +5,12 @@ import shutil
 
 import pytest
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import IMPORTED, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import IMPORTED, Query
 
 INCUMBENT = "single_step"
 SAFE = {"policy": {"incumbent": INCUMBENT}}

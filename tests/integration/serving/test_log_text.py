@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.errors import ConfigError, Conflict, InvalidInput
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
-from ragbandit.router.types import CallFailed, DecisionId, Query
+from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput
+from ragbandit.shared.types import CallFailed, DecisionId, Query
 
 SECRET = "Zygmunt-Przybylski"
 ARMS = {name: {"run_by": "caller"} for name in ("no_retrieval", "single_step")}

@@ -5,10 +5,10 @@ import threading
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.storage.rows.conversion import body_hash, canonical
 from ragbandit.router.storage.sql.tables import decisions, snapshots
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import ArmName, Query
 
 BOTH = ("caller", "worker")
 POLICY = {"cold_start_floor": 0.2, "cold_start_outcomes": 4, "floor": 0.02}

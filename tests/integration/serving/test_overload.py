@@ -5,8 +5,8 @@ from concurrent.futures import wait
 
 import pytest
 
-from ragbandit.router.errors import NotReady, Overloaded
 from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.shared.errors import NotReady, Overloaded
 
 #: of a batch of the encoder that `slow` makes slow
 BATCH_S = 0.05

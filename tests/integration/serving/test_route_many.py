@@ -2,10 +2,10 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from ragbandit.router.errors import Conflict, InvalidInput, Overloaded
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import Decision, Query
+from ragbandit.shared.errors import Conflict, InvalidInput, Overloaded
+from ragbandit.shared.types import Decision, Query
 
 QUESTION = "Who wrote Dracula?"
 

@@ -7,9 +7,9 @@ import pytest
 from ragbandit import Router
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.shared.errors import InvalidInput
 
 
 def test_state_follows_what_happens(make_world):

@@ -2,10 +2,10 @@
 
 import threading
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving import snapshot_follower
 from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.shared.errors import SnapshotError
 
 
 class Following:

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.router.types import STICKY, DecisionId, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import STICKY, DecisionId, Query
 
 STICKY_3 = {"conversation": {"sticky_turns": 3}}
 ids = (DecisionId(str(UUID(int=number))) for number in itertools.count(1))

@@ -4,10 +4,10 @@ import pytest
 
 from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput, NotFound
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.validation import unrun_outcome
-from ragbandit.router.types import Budget, Query
+from ragbandit.shared.errors import ConfigError, InvalidInput, NotFound
+from ragbandit.shared.types import Budget, Query
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.process_identity import ProcessIdentity, this_process
 from ragbandit.router.serving import cancellation
 from ragbandit.router.serving.validation import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import DecisionId, Query
+from ragbandit.shared.process_identity import ProcessIdentity, this_process
+from ragbandit.shared.types import DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from ragbandit.router.errors import NotFound, StoreError
 from ragbandit.router.storage.archive import moving
 from ragbandit.router.storage.archive.moving import archivable, archive, change_segment
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals, segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, seal_of, sealed_columns, write_segment
-from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.ledgers.chain import Chain
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, feedback, updates
+from ragbandit.shared.errors import NotFound, StoreError
+from ragbandit.shared.files.folders import Folder
 
 pytest.importorskip("pyarrow")
 

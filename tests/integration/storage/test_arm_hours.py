@@ -14,7 +14,7 @@ from ragbandit.router.storage.arm_hours.differences import differences
 from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
 from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
-from ragbandit.router.types import sum_of
+from ragbandit.shared.types import sum_of
 
 #: of the totals, what code before these sums did not write
 

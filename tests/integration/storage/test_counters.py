@@ -85,7 +85,7 @@ import pickle, sys
 from dataclasses import replace
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 
 made = pickle.load(sys.stdin.buffer)
 store = DecisionStore(Database(sys.argv[1]), label="main")

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import bindparam, func, select
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, policy_control
+from ragbandit.shared.errors import StoreError
 
 
 def kept(connection) -> int:

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.decision_links import decisions_named, linked_decisions, named_ids, trace_links
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decision_links, decisions
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Query
 
 UUID = "0190d6a2-5b1c-7c3e-9f00-0123456789ab"
 

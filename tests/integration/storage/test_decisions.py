@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from sqlalchemy import event, func, select
 
-from ragbandit.router.errors import Conflict, NotFound, StoreError
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving import cancellation
 from ragbandit.router.storage import decisions as store_module
@@ -21,7 +20,8 @@ from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
-from ragbandit.router.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
+from ragbandit.shared.errors import Conflict, NotFound, StoreError
+from ragbandit.shared.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
 
 from .test_inheritance import inherit_all
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
-from ragbandit.router.types import ERASED, CallFailed, Feedback, Query, Retrieved
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures)

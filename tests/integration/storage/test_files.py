@@ -8,7 +8,7 @@ def test_full_disk_is_a_warning(tmp_path):
     """A write that breaks off in the middle costs a line in the log, and leaves no half a file."""
     code = (
         "import resource, signal, sys, pathlib, numpy\n"
-        "from ragbandit.router.storage.files.atomic import cached_arrays\n"
+        "from ragbandit.shared.files.atomic import cached_arrays\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "folder = pathlib.Path(sys.argv[1])\n"

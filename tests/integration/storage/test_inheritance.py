@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import func, insert, select
 
-from ragbandit.router.errors import Conflict, NotReady
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.storage.archive.moving import archive
@@ -21,7 +20,8 @@ from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
 from ragbandit.router.storage.sql.waiting import lock_waiting
-from ragbandit.router.types import Feedback
+from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.types import Feedback
 from ragbandit.workers.tasks import next_learn
 
 HOLDER = "test"

@@ -15,7 +15,7 @@ from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.tables import closures, judge_days, judge_due, waiting
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 
 COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)

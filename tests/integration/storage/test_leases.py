@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.process_identity import lease_holder, this_process
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.shared.process_identity import lease_holder, this_process
 
-CODE = "from ragbandit.router.process_identity import lease_holder; print(lease_holder('test'), flush=True); input()"
+CODE = "from ragbandit.shared.process_identity import lease_holder; print(lease_holder('test'), flush=True); input()"
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
 
 

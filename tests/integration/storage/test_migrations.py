@@ -10,11 +10,11 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql import database as database_module
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, wait_for_schema
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
+from ragbandit.shared.errors import StoreError
 
 
 def differences(database) -> list:

@@ -4,10 +4,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ragbandit.router.errors import Conflict, NotFound
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
-from ragbandit.router.types import PolicyLabel, PolicyVersion
+from ragbandit.shared.errors import Conflict, NotFound
+from ragbandit.shared.types import PolicyLabel, PolicyVersion
 
 BASE = PolicyLabel("main")
 

@@ -13,10 +13,10 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 from typer.testing import CliRunner
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate, revision_of, wait_for_schema
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, metadata
+from ragbandit.shared.errors import StoreError
 from ragbandit.workers.cli import app
 from tests.support.next_release import NEXT, become_next_release
 

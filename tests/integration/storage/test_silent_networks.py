@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url, text
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql import postgres as connections
 from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import StoreError
 
 #: seconds within which everything works again
 HEALED_S = 10.0

@@ -5,11 +5,11 @@ from threading import Barrier
 
 import pytest
 
-from ragbandit.router.errors import Conflict, Forbidden
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.vote_limits import VoteLimit
-from ragbandit.router.types import Feedback, Receipt
+from ragbandit.shared.errors import Conflict, Forbidden
+from ragbandit.shared.types import Feedback, Receipt
 
 WRITERS = 4
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import Cost, DecisionId
+from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from tests.support.arms.answer_jobs import answer_next, decision_for, set_tries

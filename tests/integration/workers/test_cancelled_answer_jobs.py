@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import CallFailed, Cost, DecisionId
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import CallFailed, Cost, DecisionId
 from ragbandit.workers import housekeeping, tasks
 from tests.support.arms.answer_jobs import (
     Held,

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.wiring.generators import check_generator
 
 PROGRAM = """
 import sys
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.router.config.settings import Settings
 from ragbandit.workers.wiring.generators import check_generator
 if __name__ == "__main__":

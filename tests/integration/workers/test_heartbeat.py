@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers import heartbeat
 from ragbandit.workers.heartbeat import beating
 from ragbandit.workers.process import run_worker

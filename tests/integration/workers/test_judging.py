@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ArmFailed, ConfigError
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.recovery import recover
 from ragbandit.router.serving.setup.bootstrap import judge_sample
@@ -20,7 +19,8 @@ from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.judge_rows import next_day
 from ragbandit.router.storage.sql.tables import judge_due
-from ragbandit.router.types import Query, Retrieved
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.jobs import child_process
 from ragbandit.router.jobs.child_process import Child, end
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers import supervisor
 from ragbandit.workers.supervisor import Supervisor
 

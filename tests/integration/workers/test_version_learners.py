@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyVersion
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
 from ragbandit.workers.version_learners import MOST, learn_versions, learning_versions
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do

@@ -18,13 +18,13 @@ from sqlalchemy import select, update
 
 from benchmarks.service_process import environment
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import StoreError
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.shared.errors import StoreError
+from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms

@@ -6,11 +6,11 @@ import time
 
 from sqlalchemy import select, update
 
-from ragbandit.router.errors import QueueError
 from ragbandit.router.jobs.outage import Outage
 from ragbandit.router.serving import cancellation
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.router.types import Decision, DecisionId, Query
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers import tasks
 

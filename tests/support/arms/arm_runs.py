@@ -2,7 +2,7 @@
 
 import asyncio
 
-from ragbandit.router.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
+from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever

@@ -12,7 +12,7 @@ from ragbandit.router.offline.logs.batches import BatchSpec, decoded, drawn
 from ragbandit.router.offline.logs.records import OURS, Defaults, Logged, record_of
 from ragbandit.router.offline.logs.sources import ParquetSource
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.types import Budget, Decision, Query, Reward
+from ragbandit.shared.types import Budget, Decision, Query, Reward
 
 #: what databases take: no NUL, no half characters
 TEXTS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\x00"), max_size=12)

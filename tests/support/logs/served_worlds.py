@@ -10,7 +10,7 @@ from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.offline.replay.service import LoggedPolicies, ServiceRecord
 from ragbandit.router.policies.base import apply
 from ragbandit.router.policies.draw import made_decision, outputs_of
-from ragbandit.router.types import PolicyLabel, Query, Reward
+from ragbandit.shared.types import PolicyLabel, Query, Reward
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 #: features of a question

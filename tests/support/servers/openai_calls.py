@@ -3,8 +3,8 @@
 import asyncio
 import time
 
-from ragbandit.router.errors import ArmFailed
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 

@@ -12,7 +12,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES

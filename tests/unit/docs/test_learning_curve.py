@@ -9,7 +9,7 @@ from examples.handbook.learning_picture import draw
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.types import TableRow
+from ragbandit.shared.types import TableRow
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 NEVER = Timed(calls=0, seconds=0.0)

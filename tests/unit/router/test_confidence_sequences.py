@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.confidence_sequences import (
+from ragbandit.shared.confidence_sequences import (
     LONG,
     SHORT,
     BettingSequence,
@@ -19,7 +19,7 @@ from ragbandit.router.confidence_sequences import (
     lower_bounds,
     robust_scores,
 )
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 ARMS = 3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.errors import ConfigError, missing_package, required_module
 
 
 def test_a_missing_package_is_named_with_its_extra():

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.formats import (
+from ragbandit.shared.formats import (
     NOTHING,
     decimal,
     duration,

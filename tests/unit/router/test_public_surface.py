@@ -5,8 +5,8 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass
 import pytest
 
 import ragbandit
-from ragbandit.router import errors, types
-from ragbandit.router.errors import RagBanditError
+from ragbandit.shared import errors, types
+from ragbandit.shared.errors import RagBanditError
 
 ERRORS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
 
@@ -83,7 +83,7 @@ def test_values_cannot_be_changed():
 
 
 def test_types_are_listed():
-    """`ragbandit.router.types.__all__` names constants, then the rest, each sorted, and every name is there."""
+    """`ragbandit.shared.types.__all__` names constants, then the rest, each sorted, and every name is there."""
     assert types.__all__ == sorted(types.__all__, key=lambda name: (not name.isupper(), name))
     assert all(hasattr(types, name) for name in types.__all__)
 

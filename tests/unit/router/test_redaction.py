@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.redaction import credentials_in, without_credentials, without_secrets
+from ragbandit.shared.redaction import credentials_in, without_credentials, without_secrets
 
 SECRET = "hunter2"
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
+from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 503, 529])

@@ -2,7 +2,7 @@
 
 import math
 
-from ragbandit.router.types import finite_json
+from ragbandit.shared.types import finite_json
 
 
 def test_no_json_holds_a_number_that_is_not_finite():

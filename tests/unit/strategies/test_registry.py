@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from ragbandit import strategies
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies import Answer
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, import_class, make_arms

@@ -7,8 +7,8 @@ from typing import get_args
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.plugins import installed
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.plugins import installed
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
@@ -116,5 +116,5 @@ def test_what_cannot_be_imported_names_package_and_reason(install, code, path, r
 def test_packages_are_looked_up_once(shout):
     """The list is made once per process, and not by the import of strategies."""
     assert installed(GROUP) is installed(GROUP)
-    code = "import ragbandit.strategies, ragbandit.router.plugins as p; print(p.installed.cache_info().misses)"
+    code = "import ragbandit.strategies, ragbandit.shared.plugins as p; print(p.installed.cache_info().misses)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"

@@ -12,8 +12,8 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, InvalidInput
-from ragbandit.router.types import (
+from ragbandit.shared.errors import ArmFailed, InvalidInput
+from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
     Budget,

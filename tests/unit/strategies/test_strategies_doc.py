@@ -10,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.types import Budget, DecisionId, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.http import Http
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.telemetry.logs import TextLines
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms

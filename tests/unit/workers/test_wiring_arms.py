@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.wiring.arms import arm_params, check_arms, hints
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}

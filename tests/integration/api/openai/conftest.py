@@ -6,7 +6,7 @@ import time
 import openai
 import pytest
 
-from ragbandit.router.types import Cost, Outcome, Source
+from ragbandit.shared.types import Cost, Outcome, Source
 
 #: what a worker of these tests has used
 COST = Cost(retriever_calls=2, llm_calls=3, prompt_tokens=310, completion_tokens=12, seconds_total=0.5)

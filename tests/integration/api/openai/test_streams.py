@@ -14,7 +14,7 @@ from ragbandit.router.api.openai import completions
 from ragbandit.router.api.streaming import event_stream
 from ragbandit.router.api.streaming.answer_events import PendingAnswer
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.types import StatusNote, TextPiece
+from ragbandit.shared.types import StatusNote, TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of
 from tests.support.servers.http_service import QUESTION, Service
 

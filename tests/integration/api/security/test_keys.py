@@ -6,7 +6,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.errors import StoreError
+from ragbandit.shared.errors import StoreError
 from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, refused, routed
 

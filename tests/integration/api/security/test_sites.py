@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.errors import Forbidden
+from ragbandit.shared.errors import Forbidden
 from tests.support.servers.http_service import QUESTION, refused
 
 

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.router import Router
-from ragbandit.router.types import Query
+from ragbandit.shared.types import Query
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do
 from tests.support import bad_policies
 

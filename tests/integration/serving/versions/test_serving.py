@@ -8,7 +8,6 @@ import time
 import pytest
 
 from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import verbs
@@ -16,7 +15,8 @@ from ragbandit.router.rollouts.served import CANDIDATE, KILLED, candidate_in, mi
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.versions import follower
 from ragbandit.router.serving.versions.follower import VersionFollower
-from ragbandit.router.types import DecisionId, PolicyLabel, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import DecisionId, PolicyLabel, Query
 from tests.support import bad_policies
 
 BASE = PolicyLabel("main")

@@ -5,11 +5,11 @@ import re
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.errors import InvalidInput, NotFound
 from ragbandit.router.storage.access import api_keys as module
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.tables import api_keys, audit_log
+from ragbandit.shared.errors import InvalidInput, NotFound
 
 NOW = 1_700_000_000.0
 HOUR = 3600.0

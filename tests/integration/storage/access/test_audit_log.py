@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import delete, text, update
 
-from ragbandit.router.errors import StoreError
 from ragbandit.router.storage.access.audit_log import check_entries, entries, record
 from ragbandit.router.storage.sql.tables import audit_log
+from ragbandit.shared.errors import StoreError
 
 
 def note(database, *targets):

@@ -4,7 +4,7 @@ from ragbandit.router.api.ui.charts import earned_charts
 from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.serving.overview import Overview, Point
 from ragbandit.router.storage.arm_hours.extending import Progress
-from ragbandit.router.types import ArmTotals, PolicyLabel
+from ragbandit.shared.types import ArmTotals, PolicyLabel
 
 
 def found(decided: list[int]) -> Overview:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.api.security.feedback_tokens import FeedbackToken, read_token, signed
-from ragbandit.router.errors import Unauthorized
+from ragbandit.shared.errors import Unauthorized
 
 SECRET = b"s" * 32
 TOKEN = FeedbackToken(decision_id="d-1", expires_at=1000, kinds=("rating",), rater="ann", api_key="abc")

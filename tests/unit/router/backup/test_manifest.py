@@ -7,8 +7,8 @@ import pytest
 
 from ragbandit.router.backup.manifest import DATABASE_FILE, FORMAT, MANIFEST_FILE, read_manifest
 from ragbandit.router.backup.places import Place
-from ragbandit.router.errors import InvalidInput, StoreError
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput, StoreError
 
 SHA256 = "0" * 64
 

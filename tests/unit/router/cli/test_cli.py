@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.console import listen_on
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.serving.router import Router
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app

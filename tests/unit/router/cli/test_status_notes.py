@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.cli.inspection.status import _notes
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
-from ragbandit.router.types import Counters
+from ragbandit.shared.types import Counters
 
 COUNTERS = Counters(
     decided=9, learned=5, defaulted=1, waiting=2, closed=1, quarantined=0, feedback=7, late_feedback=0, unseen=0

@@ -7,9 +7,9 @@ import pytest
 
 from ragbandit.router.config.loading import CLASS_FOLDER, effective, load, with_changes
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.shared.errors import ConfigError
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"
 

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings, Settings
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.generator_options import OpenAiOptions
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.workers.wiring.arms import check_arms

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, RagBanditError
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.router import Router
+from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
 from ragbandit.workers.log_setup import set_up_log
 from ragbandit.workers.wiring.arms import check_arms

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.encoders.feature_cache import CacheCounts, CachingEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 from tests.support.examples import steady
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.encoders import conversion, weights
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 
 hub = pytest.importorskip("huggingface_hub")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.answer_metrics import FAMILIES, PairRules, Rules, judged, last_announced, normalise
+from ragbandit.shared.errors import ConfigError, InvalidInput
 
 SHORT = sorted(name for name, rules in FAMILIES.items() if isinstance(rules, Rules))
 

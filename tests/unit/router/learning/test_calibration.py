@@ -18,7 +18,7 @@ from ragbandit.router.learning.calibration import (
     isotonic,
     next_fit,
 )
-from ragbandit.router.types import CalibrationPair
+from ragbandit.shared.types import CalibrationPair
 from ragbandit.testing.policy_examples import made_reward
 from tests.support.examples import steady
 

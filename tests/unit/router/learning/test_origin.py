@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.learning.sources.origin import KeyDirectory, matches
 from ragbandit.router.learning.sources.weights import factor
 from ragbandit.router.storage.access.api_keys import ApiKey
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 
 
 def key(public_id, *, name="shop", role="app", replaced_by=None):

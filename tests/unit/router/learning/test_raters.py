@@ -7,7 +7,7 @@ import pytest
 
 from ragbandit.router.learning.raters import class_of, disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.serving.validation import made_outcome
-from ragbandit.router.types import Feedback
+from ragbandit.shared.types import Feedback
 
 
 def said(key, value=1.0, *, kind="rating", source="human", rater=None, event=None):

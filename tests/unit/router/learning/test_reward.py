@@ -7,7 +7,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.learning.reward import (
     aggregate,
     containment,
@@ -19,7 +18,8 @@ from ragbandit.router.learning.reward import (
     normalise,
     quality_of,
 )
-from ragbandit.router.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import COST_TERMS, Cost, DecisionId, Feedback, FeedbackId, Outcome
 from tests.support.examples import steady
 
 ID = DecisionId("d-1")

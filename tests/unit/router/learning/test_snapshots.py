@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save as save_tensors
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.learning.snapshots import FORMAT, SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies.fixed import Uniform
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.storage.files.folders import Folder
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.files.folders import Folder
 from ragbandit.testing.policies import pmf_of, sha_of, taught
 from ragbandit.testing.policy_examples import LABEL, made_updates
 from tests.support.examples import steady

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.budget import BEND, MEMORY, TEMPERATURE, BudgetPolicy
 from ragbandit.router.policies.draw import choose, gate, seed_of
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.offline.replay.candidates import check_candidate, parse_candidates
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_arms
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import TableRow
 from tests.support.policy_examples import EXAMPLES
 
 ARMS = ("no_retrieval", "single_step", "multi_step")

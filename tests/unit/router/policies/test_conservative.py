@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import COLD_START_SHARE, Settings
-from ragbandit.router.errors import ConfigError, PolicyFault
 from ragbandit.router.learning.audit.draw_check import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
@@ -16,7 +15,8 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.conservative.restraint import Restraint, held_back
 from ragbandit.router.policies.conservative.shortfall import KNOWN, Shortfall
 from ragbandit.router.policies.draw import draw, draw_group, made_decision, seed_of
-from ragbandit.router.types import ArmName
+from ragbandit.shared.errors import ConfigError, PolicyFault
+from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
 
 INCUMBENT = ArmName("single_step")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.policies.mixture import Mixture
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.examples import offered_arms, steady
 

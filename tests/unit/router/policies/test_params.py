@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies.params import (
     ArmParam,
     Count,
@@ -21,6 +20,7 @@ from ragbandit.router.policies.params import (
     Whole,
     read_params,
 )
+from ragbandit.shared.errors import ConfigError
 from tests.support.examples import steady
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import GROUP, POLICIES, is_class_path, known_policies, make_policy
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.shared.errors import ConfigError
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 CODE = """

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored_counts, tally
 from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, raised_floors, seed_of, with_floor
+from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.testing.policy_examples import made_updates
 from tests.support.examples import steady
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import POLICIES, make_policy
+from ragbandit.shared.errors import ConfigError
 from ragbandit.testing import policies as checks
 from ragbandit.testing.policies import POLICY_CHECKS
 from tests.support.policy_examples import (

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught

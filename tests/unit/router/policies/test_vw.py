@@ -11,14 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.policies.vw import VowpalWabbit
-from ragbandit.router.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.policy_examples import SCHEMA

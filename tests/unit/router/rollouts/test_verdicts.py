@@ -9,7 +9,7 @@ from benchmarks.rollouts import World, lived, rows
 from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, facts_of, judge
-from ragbandit.router.types import PolicyControl, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion
 
 SETTINGS = RolloutSettings(rows_per_step=50, seconds_per_step=60.0, steps=[0.25, 0.5])
 VERSION = PolicyVersion(

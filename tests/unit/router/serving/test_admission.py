@@ -2,7 +2,6 @@
 
 import pytest
 
-from ragbandit.router.errors import Overloaded, TooManyRequests
 from ragbandit.router.serving.batching.admission import (
     TENANT_S,
     WARM_UP,
@@ -10,6 +9,7 @@ from ragbandit.router.serving.batching.admission import (
     BatchTime,
     QueueLimits,
 )
+from ragbandit.shared.errors import Overloaded, TooManyRequests
 
 
 class Clock:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.openai_client import ChatReply
 from ragbandit.router.serving.conversations.checks import MAX_MESSAGES, check_conversation
 from ragbandit.router.serving.conversations.questions import chat_of, with_chat
 from ragbandit.router.serving.conversations.rewriting import MAX_REWRITE, messages_of, parsed_rewrite, rewriter_of
-from ragbandit.router.types import MAX_TEXT, Message, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.openai_client import ChatReply
+from ragbandit.shared.types import MAX_TEXT, Message, Query
 
 
 def said(*texts):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from tests.support.examples import steady
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ragbandit.router.serving.overview import saved_of
 from ragbandit.router.storage.arm_hours.differences import comparisons
-from ragbandit.router.types import FEWEST_EFFECTIVE, ArmTotals
+from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmTotals
 
 NAMES = (
     *("compared", "difference", "difference_squares", "weight", "weight_squares"),

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.config.settings import BudgetSettings, RewardSettings, Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.serving.validation import (
     MAX_ERROR,
     capped,
@@ -21,7 +20,8 @@ from ragbandit.router.serving.validation import (
     new_id,
 )
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.types import MAX_TEXT, Budget, Cost, Query
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT, Budget, Cost, Query
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.examples import steady
 

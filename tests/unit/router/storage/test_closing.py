@@ -12,7 +12,7 @@ from sqlalchemy.pool import StaticPool
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
 from ragbandit.router.storage.sql.tables import feedback, metadata, waiting
-from ragbandit.router.types import Cost, Decision, Feedback, JoinedDecision, Outcome, Query
+from ragbandit.shared.types import Cost, Decision, Feedback, JoinedDecision, Outcome, Query
 
 #: times lie on a grid, so that decisions made, feedback received and windows over at one moment are common
 moments = st.integers(0, 12).map(float)

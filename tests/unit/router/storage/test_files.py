@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files.atomic import cached_arrays, replace_folder, whole_folder, write_file
-from ragbandit.router.storage.files.folders import Folder, check_root
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import cached_arrays, replace_folder, whole_folder, write_file
+from ragbandit.shared.files.folders import Folder, check_root
 
 
 @pytest.mark.parametrize("durable", [False, True])

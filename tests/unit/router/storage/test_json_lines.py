@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files.atomic import whole_file
-from ragbandit.router.storage.files.json_lines import lines, naming, new_file, new_lines, parsed
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files.json_lines import lines, naming, new_file, new_lines, parsed
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])

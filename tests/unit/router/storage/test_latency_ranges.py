@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.router.storage.arm_hours.rows import Deltas, totals_value
-from ragbandit.router.types import ArmTotals, sum_of
+from ragbandit.shared.types import ArmTotals, sum_of
 
 KEY = ("main", 0, "a")
 SHARES = (0.0, 0.01, 0.5, 0.95, 0.99, 1.0)

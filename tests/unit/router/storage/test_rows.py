@@ -25,7 +25,7 @@ from ragbandit.router.storage.rows.conversion import (
 )
 from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_json, trace_value
 from ragbandit.router.storage.sql.tables import metadata
-from ragbandit.router.types import (
+from ragbandit.shared.types import (
     Branch,
     Budget,
     CallFailed,

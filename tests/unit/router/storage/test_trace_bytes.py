@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, trace_json
 from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
-from ragbandit.router.types import Cost, Generated, Outcome, Retrieved, Round
+from ragbandit.shared.types import Cost, Generated, Outcome, Retrieved, Round
 
 OUTCOME = Outcome(
     decision_id="d",

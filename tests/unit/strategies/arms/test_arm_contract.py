@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.types import Budget
+from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.testing.arms import ARM_CHECKS, generator, run

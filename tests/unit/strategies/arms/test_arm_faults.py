@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.types import Branch, Budget, Retrieved
+from ragbandit.shared.types import Branch, Budget, Retrieved
 from ragbandit.strategies.arms import react, rq_rag
 from ragbandit.strategies.arms.dragin import Dragin, sentence_spans
 from ragbandit.strategies.arms.flare import Flare

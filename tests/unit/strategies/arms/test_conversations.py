@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.generator_options import OpenAiOptions
-from ragbandit.router.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Message, Query, Retrieved
 from ragbandit.strategies.base import Need, Passage, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import TokenCounter, request_fields
 from ragbandit.strategies.generators.response_cache import request_key

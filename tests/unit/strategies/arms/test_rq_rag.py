@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.rq_rag import PathAnswer, RqRag, chosen_answer, mean_logprob, parsed_queries
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.types import Budget, CallFailed, DecisionId, Query
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.arm_parts.steps import together
 from ragbandit.strategies.arms.seakr import Seakr, uncertainty
 from ragbandit.strategies.base import Prompt

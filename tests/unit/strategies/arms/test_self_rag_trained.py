@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ragbandit.router.errors import ConfigError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from ragbandit.router.types import ArmName, Budget, DecisionId, Query
+from ragbandit.shared.types import ArmName, Budget, DecisionId, Query
 from ragbandit.strategies.answer_stream import MAX_NOTE, AnswerStream, in_words
 from ragbandit.strategies.base import Need, Prompt, Request
 from ragbandit.strategies.generators.openai_protocol import Reading

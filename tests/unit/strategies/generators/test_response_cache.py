@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
 from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed
+from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

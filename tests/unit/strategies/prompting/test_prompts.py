@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError
-from ragbandit.router.types import Branch, Budget, Query
+from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.types import Branch, Budget, Query
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.passages import PassagePool

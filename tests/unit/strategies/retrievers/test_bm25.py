@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.strategies.base import Passage, Retriever
 from ragbandit.strategies.retrievers.bm25 import FORMAT, Bm25Retriever, build_index, read_corpus
 

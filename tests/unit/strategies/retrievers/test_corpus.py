@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import (
     count_rows,

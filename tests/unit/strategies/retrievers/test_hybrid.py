@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever, fuse

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ArmFailed, InvalidInput
+from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ragbandit.router.errors import ArmFailed, ConfigError, InvalidInput
+from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.checks import judge_templates

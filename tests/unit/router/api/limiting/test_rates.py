@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.api.limiting.rates import Allowance, rate_of
-from ragbandit.router.types import Caller
+from ragbandit.shared.types import Caller
 
 
 @pytest.mark.parametrize(

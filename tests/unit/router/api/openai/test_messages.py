@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.messages import turns_of
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 
 
 def turns(*messages):

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.messages import turns_of
 from ragbandit.router.api.openai.open_webui import background_task, links_of, task_answer
-from ragbandit.router.types import Message
+from ragbandit.shared.types import Message
 
 SENT = json.loads((Path(__file__).parents[4] / "data" / "open_webui" / "requests.json").read_text(encoding="utf-8"))
 

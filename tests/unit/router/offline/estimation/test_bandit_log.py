@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of
 from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.shared.errors import InvalidInput
 
 
 def made_log(**changes):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.intervals import corrected, rows_needed, verdict
+from ragbandit.shared.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

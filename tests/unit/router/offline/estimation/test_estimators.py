@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.estimators import (
     ESTIMATORS,
     Estimator,
@@ -19,6 +18,7 @@ from ragbandit.router.offline.estimation.estimators import (
     terms,
 )
 from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.shared.errors import InvalidInput
 
 #: one of each kind
 KINDS = [Estimator(name=name, parameter=3.0 if facts.has_parameter else None) for name, facts in ESTIMATORS.items()]

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation import intervals
 from ragbandit.router.offline.estimation.intervals import (
     Extremes,
@@ -20,6 +19,7 @@ from ragbandit.router.offline.estimation.intervals import (
     weight_powers,
 )
 from ragbandit.router.offline.estimation.moments import Moments
+from ragbandit.shared.errors import InvalidInput
 
 CONFIDENCE = 0.95
 

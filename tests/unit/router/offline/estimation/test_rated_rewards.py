@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.rated_rewards import Pricing, Ratings, completed
+from ragbandit.shared.errors import InvalidInput
 
 ARMS, ROWS = 3, 4000
 TRUTH = np.array([0.3, 0.5, 0.7])

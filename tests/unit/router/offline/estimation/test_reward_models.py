@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.estimation import reward_models
 from ragbandit.router.offline.estimation.estimators import estimate
 from ragbandit.router.offline.estimation.reward_models import (
@@ -19,6 +18,7 @@ from ragbandit.router.offline.estimation.reward_models import (
     progressive,
     regressor_named,
 )
+from ragbandit.shared.errors import ConfigError, InvalidInput
 
 ARMS = 3
 

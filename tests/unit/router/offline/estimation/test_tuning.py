@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.estimators import Estimator, estimated, terms
 from ragbandit.router.offline.estimation.tuning import GRIDS, trials
+from ragbandit.shared.errors import InvalidInput
 
 
 def log_of(seed, *, rows=300, floor=0.01, error=0.0):

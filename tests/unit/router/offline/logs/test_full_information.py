@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs.full_information import arm_rows
 from ragbandit.router.policies.draw import gate
-from ragbandit.router.types import IMPORTED, TableRow
+from ragbandit.shared.types import IMPORTED, TableRow
 
 ARMS = ("a", "b", "c")
 ROW = TableRow(id="secret", question="Who?", correct={"a": 0.0, "b": 1.0, "c": 0.5}, steps={"a": 0, "b": 2, "c": 5})

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.bandit_log import keys_of, questions_of
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
 from ragbandit.router.offline.logs.batches import UnevenFeatures
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, read_log, with_extra
 
 

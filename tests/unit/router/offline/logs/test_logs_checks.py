@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import BadRow, Logged, read_rows, write_rows
 from ragbandit.router.offline.logs.records import OURS
-from ragbandit.router.types import Reward
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Reward
 from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_json
 
 PARTS = [part.name for part in fields(Reward)]

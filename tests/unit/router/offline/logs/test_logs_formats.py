@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.logs import Defaults, Logged, read_rows, write_rows
 from ragbandit.router.offline.logs.records import OURS, record_of
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 
 NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz"]

@@ -9,11 +9,11 @@ import pytest
 import ragbandit
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, parse_candidates
 from ragbandit.router.offline.replay.parts import SourcePart
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.logs.replay_logs import close, lived_rows
 
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"

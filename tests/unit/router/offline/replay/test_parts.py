@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput, RagBanditError
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay, spreading
 from ragbandit.router.offline.replay.candidates import CandidateSpec
 from ragbandit.router.offline.replay.spreading import each_part, process_executor
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform", "column:better"]

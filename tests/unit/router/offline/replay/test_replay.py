@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import MemoryPart, Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.policies import make_policy
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
 from tests.support.logs.replay_logs import close, judged, lived_rows, rows_from
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
 from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
 

@@ -11,7 +11,6 @@ import pytest
 
 from ragbandit.router.config.settings import FLOOR
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
@@ -19,7 +18,8 @@ from ragbandit.router.offline.replay.candidates import update_of
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.fixed import Uniform
-from ragbandit.router.types import PolicyLabel
+from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
+from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.log_rows import plain_rows
 from tests.support.logs.replay_logs import ARMS, close, judged, lived_rows, rows_from
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import baselines
 from ragbandit.router.offline.replay.results import Skipped
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.support.logs.log_rows import with_extra
 from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from
 

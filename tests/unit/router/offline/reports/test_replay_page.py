@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.offline.replay.results import Arm, Histogram, Pair, Skipped
 from ragbandit.router.offline.reports.figures import drawn
 from ragbandit.router.offline.reports.page import check_page, page, write_page
 from ragbandit.router.offline.reports.phrases import alarm, headline
+from ragbandit.shared.errors import ConfigError, InvalidInput
 from tests.unit.router.offline.reports.test_replay_terminal import (
     OPEN,
     UNKNOWN,

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass, incumbent_of
 from ragbandit.router.offline.simulation.plots import plot_learning
@@ -12,7 +11,8 @@ from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.fixed import Uniform
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import TableRow
 
 ARMS = ("low", "high")
 NEVER = Timed(calls=0, seconds=0.0)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.errors import ConfigError, InvalidInput
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline import charts
 from ragbandit.router.offline.charts import check_png
@@ -30,7 +29,8 @@ from ragbandit.router.offline.simulation.frontier import (
 from ragbandit.router.offline.simulation.plots import plot_frontier
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.serving.validation import made_feedback, made_outcome
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.types import TableRow
 
 ARMS = ("none", "single_step", "multi_step")
 

@@ -10,7 +10,6 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import STEPS_READ, SWEEP
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, decision_id, play, split_of
@@ -19,7 +18,8 @@ from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, gate, seed_of, with_floor
 from ragbandit.router.policies.fixed import Fixed, Uniform
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
+from ragbandit.shared.types import TableRow
 
 ARMS = ("none", "single_step", "multi_step")
 

@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import InvalidInput
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.types import TableRow
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import TableRow
 
 GOOD = {"id": "q1", "question": "Who?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}}
 

@@ -6,12 +6,12 @@ import statistics
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import SnapshotError
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.language import language_of
 from ragbandit.router.policies.context.products import SKETCHED, sketch
 from ragbandit.router.policies.context.schema import read_schema
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import Query
 
 NUMBER = {"age": {"type": "number"}}
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy, with_context
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
 from tests.support.policy_examples import EXAMPLES, SCHEMA, WITH_CONTEXT, context_maker

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import PolicyFault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.linear.blocks import BlockHeads, _gram, _rounded
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import RidgeHeads
+from ragbandit.shared.errors import PolicyFault
 from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import ConfigError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.linear.linucb import LinUcb
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs, chance_of_being_best
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.examples import steady

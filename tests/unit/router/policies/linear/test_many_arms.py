@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.linear import ridge, thompson
-from ragbandit.router.types import ArmName
+from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import made_features, made_query, made_updates
 
 

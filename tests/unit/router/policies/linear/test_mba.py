@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.errors import PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.linear.mba import MbaRag, chances
 from ragbandit.router.policies.linear.ridge import RidgeHeads
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught, through_files
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.examples import steady

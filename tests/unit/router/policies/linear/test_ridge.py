@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
 from ragbandit.router.policies.linear.thompson import LinTs
-from ragbandit.router.types import Query
+from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.policy_examples import maker

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ragbandit.router.types.names import ArmName, DecisionId, Features, Json, PolicyLabel, Role, RunBy
+from ragbandit.shared.types.names import ArmName, DecisionId, Features, Json, PolicyLabel, Role, RunBy
 
 __all__ = [
     "Budget",

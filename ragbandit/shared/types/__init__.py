@@ -4,15 +4,15 @@ Times are seconds since the epoch (UTC, float). Probabilities are float64. Money
 yet; every cost is a count or a number of seconds, so that any price can be put on it later.
 """
 
-from ragbandit.router.types.feedback import (
+from ragbandit.shared.types.feedback import (
     CalibrationPair,
     ClosedDecision,
     Feedback,
     JoinedDecision,
     Receipt,
 )
-from ragbandit.router.types.importance_weights import FEWEST_EFFECTIVE, effective_rows
-from ragbandit.router.types.ledger import (
+from ragbandit.shared.types.importance_weights import FEWEST_EFFECTIVE, effective_rows
+from ragbandit.shared.types.ledger import (
     Checkpoint,
     Counters,
     Reward,
@@ -20,7 +20,7 @@ from ragbandit.router.types.ledger import (
     TableRow,
     Update,
 )
-from ragbandit.router.types.names import (
+from ragbandit.shared.types.names import (
     CANCELLED,
     CANDIDATE,
     ERASED,
@@ -51,7 +51,7 @@ from ragbandit.router.types.names import (
     Vector,
     finite_json,
 )
-from ragbandit.router.types.outcomes import (
+from ragbandit.shared.types.outcomes import (
     COST_TERMS,
     Branch,
     CallFailed,
@@ -66,15 +66,15 @@ from ragbandit.router.types.outcomes import (
     TraceEvent,
     count_steps,
 )
-from ragbandit.router.types.queries import (
+from ragbandit.shared.types.queries import (
     Budget,
     Caller,
     Decision,
     Message,
     Query,
 )
-from ragbandit.router.types.totals import LATENCY_EDGES, ArmTotals, sum_of
-from ragbandit.router.types.versions import (
+from ragbandit.shared.types.totals import LATENCY_EDGES, ArmTotals, sum_of
+from ragbandit.shared.types.versions import (
     LIVE_STATES,
     PolicyControl,
     PolicyVerdict,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from ragbandit.router.types.names import ArmName, Json, PolicyLabel
+from ragbandit.shared.types.names import ArmName, Json, PolicyLabel
 
 __all__ = ["LIVE_STATES", "PolicyControl", "PolicyVerdict", "PolicyVersion", "VerdictKind", "VersionState"]
 

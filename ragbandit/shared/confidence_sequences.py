@@ -22,8 +22,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.types import Matrix, Vector
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Matrix, Vector
 
 __all__ = [
     "LONG",

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final
 
-from ragbandit.router.types.importance_weights import effective_rows
+from ragbandit.shared.types.importance_weights import effective_rows
 
 __all__ = ["LATENCY_EDGES", "ArmTotals", "sum_of"]
 

@@ -63,7 +63,7 @@ class RagBanditError(Exception):
         self.field = field
         self.remedy = remedy
         if self.repeats:
-            from ragbandit.router.redaction import without_secrets  # its patterns take a while to compile
+            from ragbandit.shared.redaction import without_secrets  # its patterns take a while to compile
 
             self.message, self.field = without_secrets(self.message), field and without_secrets(field)
         super().__init__(self.message)

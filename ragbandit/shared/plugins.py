@@ -11,8 +11,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.redaction import described
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.redaction import described
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

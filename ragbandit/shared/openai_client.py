@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ragbandit.router.redaction import without_keys
-from ragbandit.router.retries import is_retryable, pause_before_retry, retry_after_s
+from ragbandit.shared.redaction import without_keys
+from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 
 if TYPE_CHECKING:
     import openai

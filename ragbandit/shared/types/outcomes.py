@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from ragbandit.router.types.names import DecisionId, Json, OutcomeStatus, RunBy
+from ragbandit.shared.types.names import DecisionId, Json, OutcomeStatus, RunBy
 
 __all__ = [
     "COST_TERMS",

@@ -4,8 +4,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ragbandit.router.errors import ConfigError
-from ragbandit.router.storage.files.atomic import write_file
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.files.atomic import write_file
 
 __all__ = ["Folder", "check_root", "remote_system"]
 

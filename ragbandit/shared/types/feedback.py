@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ragbandit.router.types.names import ArmName, DecisionId, FeedbackId, FeedbackKind, FeedbackSource, Json
-from ragbandit.router.types.outcomes import Outcome
-from ragbandit.router.types.queries import Decision
+from ragbandit.shared.types.names import ArmName, DecisionId, FeedbackId, FeedbackKind, FeedbackSource, Json
+from ragbandit.shared.types.outcomes import Outcome
+from ragbandit.shared.types.queries import Decision
 
 __all__ = [
     "CalibrationPair",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ragbandit.router.types.names import (
+from ragbandit.shared.types.names import (
     ArmName,
     DecisionId,
     Features,
@@ -13,7 +13,7 @@ from ragbandit.router.types.names import (
     PolicyLabel,
     RewardSource,
 )
-from ragbandit.router.types.queries import Query
+from ragbandit.shared.types.queries import Query
 
 __all__ = [
     "Checkpoint",

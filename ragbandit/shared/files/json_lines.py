@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from ragbandit.router.errors import InvalidInput
-from ragbandit.router.storage.files.atomic import whole_file
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.files.atomic import whole_file
 
 __all__ = ["lines", "naming", "new_file", "new_lines", "open_binary", "parsed"]
 

@@ -1,0 +1,1 @@
+"""What every part may import: values, errors, names of classes, files, texts."""

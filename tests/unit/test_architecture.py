@@ -1,0 +1,35 @@
+"""The tree is as docs/architecture.md says."""
+
+import re
+from pathlib import Path
+
+from benchmarks.measures.checkout import circles
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_no_circles():
+    """No two files of the product import each other in a circle, also not by imports inside functions."""
+    assert circles(ROOT) == []
+
+
+def test_named_files_exist():
+    """Every file and folder of ours that docs/architecture.md names is there."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`((?:router|strategies|workers|ragbandit|migrations|tests)/[\w./]*)`", text))
+
+    assert len(names) > 30
+    assert [name for name in sorted(names) if not (ROOT / name).exists()] == []
+
+
+def test_rooms_are_described():
+    """docs/architecture.md has a row for every room of the product."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [
+        f"{part}/{folder.name}/"
+        for part in ("router", "strategies", "workers", "ragbandit")
+        for folder in (ROOT / part).iterdir()
+        if folder.is_dir() and not folder.is_symlink() and any(folder.glob("*.py"))
+    ]
+
+    assert [room for room in sorted(rooms) if f"| `{room}`" not in text and f"`{room}`" not in text] == []

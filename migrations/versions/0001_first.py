@@ -227,7 +227,7 @@ Table(
     Column("held_at", Double, nullable=False),
     Column("released_at", Double),
     Column("released_by", String(128)),
-    Index("held_feedback_decision", "decision_id"),
+    Index("held_feedback_decision", "decision_id", "policy"),
     Index("held_feedback_source", "policy", "source", "held_at"),
 )
 Table(

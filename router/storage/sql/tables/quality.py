@@ -72,7 +72,7 @@ held_feedback = Table(
     Column("released_at", Double, comment="NULL: it is held"),
     Column("released_by", String(128)),
     Index("held_feedback_source", "policy", "source", "held_at"),
-    Index("held_feedback_decision", "decision_id"),
+    Index("held_feedback_decision", "decision_id", "policy"),
     comment="feedback that is not learned until an operator releases it",
 )
 

@@ -19,8 +19,8 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.validation import made_feedback, made_outcome
 from ragbandit.shared.types import DecisionId, Feedback, Outcome, Query
 
 COUNT = 4000

@@ -29,7 +29,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import make_policy, with_new_ledger
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of, with_floor
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import ArmName, Decision, DecisionId, JoinedDecision, PolicyLabel, Query, TableRow
 
 __all__ = ["ATTACKS", "HONEST", "Measured", "Sender", "main", "measured", "table"]

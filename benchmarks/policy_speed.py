@@ -72,7 +72,7 @@ def _print_decisions(features: FeatureRows) -> None:
 
 
 def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]) -> Callable[[int], object]:
-    """Work of one decision, given its number; as in router/serving/service.py, with the default settings."""
+    """Work of one decision, given its number; as in router/serving/deciding/service.py, with the default settings."""
     settings = Settings().policy
     queries = [Query(text=f"question {number}", id=DecisionId(f"decision-{number}")) for number in range(STORE)]
 

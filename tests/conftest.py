@@ -29,8 +29,9 @@ from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.serving.checks.fields import new_id
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.validation import made_feedback, made_outcome, new_id
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt

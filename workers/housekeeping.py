@@ -8,8 +8,8 @@ from typing import Final, TypeVar
 
 from ragbandit.router.jobs.streams.reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.serving import cancellation
-from ragbandit.router.serving.recovery import recover
+from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.storage.arm_hours.extending import Extender
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.process_identity import lease_holder

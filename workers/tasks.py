@@ -14,7 +14,8 @@ from functools import partial
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
-from ragbandit.router.serving.validation import capped, unrun_outcome
+from ragbandit.router.serving.checks.questions import capped
+from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.policy_versions import versions_of

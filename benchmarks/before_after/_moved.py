@@ -5,6 +5,10 @@ __all__ = ["MOVED"]
 #: where a module is now -> where it was
 MOVED = {
     "ragbandit.client": "ragbandit.router.client",
+    "ragbandit.router.serving.checks.fields": "ragbandit.router.serving.field_checks",
+    "ragbandit.router.serving.checks.reports": "ragbandit.router.serving.validation",
+    "ragbandit.router.serving.deciding.live": "ragbandit.router.serving.versions.live",
+    "ragbandit.router.serving.deciding.service": "ragbandit.router.serving.service",
     "ragbandit.shared.errors": "ragbandit.router.errors",
     "ragbandit.shared.files.atomic": "ragbandit.router.storage.files.atomic",
     "ragbandit.shared.process_identity": "ragbandit.router.process_identity",

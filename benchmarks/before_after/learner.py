@@ -14,8 +14,8 @@ from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.serving.validation import made_feedback
 from ragbandit.shared.types import ArmName, DecisionId, Query
 from ragbandit.testing.policy_examples import made_features, made_query, made_updates
 

@@ -9,7 +9,7 @@ from ragbandit.router.config.importers import ImporterSettings, ScoreMapping
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.source import Judgement
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER
-from ragbandit.router.serving.validation import MAX_RATER, made_feedback
+from ragbandit.router.serving.checks.reports import MAX_RATER, made_feedback
 from ragbandit.router.storage.import_cursors import IMPORTED_FACTS, Imported
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput

@@ -19,13 +19,16 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.conversations.queries import ConversationQueries
+from ragbandit.router.serving.deciding.live import Serving
+from ragbandit.router.serving.deciding.service import RouteService
+from ragbandit.router.serving.following.polling import PollingThread
+from ragbandit.router.serving.following.snapshots import SnapshotFollower
+from ragbandit.router.serving.following.versions import VersionFollower, opened
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS, Readiness, TrialWrites, learner_check
-from ragbandit.router.serving.pending_answers import PendingAnswers
-from ragbandit.router.serving.polling import PollingThread
-from ragbandit.router.serving.service import RouteService, Serving
 from ragbandit.router.serving.setup.bootstrap import (
     encoder_hash_of,
     judge_sample,
@@ -33,8 +36,6 @@ from ragbandit.router.serving.setup.bootstrap import (
     make_jobs,
     open_database,
 )
-from ragbandit.router.serving.snapshot_follower import SnapshotFollower
-from ragbandit.router.serving.versions.follower import VersionFollower, opened
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger

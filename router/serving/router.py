@@ -21,22 +21,16 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.evaluator import Evaluator, Look
-from ragbandit.router.serving import cancellation as cancellations
+from ragbandit.router.serving.answers import cancellation as cancellations
 from ragbandit.router.serving.batching.admission import QueueState
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_type
+from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
 from ragbandit.router.serving.health.readiness import OK
+from ragbandit.router.serving.health.state import RouterState, percentiles
 from ragbandit.router.serving.lifecycle import RouterLifecycle
 from ragbandit.router.serving.overview import earned
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.serving.state import RouterState, percentiles
-from ragbandit.router.serving.validation import (
-    check_charged,
-    checked_id,
-    checked_seconds,
-    checked_type,
-    made_feedback,
-    made_outcome,
-)
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
@@ -74,7 +68,7 @@ class Router(RouterLifecycle):
         Raises InvalidInput, Conflict (the id was used for another request), StoreError, NotReady (time ran out: the
         question is dropped unless its batch had begun), Overloaded (it would wait longer than server.max_wait_s).
         """
-        timeout_s = checked_seconds(timeout_s, field="timeout_s")
+        timeout_s = checked_number(timeout_s, field="timeout_s")
         return _result(self.submit(query), timeout_s=timeout_s)
 
     def submit(self, query: Query | str, *, run_by: RunBy = "caller") -> "Future[Decision]":
@@ -112,7 +106,7 @@ class Router(RouterLifecycle):
         Decided in groups, so that a question costs a fraction of `route`. Raises Overloaded if not even the first
         question may wait.
         """
-        timeout_s = checked_seconds(timeout_s, field="timeout_s")
+        timeout_s = checked_number(timeout_s, field="timeout_s")
         give_up = time.monotonic() + timeout_s
         results: list[Decision | RagBanditError] = []
         for future in self.submit_many(queries):
@@ -132,7 +126,7 @@ class Router(RouterLifecycle):
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
-        wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_seconds(wait_s, field="wait_s")
+        wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
         query = Query(text=query) if isinstance(query, str) else query
         with self.answer_place(query):
             decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)

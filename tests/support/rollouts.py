@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row

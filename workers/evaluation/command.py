@@ -17,8 +17,8 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.router.serving.validation import capped
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import new_lines
 from ragbandit.shared.types import Budget

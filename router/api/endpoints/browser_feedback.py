@@ -23,8 +23,8 @@ from ragbandit.router.api.security.feedback_tokens import (
 )
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.tracing import tell_feedback
-from ragbandit.router.serving.field_checks import checked_id
-from ragbandit.router.serving.validation import checked_rater, made_feedback
+from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.reports import checked_rater, made_feedback
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.vote_limits import VoteLimit, refused_votes

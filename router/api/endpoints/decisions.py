@@ -27,10 +27,10 @@ from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_eve
 from ragbandit.router.api.streaming.answer_stream import streamed_answer
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
-from ragbandit.router.serving.field_checks import checked_id
-from ragbandit.router.serving.validation import made_outcome
 from ragbandit.shared.errors import InvalidInput
 
 __all__ = ["add_decisions"]

@@ -15,8 +15,8 @@ from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS
+from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.state import RouterState
 from ragbandit.shared.errors import NotReady, StoreError
 
 __all__ = ["OPERATIONS", "add_operations", "state_of"]

@@ -25,8 +25,8 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, error_j
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
-from ragbandit.router.serving.field_checks import checked_text
-from ragbandit.router.serving.link_checks import MAX_LINKS
+from ragbandit.router.serving.checks.fields import checked_text
+from ragbandit.router.serving.checks.questions import MAX_LINKS
 from ragbandit.router.storage.decision_links import LINKS, links_of, trace_links
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span

@@ -13,9 +13,9 @@ from ragbandit.router.api.schemas.replies import session_json
 from ragbandit.router.api.schemas.requests import ID, SESSION
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import tenant_of
-from ragbandit.router.serving.conversations.checks import checked_session
+from ragbandit.router.serving.checks.fields import checked_id
+from ragbandit.router.serving.checks.questions import checked_session
 from ragbandit.router.serving.conversations.queries import session_turns
-from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.storage.sessions import MOST_LISTED
 
 __all__ = ["add_sessions"]

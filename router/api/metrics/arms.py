@@ -11,8 +11,8 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Earned
-from ragbandit.router.serving.state import RouterState
 from ragbandit.shared.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
 
 __all__ = ["earned_metrics", "worker_metrics"]

@@ -24,8 +24,8 @@ from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusa
 from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once, with_pauses
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.checks.fields import new_id
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.validation import new_id
 from ragbandit.shared.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import CANCELLED, Decision, Outcome
 

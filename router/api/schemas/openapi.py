@@ -13,7 +13,7 @@ from typing import Any, Final
 from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.validation import MAX_WORDS
+from ragbandit.router.serving.checks.questions import MAX_WORDS
 from ragbandit.shared.types import MAX_TEXT
 
 __all__ = ["add_limits", "describe", "field_texts"]

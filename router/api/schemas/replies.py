@@ -30,11 +30,11 @@ from ragbandit.client.replies.overview import (
 from ragbandit.client.replies.status import ArmReply, CountersReply, JudgeReply, LagReply, LedgerReply, StatusReply
 from ragbandit.router.jobs.presence import WorkerState
 from ragbandit.router.learning.status import Status
-from ragbandit.router.serving.cancellation import Cancellation
+from ragbandit.router.serving.answers.cancellation import Cancellation
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
+from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Overview, Saved, mean
-from ragbandit.router.serving.state import RouterState
 from ragbandit.router.storage.decisions import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.storage.sessions import TurnRecord

@@ -1,6 +1,6 @@
 """Requests: the JSON bodies that callers send. The text below a field is its description in /openapi.json.
 
-Only shapes are checked here; serving/validation.py checks the values, and has the words for what is wrong with them.
+Only shapes are checked here; serving/checks/ checks the values, and has the words for what is wrong with them.
 The limits that it enforces stand at the fields as JSON Schema: a request that fits the document is not refused as
 invalid. What differs from service to service is added in `openapi`.
 """
@@ -12,10 +12,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from ragbandit.router.api.schemas.shape_errors import wanted
-from ragbandit.router.serving.conversations.checks import MAX_SESSION, MAX_STICKY_TURNS
-from ragbandit.router.serving.field_checks import ID_PATTERN
-from ragbandit.router.serving.link_checks import LINK_KIND, LINK_VALUE, MAX_LINKS
-from ragbandit.router.serving.validation import MAX_ANSWERS, MAX_CAP, MAX_RATER, MAX_WORDS, checked_id
+from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
+from ragbandit.router.serving.checks.questions import (
+    LINK_KIND,
+    LINK_VALUE,
+    MAX_LINKS,
+    MAX_SESSION,
+    MAX_STICKY_TURNS,
+    MAX_WORDS,
+)
+from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, Cost, OutcomeStatus
 

@@ -13,9 +13,9 @@ from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
-from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.storage.decision_search import LOOKED_AT, Place, Search, search
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of

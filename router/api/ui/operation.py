@@ -14,8 +14,8 @@ from ragbandit.router.api.http_server.threads import SharedRead
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.learning.status import quarantined
+from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.state import RouterState
 from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held_lately, judged_lately, release
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases

@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.policies.draw import seed_of
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ragbandit.router.serving.field_checks import checked_text
+from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import lines, naming, parsed
 

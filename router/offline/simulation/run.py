@@ -23,7 +23,7 @@ from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import (
     Decision,
     DecisionId,

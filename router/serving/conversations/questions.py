@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ragbandit.router.config.sections import ConversationSettings
-from ragbandit.router.serving.conversations.checks import check_message
-from ragbandit.router.serving.field_checks import checked_text, checked_type
+from ragbandit.router.serving.checks.fields import checked_text, checked_type
+from ragbandit.router.serving.checks.questions import check_message
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json, Message, Query
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.chances import chances_of, draw_of
 from ragbandit.router.serving.explanations.neighbours import nearest
 from ragbandit.router.serving.explanations.progress import progress_of
@@ -19,7 +20,6 @@ from ragbandit.router.serving.explanations.values import (
     StepShown,
     TextState,
 )
-from ragbandit.router.serving.field_checks import checked_id
 from ragbandit.router.storage.archive.reading import archived_rows
 from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore, made_record
 from ragbandit.router.storage.idempotency import unknown_decision

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ragbandit.router.policies.conservative.restraint import INCUMBENT
+from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.chances import mapping_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
-from ragbandit.router.serving.service import REBUILDING
 from ragbandit.shared.types import CANDIDATE, KILLED, STICKY, ArmName, Decision, Json
 
 __all__ = ["OWN_FACTS", "excluded_of", "reasons_of"]

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit import Client
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared import errors
 from ragbandit.workers.cli import app
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers

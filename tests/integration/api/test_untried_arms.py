@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
 from ragbandit.router.cli.inspection.top import screen
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.arm_hours.extending import Extender
 from ragbandit.shared.types import Query
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.types import CallFailed
 from ragbandit.workers.cli import app
 

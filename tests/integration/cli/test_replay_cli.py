@@ -18,8 +18,8 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
 from ragbandit.router.offline.replay.served import served_policy
 from ragbandit.router.offline.replay.service import service_record
+from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import ledger_of
-from ragbandit.router.serving.validation import made_feedback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app

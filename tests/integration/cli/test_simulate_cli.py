@@ -28,7 +28,7 @@ from ragbandit.router.offline.simulation.run import Learning, SimulationData, Si
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, with_new_ledger
 from ragbandit.router.policies.fixed import Uniform
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
 

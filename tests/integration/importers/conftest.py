@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from ragbandit.router.importers.importing import Importer
 from ragbandit.router.importers.registry import make_source
-from ragbandit.router.serving.validation import new_id
+from ragbandit.router.serving.checks.fields import new_id
 from ragbandit.router.storage.sql.tables import feedback
 from ragbandit.shared.types import Query
 from tests.support.servers.feedback_servers import LangfuseTwin, LangSmithTwin, OpenWebUiTwin, PhoenixTwin

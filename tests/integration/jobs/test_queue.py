@@ -14,9 +14,9 @@ from ragbandit.router.jobs.bells import ANSWER_QUEUE, queue_of
 from ragbandit.router.jobs.processes import PARENT_VARIABLE
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.serving.recovery import recover
+from ragbandit.router.serving.answers.recovery import recover
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.types import Query

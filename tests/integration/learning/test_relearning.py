@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.learning.relearning import lifted, relearn, selected
+from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.validation import made_feedback
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.ledgers.held_feedback import sources_held
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.neighbours import nearest
-from ragbandit.router.serving.validation import made_outcome
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import ConfigError

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
 from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput
 from ragbandit.shared.types import CallFailed, DecisionId, Query

@@ -5,7 +5,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.errors import NotReady, Overloaded
 
 #: of a batch of the encoder that `slow` makes slow

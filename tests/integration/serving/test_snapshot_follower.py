@@ -3,8 +3,8 @@
 import threading
 
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.serving import snapshot_follower
-from ragbandit.router.serving.snapshot_follower import SnapshotFollower
+from ragbandit.router.serving.following import snapshots as snapshot_follower
+from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.shared.errors import SnapshotError
 
 

@@ -13,7 +13,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import STICKY, DecisionId, Query

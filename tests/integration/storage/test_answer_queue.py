@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.serving import cancellation
-from ragbandit.router.serving.validation import unrun_outcome
+from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from ragbandit.router.learning.status import counters
-from ragbandit.router.serving import cancellation
+from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.storage import decisions as store_module
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions import DecisionStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage import erasure
 from ragbandit.router.storage.archive.moving import archive
 from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase

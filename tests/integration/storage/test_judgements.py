@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.serving.validation import made_outcome
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.archive.moving import archivable
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.erasure import Selection, erase

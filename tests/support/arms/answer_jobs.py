@@ -7,7 +7,7 @@ import time
 from sqlalchemy import select, update
 
 from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.serving import cancellation
+from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Decision, DecisionId, Query

@@ -12,9 +12,9 @@ from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.served import CANDIDATE, KILLED, candidate_in, mixed
+from ragbandit.router.serving.following import versions as follower
+from ragbandit.router.serving.following.versions import VersionFollower
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.versions import follower
-from ragbandit.router.serving.versions.follower import VersionFollower
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import DecisionId, PolicyLabel, Query
 from tests.support import bad_policies

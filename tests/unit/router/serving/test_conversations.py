@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.conversations.checks import MAX_MESSAGES, check_conversation
+from ragbandit.router.serving.checks.questions import MAX_MESSAGES, checked_query
 from ragbandit.router.serving.conversations.questions import chat_of, with_chat
 from ragbandit.router.serving.conversations.rewriting import MAX_REWRITE, messages_of, parsed_rewrite, rewriter_of
 from ragbandit.shared.errors import InvalidInput
@@ -120,7 +120,7 @@ def test_any_list_is_a_bounded_query_or_invalid(messages):
     except InvalidInput:
         return
     query = with_chat(Query(text="", session="s"), chat=found)
-    check_conversation(query)
+    checked_query(query, arms=["none"])
     assert query.text == [each.text for each in messages if each.role == "user" and each.text.strip()][-1]
     assert (query.asked is not None) == any(each.role != "system" for each in query.messages)
     assert sum(each.role != "system" for each in query.messages) <= KEPT.turns

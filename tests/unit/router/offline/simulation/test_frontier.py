@@ -28,7 +28,7 @@ from ragbandit.router.offline.simulation.frontier import (
 )
 from ragbandit.router.offline.simulation.plots import plot_frontier
 from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.serving.validation import made_feedback, made_outcome
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import TableRow
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.sticky import Stay, stays_of
+from ragbandit.router.serving.deciding.live import LiveVersions
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
-from ragbandit.router.serving.versions.live import LiveVersions
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, Decision, Query, RunBy
 

@@ -18,10 +18,10 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.rollouts.served import settings_of
-from ragbandit.router.serving.snapshot_follower import SnapshotFollower
-from ragbandit.router.serving.versions.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
-from ragbandit.router.serving.versions.loading import CandidateLoader
-from ragbandit.router.serving.versions.runner import CandidateRunner
+from ragbandit.router.serving.deciding.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
+from ragbandit.router.serving.deciding.runner import CandidateRunner
+from ragbandit.router.serving.following.loading import CandidateLoader
+from ragbandit.router.serving.following.snapshots import SnapshotFollower
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of

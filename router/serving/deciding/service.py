@@ -13,14 +13,13 @@ from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
-from ragbandit.router.serving.context_counts import ContextCounts
-from ragbandit.router.serving.conversations.checks import check_sticky_turns
+from ragbandit.router.serving.checks.questions import checked_query
+from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
+from ragbandit.router.serving.deciding.context_counts import ContextCounts
+from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
+from ragbandit.router.serving.deciding.question import Question, offer_arms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
-from ragbandit.router.serving.question import Question, offer_arms
-from ragbandit.router.serving.validation import checked_query
-from ragbandit.router.serving.versions.deciding import ask, mix_candidates, pinned, pinned_output
-from ragbandit.router.serving.versions.live import NOTHING_LIVE, LiveVersions, Serving
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import settle
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
@@ -28,7 +27,7 @@ from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
 
-__all__ = ["RouteService", "Serving"]
+__all__ = ["RouteService"]
 
 log = logging.getLogger("ragbandit.service")
 
@@ -108,8 +107,14 @@ class RouteService:
     def _question(self, query: Query, *, run_by: RunBy) -> Question:
         """The record of a query that can be routed. Raises InvalidInput for another."""
         offered = self.worker_arms if run_by == "worker" else self.arms
-        checked = checked_query(query, arms=offered, configured=self.arms, schema=self.settings.context)
-        check_sticky_turns(checked, most=self.settings.conversation.sticky_turns_cap)
+        settings = self.settings
+        checked = checked_query(
+            query,
+            arms=offered,
+            configured=self.arms,
+            schema=settings.context,
+            sticky_turns=settings.conversation.sticky_turns_cap,
+        )
         self._check_context_bytes(checked)
         self.context_counts.add(checked)
         return Question(query=checked, run_by=run_by, named=query.id is not None, allowed=checked.arms or offered)

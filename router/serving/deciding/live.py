@@ -6,7 +6,7 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.versions.runner import CandidateRunner
+from ragbandit.router.serving.deciding.runner import CandidateRunner
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
 __all__ = ["NOTHING_LIVE", "Candidate", "LiveVersions", "Serving"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from ragbandit.router.serving.validation import unrun_outcome
+from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.router.storage.idempotency import unknown_decision

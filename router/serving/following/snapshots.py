@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.interim import find_interim
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.service import Serving
+from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import SnapshotInfo

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
-from ragbandit.router.serving.versions.runner import as_fault
+from ragbandit.router.serving.deciding.runner import as_fault
 from ragbandit.shared.errors import NotReady
 
 __all__ = ["CandidateLoader"]

@@ -14,8 +14,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
-from ragbandit.router.serving.question import Question
-from ragbandit.router.serving.versions.live import Candidate, LiveVersions
+from ragbandit.router.serving.deciding.live import Candidate, LiveVersions
+from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query

@@ -1,0 +1,1 @@
+"""Checks of input: the library, HTTP and the command line refuse the same, naming the field and the remedy."""

@@ -1,0 +1,217 @@
+"""Checks of a question: what passes can be stored, encoded, learned and printed."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from ragbandit.router.config.context_schema import ContextSchema, check_declared
+from ragbandit.router.config.settings import BudgetSettings
+from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import MAX_TEXT, ArmName, Budget, Message, Query
+
+__all__ = [
+    "LINK_KIND",
+    "LINK_VALUE",
+    "MAX_LINKS",
+    "MAX_MESSAGES",
+    "MAX_SESSION",
+    "MAX_STICKY_TURNS",
+    "MAX_WORDS",
+    "capped",
+    "check_message",
+    "checked_query",
+    "checked_session",
+]
+
+#: texts in one list of a context
+MAX_WORDS: Final = 100
+#: most links of one decision: ids of other systems
+MAX_LINKS: Final = 8
+#: what a link's kind and id may look like: short enough for an index
+LINK_KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+LINK_VALUE: Final = re.compile(r"[!-~]{1,128}")
+#: longest id of a conversation, characters
+MAX_SESSION: Final = 128
+#: most messages before a question that are kept with it
+MAX_MESSAGES: Final = 64
+#: most turns that a session may stay on an arm, whatever the settings
+MAX_STICKY_TURNS: Final = 1000
+_ROLES: Final = ("system", "user", "assistant")
+
+
+def checked_query(
+    query: Query,
+    *,
+    arms: Sequence[ArmName],
+    configured: Sequence[ArmName] = (),
+    schema: ContextSchema = MappingProxyType({}),
+    sticky_turns: int = MAX_STICKY_TURNS,
+) -> Query:
+    """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
+
+    arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
+    schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm.
+    """
+    checked_type(query, Query, field="question", wanted="a string or a Query")
+    checked_text(query.text, field="question")
+    if query.id is not None:
+        checked_id(query.id, field="decision_id")
+    checked_id(query.tenant, field="tenant")
+    _check_arms(query, known=arms, configured=configured)
+    checked_type(query.context, Mapping, field="context", wanted="a mapping")
+    _check_context(query.context)
+    if schema:
+        check_declared(query.context, schema=schema)
+    checked_type(query.budget, Budget, field="budget", wanted="a Budget")
+    _check_budget(query.budget)
+    _check_conversation(query)
+    _check_sticky_turns(query.sticky_turns, most=sticky_turns)
+    if "links" in query.request:
+        _check_links(query.request["links"])
+    # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
+    context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
+    return replace(query, id=query.id or new_id(), context=context)
+
+
+def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> None:
+    if not known:
+        raise InvalidInput(
+            "no arm of this service is run by workers",
+            field="arms",
+            remedy="route the question instead (Router.route or POST /v1/route) and run the arm yourself",
+        )
+    arms = query.arms
+    if arms is not None:
+        checked_type(arms, list | tuple, field="arms", wanted="a list of names")
+        for arm in arms:
+            checked_type(arm, str, field="arms", wanted="a list of names")
+        if not arms:
+            raise InvalidInput("no arm is allowed", field="arms", remedy="name at least one, or leave it out")
+        if len(set(arms)) != len(arms):
+            raise InvalidInput("an arm is named twice", field="arms", remedy="name each arm once")
+        for arm in arms:
+            if arm not in known:
+                raise _unknown_arm(arm, known=known, configured=configured)
+    if query.forced and (arms is None or len(arms) != 1):
+        raise InvalidInput("an arm is forced, and not one is allowed", field="arms", remedy="name the one arm")
+
+
+def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:
+    if arm in configured:
+        remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
+        return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)
+    return InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=f"known here: {', '.join(known)}")
+
+
+def _check_budget(budget: Budget) -> None:
+    for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
+        wanted = getattr(budget, cap)
+        if wanted is not None:
+            whole = cap not in ("seconds", "dollars")
+            if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
+                kind = "whole number" if whole else "number"
+                raise InvalidInput(
+                    f"{wanted!r} is not a {kind} above 0", field=f"budget.{cap}", remedy="leave it out for no cap"
+                )
+            checked_number(wanted, field=f"budget.{cap}")
+
+
+def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
+    """The smaller of what a query asks and what the settings allow, cap by cap."""
+
+    def smaller(wanted: float | None, allowed: float | None) -> float | None:
+        given = [value for value in (wanted, allowed) if value is not None]
+        return min(given, default=None)
+
+    rounds, passages = smaller(budget.rounds, limits.rounds), smaller(budget.passages, limits.passages)
+    tokens = smaller(budget.tokens, limits.tokens)
+    return Budget(
+        rounds=None if rounds is None else int(rounds),
+        passages=None if passages is None else int(passages),
+        tokens=None if tokens is None else int(tokens),
+        seconds=smaller(budget.seconds, limits.seconds),
+        dollars=smaller(budget.dollars, limits.dollars),
+    )
+
+
+def _check_context(context: Mapping[str, object]) -> None:
+    for key, value in context.items():
+        checked_text(key, field="context")
+        field = f"context.{key}"
+        if isinstance(value, str):
+            if value.strip():  # empty and blank values are values
+                checked_text(value, field=field)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise InvalidInput(f'"{field}" is not a finite number', field=field, remedy="send null or leave it out")
+        elif isinstance(value, list | tuple):
+            if len(value) > MAX_WORDS:
+                raise InvalidInput(f'"{field}" has {len(value)} texts', field=field, remedy=f"send at most {MAX_WORDS}")
+            for word in value:
+                checked_type(word, str, field=field, wanted="a list of texts")
+                checked_text(word, field=field)
+        elif value is not None and not isinstance(value, bool | int | float):
+            remedy = "send text, numbers, booleans, lists of texts or null"
+            raise InvalidInput(f'"{field}" is a {type(value).__name__}', field=field, remedy=remedy)
+
+
+def _check_conversation(query: Query) -> None:
+    if query.session is not None:
+        checked_session(query.session)
+    if query.asked is not None:
+        checked_text(query.asked, field="question")
+    checked_type(query.messages, list | tuple, field="messages", wanted="a list of messages")
+    if len(query.messages) > MAX_MESSAGES:
+        message = f'"messages" has {len(query.messages)} entries'
+        raise InvalidInput(message, field="messages", remedy=f"send at most {MAX_MESSAGES}")
+    for each in query.messages:
+        check_message(each)
+    if sum(len(each.text) for each in query.messages) > MAX_TEXT:
+        remedy = f"send at most {MAX_TEXT} characters of history: the last turns"
+        raise InvalidInput('"messages" is too long', field="messages", remedy=remedy)
+
+
+def check_message(message: object) -> None:
+    """Raises InvalidInput for what is no Message that can be stored; it may be blank: an assistant may say nothing."""
+    checked_type(message, Message, field="messages", wanted="a list of messages")
+    assert isinstance(message, Message)
+    if message.role not in _ROLES:
+        raise InvalidInput(
+            f"a message has the role {message.role!r:.40}", field="messages", remedy=f"use one of {', '.join(_ROLES)}"
+        )
+    checked_type(message.text, str, field="messages", wanted="messages of text")
+    if message.text.strip():
+        checked_text(message.text, field="messages")
+
+
+def checked_session(value: object) -> str:
+    """The id of a conversation: text of at most MAX_SESSION characters. Raises InvalidInput."""
+    return checked_text(value, field="session_id", most=MAX_SESSION)
+
+
+def _check_sticky_turns(turns: object, *, most: int) -> None:
+    if turns is None:
+        return
+    if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most:
+        raise InvalidInput(
+            f'"sticky_turns" is {turns!r:.40}',
+            field="sticky_turns",
+            remedy=f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)",
+        )
+
+
+def _check_links(links: object) -> None:
+    checked_type(links, Mapping, field="links", wanted='an object of kinds and ids, for example {"trace": "..."}')
+    assert isinstance(links, Mapping)
+    if len(links) > MAX_LINKS:
+        raise InvalidInput(f'"links" has {len(links)} entries', field="links", remedy=f"send at most {MAX_LINKS}")
+    for kind, value in links.items():
+        if not isinstance(kind, str) or not LINK_KIND.fullmatch(kind):
+            remedy = "use 1 to 32 small letters, digits and underscores, a letter first"
+            raise InvalidInput(f"{kind!r:.80} is no kind of link", field="links", remedy=remedy)
+        if not isinstance(value, str) or not LINK_VALUE.fullmatch(value):
+            remedy = "use 1 to 128 characters of ASCII without spaces"
+            raise InvalidInput(f'{value!r:.80} is no id for the link "{kind}"', field=f"links.{kind}", remedy=remedy)

@@ -1,0 +1,229 @@
+"""Checks of what is reported of a decision: feedback and outcomes. What passes can be stored, learned and printed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from ragbandit.router.config.settings import RewardSettings, Settings
+from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import (
+    MAX_ERROR,
+    Cost,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    FeedbackKind,
+    FeedbackSource,
+    Json,
+    Outcome,
+    OutcomeStatus,
+)
+
+__all__ = [
+    "MAX_ANSWERS",
+    "MAX_RATER",
+    "check_charged",
+    "checked_rater",
+    "made_feedback",
+    "made_outcome",
+    "unrun_outcome",
+]
+
+#: gold answers of one label
+MAX_ANSWERS: Final = 100
+#: characters of a rater's id
+MAX_RATER: Final = 64
+#: characters of an outcome's stop reason
+_MAX_REASON: Final = 64
+_KINDS: Final = ("label", "rating", "reward")
+
+
+def made_feedback(
+    *,
+    decision_id: str,
+    settings: Settings,
+    now: float,
+    feedback_id: str | None = None,
+    label: Sequence[str] | None = None,
+    rating: bool | float | None = None,
+    scale: str = "0-1",
+    reward: float | None = None,
+    event: str | None = None,
+    source: str | None = None,
+    rater: str | None = None,
+    retract: str | None = None,
+) -> Feedback:
+    """A Feedback of exactly one of label, rating, reward, event and retract, or InvalidInput naming field and remedy.
+
+    rating: a bool, a number in [0, 1], or with scale="1-5" a number in [1, 5]; it is kept on [0, 1]. event: a name of
+    the setting feedback_events. source: human (also None), judge or code; None for an event. retract: the kind
+    ("label", "rating" or "reward") of what the same source and rater said before, and take back.
+    """
+    checked_id(decision_id, field="decision_id")
+    identity = checked_id(feedback_id, field="feedback_id") if feedback_id is not None else new_id()
+    kind = _kind_of({"label": label, "rating": rating, "reward": reward, "event": event, "retract": retract})
+    if scale not in ("0-1", "1-5"):
+        raise InvalidInput(f"unknown scale {scale!r}", field="scale", remedy="use 0-1 or 1-5")
+    value: float | tuple[str, ...] | None = None
+    if event is not None:
+        value = _event_value(event, known=settings.feedback_events, source=source)
+    elif source not in (None, "human", "judge", "code"):
+        raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
+    elif label is not None:
+        value = _label(label, log_text=settings.log.text)
+    elif rating is not None:
+        value = _rating(rating, scale=scale)
+    elif reward is not None:
+        value = checked_number(reward, field="reward", low=settings.reward.minimum, high=settings.reward.maximum)
+    return Feedback(
+        id=FeedbackId(identity),
+        decision_id=DecisionId(decision_id),
+        kind=cast("FeedbackKind", kind),
+        value=value,
+        source="event" if event is not None else cast("FeedbackSource", source or "human"),
+        received_at=now,
+        rater=checked_rater(rater),
+        event=event,
+    )
+
+
+def _kind_of(parts: Mapping[str, object]) -> str:
+    """The one kind of feedback that is given or, with "retract", is taken back. Raises InvalidInput."""
+    given = [name for name, value in parts.items() if value is not None]
+    if len(given) != 1:
+        message = f"{' and '.join(given)} were given" if given else "no label, rating, reward or event was given"
+        remedy = "send exactly one of label, rating, reward and event, or retract"
+        raise InvalidInput(message, field="feedback", remedy=remedy)
+    retract = parts["retract"]
+    if retract is None:
+        return given[0]
+    if retract not in _KINDS:
+        message = f"{retract!r:.80} cannot be retracted"
+        raise InvalidInput(message, field="retract", remedy="name the kind to take back: label, rating or reward")
+    return str(retract)
+
+
+def _event_value(event: object, *, known: Mapping[str, float | None], source: str | None) -> float | None:
+    """What the settings say that this event is worth."""
+    if not isinstance(event, str) or event not in known:
+        names = ", ".join(sorted(known)) or "none: name them in the setting feedback_events"
+        raise InvalidInput(f"unknown event {event!r:.80}", field="event", remedy=f"known here: {names}")
+    if source is not None:
+        message = f"an event has the source event, not {source!r:.80}"
+        raise InvalidInput(message, field="source", remedy="leave source out")
+    return known[event]
+
+
+def checked_rater(rater: object) -> str | None:
+    """The rater, or InvalidInput."""
+    return None if rater is None else checked_text(rater, field="rater", most=MAX_RATER, advice=", an id and no name")
+
+
+def _label(label: Sequence[str], *, log_text: str) -> tuple[str, ...]:
+    if log_text != "full":
+        message = f"a label is compared with the answer, and log.text: {log_text} keeps none"
+        raise InvalidInput(message, field="label", remedy="compare them yourself, and send a rating or a reward")
+    answers = tuple(label) if isinstance(label, Sequence) and not isinstance(label, str) else (label,)
+    if not answers or len(answers) > MAX_ANSWERS:
+        raise InvalidInput(
+            f'"label" has {len(answers)} gold answers', field="label", remedy=f"send between 1 and {MAX_ANSWERS}"
+        )
+    return tuple(checked_text(answer, field="label") for answer in answers)
+
+
+def _rating(rating: float, *, scale: str) -> float:
+    if isinstance(rating, bool):
+        return float(rating)
+    if scale == "1-5":
+        return (checked_number(rating, field="rating", low=1, high=5) - 1.0) / 4.0
+    return checked_number(
+        rating, field="rating", low=0, high=1, hint="; for a rating from 1 to 5 set scale to 1-5 (--scale 1-5)"
+    )
+
+
+def unrun_outcome(
+    decision_id: DecisionId, *, stop_reason: str, error: str, now: float, made_by: Mapping[str, Json] | None = None
+) -> Outcome:
+    """The failure of a decision whose arm our workers did not run: it cost nothing."""
+    return Outcome(
+        decision_id=decision_id,
+        status="failed",
+        answer=None,
+        trace=(),
+        cost=Cost(),
+        steps=0.0,
+        stop_reason=stop_reason,
+        error=error,
+        run_by="worker",
+        made_by=made_by or {},
+        made_at=now,
+    )
+
+
+def made_outcome(
+    *,
+    decision_id: str,
+    now: float,
+    status: OutcomeStatus,
+    answer: str | None = None,
+    steps: float = 0.0,
+    cost: Mapping[str, float] | None = None,
+    stop_reason: str = "",
+    error: str | None = None,
+) -> Outcome:
+    """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
+    checked_id(decision_id, field="decision_id")
+    if status not in ("answered", "exhausted", "failed"):
+        raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
+    if isinstance(error, str) and len(error) > MAX_ERROR:
+        error = f"{error[: MAX_ERROR - 3]}..."  # what failed must come in, however much a library says about it
+    for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
+        if text is not None and text != "":
+            checked_text(text, field=field)
+    checked_type(stop_reason, str, field="stop_reason", wanted="text")
+    if len(stop_reason) > _MAX_REASON:
+        message = f'"stop_reason" has more than {_MAX_REASON} characters'
+        raise InvalidInput(message, field="stop_reason", remedy="name the rule in a word or two")
+    return Outcome(
+        decision_id=DecisionId(decision_id),
+        status=status,
+        answer=answer,
+        trace=(),
+        cost=_checked_cost({} if cost is None else cost),
+        steps=checked_number(steps, field="steps"),
+        stop_reason=stop_reason,
+        error=error,
+        run_by="caller",
+        made_by={},
+        made_at=now,
+    )
+
+
+def _checked_cost(cost: Mapping[str, float]) -> Cost:
+    checked_type(cost, Mapping, field="cost", wanted="a mapping")
+    amounts: dict[str, float | int] = {}
+    for name, value in cost.items():
+        if name not in Cost.__dataclass_fields__:
+            known = ", ".join(Cost.__dataclass_fields__)
+            raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=f"known: {known}")
+        amount = checked_number(value, field=f"cost.{name}")
+        counted = isinstance(getattr(Cost(), name), int)
+        if counted and amount != int(amount):
+            raise InvalidInput(f"{value!r} is not a whole number", field=f"cost.{name}", remedy="send a count")
+        amounts[name] = int(amount) if counted else amount
+    return Cost(**amounts)  # type: ignore[arg-type] # counts were made int above
+
+
+def check_charged(cost: Mapping[str, float], *, reward: RewardSettings) -> None:
+    """Refuse a cost that was reported without steps, and that the reward counts as 0: the dearest arm would look free.
+
+    cost: the amounts that were given, by the fields of Cost. Raises InvalidInput naming field and remedy.
+    """
+    charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
+    if cost and reward.weight > 0.0 and charged and not set(charged) & set(cost):
+        given = ", ".join(cost)
+        raise InvalidInput(
+            f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0",
+            field="steps" if "steps" in charged else "cost",
+            remedy=f"send {charged[0]} (0 if there is none), or charge for {given} by the setting reward.cost",
+        )

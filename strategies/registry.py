@@ -1,12 +1,12 @@
 """Registry of arms: ours by name, those of installed packages by entry point, any class by its import path."""
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.plugins import import_class, installed, load
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName
@@ -157,8 +157,7 @@ def _class_of(name: str, *, path: object) -> Any:
         return factory
     if name in ARMS:
         return import_class(ARMS[name], where=f"arms.{name}.class")
-    alike = difflib.get_close_matches(name, known_arms())
-    meant = f"did you mean {' or '.join(alike)}? " if alike else ""
+    meant = did_you_mean(name, known_arms())
     raise ConfigError(
         f"{name!r} is not an arm we know",
         field=f"arms.{name}",

@@ -3,12 +3,14 @@
 import math
 import re
 import unicodedata
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
 __all__ = [
     "NOTHING",
     "decimal",
+    "did_you_mean",
     "duration",
     "iso_time",
     "moment",
@@ -26,6 +28,14 @@ _STEERING: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 #: no character, which XML refuses
 _NONCHARACTERS: Final = frozenset("\ufffe\uffff")
 _HARMLESS: Final = re.compile(r"[\x20-\x7e\n\t]*")
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """A question after the known name that is most like what was given; empty where none is, or it is no text."""
+    from difflib import get_close_matches  # for errors alone
+
+    alike = get_close_matches(given, known, n=1) if isinstance(given, str) else []
+    return f"did you mean {alike[0]}? " if alike else ""
 
 
 def printable(text: object) -> str:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.redaction import described
 
 if TYPE_CHECKING:
@@ -109,8 +110,12 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
+            meant = did_you_mean(
+                problem["input"], re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected")))
+            )
+            given = repr(problem["input"]) if meant else described(problem["input"])
             raise ConfigError(
-                f"{described(problem['input'])} cannot be used", field=f"{where}.{name}{inside}", remedy=problem["msg"]
+                f"{given} cannot be used", field=f"{where}.{name}{inside}", remedy=f"{meant}{problem['msg']}"
             ) from error
     return checked
 

@@ -135,7 +135,7 @@ def retire(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let no decision wait for a ledger any more, and remove those that do; what it has learned stays readable.
+    """Stop a ledger from learning: remove the decisions that wait for it; what it has learned stays readable.
 
     Stop the routers and the learner of this label first. A router that is started with the label again brings it
     back: it inherits every decision that it has not learned or closed. Run the verb again after it was interrupted.

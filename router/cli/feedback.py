@@ -53,7 +53,7 @@ def held(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """What is held, by source, and the newest of it."""
+    """List feedback from sources over their limit, which is not learned: by source, and the newest of it."""
     with opened(config, label=label) as (_, ledger):
         sources, rows = held_feedback.sources_held(ledger), held_feedback.held(ledger, source=source, limit=limit)
         if as_json:
@@ -77,7 +77,7 @@ def release(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let the learner learn what is held of a source, or one feedback."""
+    """Release the held feedback of a source, or one feedback: the learner learns it."""
     with opened(config, label=label) as (_, ledger):
         if (source is None) == (feedback is None):
             remedy = "`ragbandit feedback held` shows both"

@@ -19,7 +19,6 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from pydantic import ValidationError
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 __all__ = [
@@ -313,14 +313,16 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         for part in first["loc"][:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
-        alike = get_close_matches(str(first["loc"][-1]), section, n=1)
-        remedy = f"{f'did you mean {alike[0]}? ' if alike else ''}known here: {', '.join(sorted(section))}"
+        remedy = f"{did_you_mean(str(first['loc'][-1]), section)}known here: {', '.join(sorted(section))}"
     elif first["type"] == "missing":
         message = "is needed"
     elif first["type"] != "value_error":
+        key = re.sub(r"\.(literal\[.*|constrained-str)$", "", key)  # pydantic's name of one of several forms
         wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
-        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {described(first['input'])}"
-        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else _default_of(key) or _section_example(key)
+        alike, given = _alike(first)
+        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {given}"
+        remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
+        remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
@@ -332,6 +334,23 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         field=key or "config",
         remedy=remedy or _default_of(key) or "docs/configuration.md describes every setting",
     )
+
+
+def _alike(fault: Any) -> tuple[str, str]:
+    """The name that was meant, as a question, and what was given: only a text like a known name is surely no secret."""
+    value = fault["input"]
+    if fault["type"] != "literal_error" or not isinstance(value, str):
+        return "", described(value)
+    alike = did_you_mean(value, re.findall(r"'([^']*)'", fault["ctx"]["expected"])).strip()
+    return alike, repr(value) if alike else "another text"
+
+
+def _unit(fault: Any) -> str:
+    """What is wrong with a number that was given as a text."""
+    if fault["type"] not in ("float_type", "int_type") or not isinstance(fault["input"], str):
+        return ""
+    seconds = " of seconds" if str(fault["loc"][-1]).endswith("_s") else ""
+    return f"write a plain number{seconds}, without quotes and unit"
 
 
 def _default_of(key: str) -> str | None:

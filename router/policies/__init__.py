@@ -14,6 +14,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.params import WHERE
 from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.plugins import import_class, installed, load
 from ragbandit.shared.types import Json
 
@@ -179,7 +180,8 @@ def _class_of(name: str) -> Any:
         return kind
     if name in POLICIES:
         return import_class(POLICIES[name], where="policy.name")
-    remedy = f'known: {", ".join(known_policies())}; for your own give "package.module:Class"'
+    meant = did_you_mean(name, known_policies())
+    remedy = f'{meant}known: {", ".join(known_policies())}; for your own give "package.module:Class"'
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
 
 

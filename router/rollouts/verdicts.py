@@ -152,7 +152,7 @@ class _Judge:
             if guardrail.passed.proven_at is not None:
                 return "rollback", f"{_WORDS[name]}, beyond the margin", "", out
         if rewards.worse_at is not None:
-            told = f"{rewards.difference:+.3f}, sure after {rewards.worse_at} judged decisions"
+            told = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
             return "rollback", f"its reward is worse than the champion's ({told})", "", out
         if self.in_canary and self._is_faulty:
             return "expire", f"{EXPIRED}: {self._faults}", "", "shadow"

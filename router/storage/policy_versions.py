@@ -106,7 +106,7 @@ def configured_version(base: PolicyLabel, *, actor: str, now: float) -> PolicyVe
         former=None,
         changes={},
         revision=1,
-        reason="it is the configuration",
+        reason="defined in config.yaml",
         made_by=actor,
         made_at=now,
         since=now,

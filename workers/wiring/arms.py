@@ -4,6 +4,7 @@ import logging
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.redaction import described
 from ragbandit.strategies.registry import make_arms, presets_by_default, with_preset
 from ragbandit.workers.wiring.generators import offered
@@ -32,11 +33,13 @@ def check_arms(settings: Settings) -> None:
     What is allowed and most likely not meant is logged, see `hints`. Raises ConfigError.
     """
     for name, params in settings.arms.items():
-        if params.get("run_by", "worker") not in ("worker", "caller"):
+        run_by = params.get("run_by", "worker")
+        if run_by not in ("worker", "caller"):
+            alike = did_you_mean(run_by, ("worker", "caller"))
             raise ConfigError(
-                f"must be worker or caller, not {described(params['run_by'])}",
+                f"must be worker or caller, not {repr(run_by) if alike else described(run_by)}",
                 field=f"arms.{name}.run_by",
-                remedy="worker: our workers run this arm; caller: your own pipeline does",
+                remedy=f"{alike}worker: our workers run this arm; caller: your own pipeline does",
             )
     if settings.worker_arms:
         make_arms(arm_params(settings), capabilities=offered(settings.generator))

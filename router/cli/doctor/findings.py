@@ -24,7 +24,8 @@ __all__ = [
 Level = Literal["ok", "warning", "problem"]
 #: longest wait for a check, seconds; all run at the same time
 LIMIT_S: Final = 8.0
-_NOT_LOOKED_AT: Final = "this could not be looked at"
+#: the meaning of a finding whose check could not be made, until `_one_per_cause` names the checks
+_SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,33 +93,32 @@ def run_checks(installation: Installation, checks: Sequence[Check], *, limit_s: 
     for thread in threads:
         thread.join(max(0.0, give_up - time.monotonic()))
     late = [(_late(name, limit_s),) if each is None else each for (name, _), each in zip(checks, found, strict=True)]
-    return _told_once([finding for each in late for finding in each])
+    return _one_per_cause([finding for each in late for finding in each])
 
 
-def _told_once(findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; what stands in the way of several checks is told with the first, which names the others."""
-    first: dict[str, int] = {}
-    told: list[Finding] = []
+def _one_per_cause(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; what stopped several checks is reported once, with the names of the checks."""
+    checks: dict[str, list[str]] = {}
     for finding in findings:
-        if not finding.means.startswith(_NOT_LOOKED_AT):
-            told.append(finding)
-        elif finding.found not in first:
-            first[finding.found] = len(told)
-            told.append(finding)
-        else:
-            place = first[finding.found]
-            told[place] = replace(told[place], means=f"{told[place].means}, nor {finding.check}")
-    return told
+        if finding.means == _SKIPPED:
+            checks.setdefault(finding.found, []).append(finding.check)
+    reported = []
+    for finding in findings:
+        if finding.means != _SKIPPED:
+            reported.append(finding)
+        elif finding.check == checks[finding.found][0]:
+            reported.append(replace(finding, means=f"skipped because of this: {', '.join(checks[finding.found])}"))
+    return reported
 
 
 def _failed(name: str, message: str, *, remedy: str | None) -> Finding:
-    return problem(name, message, means=_NOT_LOOKED_AT, remedy=remedy or "mend this, then run the doctor again")
+    return problem(name, message, means=_SKIPPED, remedy=remedy or "mend this, then run the doctor again")
 
 
 def _late(name: str, limit_s: float) -> Finding:
     return problem(
         name,
         f"no answer within {limit_s:g} s",
-        means=_NOT_LOOKED_AT,
+        means=_SKIPPED,
         remedy="what it asks hangs, or the network on the way does: check that host, then run the doctor again",
     )

@@ -64,7 +64,7 @@ def memory(installation: Installation) -> Sequence[Finding]:
 
 
 def persistence(installation: Installation) -> Sequence[Finding]:
-    """Whether it takes writes. That it may forget everything is no fault: SQL is the truth."""
+    """Whether it accepts writes. That it may forget everything is no fault: SQL is the truth."""
     with connected(installation.settings) as client:
         saved, copies = _info(client, "persistence"), _info(client, "replication")
     if copies.get("role") not in (None, "master"):
@@ -75,8 +75,8 @@ def persistence(installation: Installation) -> Sequence[Finding]:
         means = "with stop-writes-on-bgsave-error, its default, it refuses every write"
         remedy = "see its log; free the disk it saves to, or turn saving off (save ''): nothing here needs it"
         return [problem("Redis writes", "its last save to disk failed", means=means, remedy=remedy)]
-    kept = "appends to a file" if saved.get("aof_enabled") else "quotas of today are lost when it restarts"
-    return [fine("Redis writes", f"it takes them; {kept}")]
+    kept = "appends to a file" if saved.get("aof_enabled") else "daily quotas reset on restart"
+    return [fine("Redis writes", f"accepts writes; {kept}")]
 
 
 def queues(installation: Installation) -> Sequence[Finding]:

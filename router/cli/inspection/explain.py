@@ -108,7 +108,7 @@ def _why(explained: Explanation) -> None:
     for reason in explained.reasons:
         _print(f"- {_short(reason)}")
     shown = explained.snapshot
-    learned = "" if shown.learned is None else f", which had learned {shown.learned} updates of {shown.label}"
+    learned = "" if shown.learned is None else f", trained on {shown.learned} updates of {shown.label}"
     _print(f"- Decided by the snapshot {shown.version} of {shown.algorithm or 'a policy not known here'}{learned}.")
     for name, value in explained.facts.items():
         told = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)

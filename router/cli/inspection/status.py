@@ -3,7 +3,7 @@
 import json
 import time
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -38,6 +38,20 @@ from ragbandit.shared.types import IMPORTED, ArmName
 
 __all__ = ["status", "verify"]
 
+#: a count that may be 0 -> what it means
+_MEANINGS: Final = {
+    "defaulted": "learned with the default reward, since no feedback came in time",
+    "waiting": "decisions that wait for feedback or an outcome",
+    "closed": "decisions whose time is over, with nothing to learn",
+    "quarantined": "decisions that could not be learned",
+    "unseen": "decisions that are not in this ledger",
+    "feedback": "judgements received",
+    "late_feedback": "of these came after their decision was closed",
+    "disagreements": "learned decisions whose raters disagree",
+    "held": "judgements that are not learned until they are released",
+    "unanswered": "decisions that workers have still to answer",
+    "missing_outcome": "decisions with feedback, and no outcome from the caller",
+}
 #: feedback that waits longer than that is remarkable, seconds
 LATE_S = 60.0
 
@@ -57,13 +71,32 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         if as_json:
             print_json(plain(ledger_json(found, label=ledger.label, arms=healths, rebuilding=rebuilding)))
         else:
-            more = {"balanced": found.counters.balanced, "rebuilding": rebuilding}
-            facts = asdict(found) | more | {"arms": "\n".join(map(_health, healths)), "judge": _judge(found)}
+            facts = _facts(found) | {"arms": "\n".join(map(_health, healths)), "judge": _judge(found)}
             notes = _notes(found, rebuilding=rebuilding)
             facts |= {"notes": "\n".join(notes)} if notes else {}
-            show({"policy": ledger.label} | facts.pop("counters") | facts, as_json=False)
+            show({"policy": ledger.label, "learning": _headline(found)} | facts, as_json=False)
         if not found.counters.balanced:
             raise typer.Exit(1)
+
+
+def _headline(found: Status) -> str:
+    """Whether the policy learns, in one line."""
+    if not found.counters.balanced:
+        return "the counters do not add up"
+    if found.lag_s > LATE_S:
+        return f"late: feedback has waited for {found.lag_s:.0f} s"
+    return f"yes; {found.counters.waiting} decisions wait for feedback or an outcome"
+
+
+def _facts(found: Status) -> dict[str, object]:
+    """The counts and what they mean, without those that are 0."""
+    counted = {**asdict(found.counters), "unanswered": found.unanswered, "missing_outcome": found.missing_outcome}
+    facts: dict[str, object] = {"decided": counted["decided"], "learned": counted["learned"]}
+    for name, meaning in _MEANINGS.items():
+        if counted[name]:
+            facts[name] = f"{counted[name]}  ({meaning})"
+    snapshot = found.snapshot or "none yet"
+    return facts | {"ledger": f"{found.last_seq} updates", "snapshot": f"{snapshot}, {found.behind} updates behind"}
 
 
 def _judge(found: Status) -> str:

@@ -47,7 +47,7 @@ _COLUMNS: Final = (
     "failed",
     "p50 s",
     "p95 s",
-    "saved against always it",
+    "gain over always using this arm",
 )
 #: those that a narrow terminal does without, the first of them first
 _FIRST_TO_GO: Final = (
@@ -57,7 +57,7 @@ _FIRST_TO_GO: Final = (
     "failed",
     "p95 s",
     "cost",
-    "saved against always it",
+    "gain over always using this arm",
     "share",
     "reward",
 )
@@ -189,7 +189,8 @@ def _untried(found: OverviewReply) -> Iterator[Text]:
 
 
 def _service(found: OverviewReply) -> Iterator[Text]:
-    lag = f"lag {found['lag_s']:.1f} s  waiting {found['waiting']}  updates not in totals {found['updates_behind']}"
+    lag = f"lag {found['lag_s']:.1f} s  waiting {found['waiting']}"
+    lag += f"  not yet counted {found['updates_behind']}" if found["updates_behind"] else ""
     if found["behind_s"] > 60.0:
         lag += f"  totals are {found['behind_s']:.0f} s behind: a learner must run"
     yield _text(lag)

@@ -80,7 +80,7 @@ def import_(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a log's rows to a ledger, in the file's order; rows that it has already add nothing.
+    """Add a log's rows to a ledger, in the file's order; duplicates are skipped.
 
     The least that a row needs, and what each format carries: docs/replay.md.
     """

@@ -46,7 +46,7 @@ def warm(
 ) -> None:
     """Let the policy learn a table or a log before the first user; say what it does on questions held out.
 
-    The rows go to the end of the ledger policy.label; those that it has already add nothing.
+    The rows go to the end of the ledger policy.label; duplicates are skipped.
     """
     if (table is None) == (log is None):
         raise InvalidInput("give one of --table and --log", field="table", remedy="one file at a time")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, instant
 from ragbandit.shared.formats import number, one_line, percent
+from ragbandit.shared.types import FEWEST_EFFECTIVE
 
 __all__ = [
     "about_the_log",
@@ -64,13 +65,22 @@ def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
     if candidate.verdict == "cannot be judged":
         return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
     ends = interval(difference, sign="+")
-    between = f"between {ends[0]} and {ends[1]}" if ends else "no valid interval is known"
+    between = f"between {ends[0]} and {ends[1]}" if ends else _no_interval(candidate, replayed=replayed)
     if ends and difference.biased:
         between += " by sampling error alone"
     elif ends and replayed.plan.anytime:
         between += ", valid at every look"
     gain = f"{estimate(difference, sign='+')} reward per question ({between})"
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
+
+
+def _no_interval(candidate: Candidate, *, replayed: ReplayResult) -> str:
+    """Why a difference has no interval."""
+    compared_with = (other for other in replayed.candidates if other.verdict == "baseline")
+    effective = min(each.weights.effective_rows for each in (candidate, *compared_with))
+    if effective < FEWEST_EFFECTIVE:
+        return f"too few rows: {effective:.0f} effective, {FEWEST_EFFECTIVE} needed"
+    return "no interval can be computed"
 
 
 def side(candidate: Candidate) -> str:
@@ -169,14 +179,14 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
     every = "are valid at every look" if plan.anytime else "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
-    weight = "each row's own" if plan.weight is None else f"{plan.weight:g} for all rows"
+    weight = "as logged" if plan.weight is None else f"{plan.weight:g} for all rows"
     sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
     sentences = [
         f"Log: {number(replayed.rows)} questions from {one_line(replayed.log)} ({_times(replayed)})",
         f"Compared with {baseline}: {values}",
         f"Estimated by {_estimators(replayed)}",
         f"Intervals: {percent(plan.confidence)} confidence; they {every}{shared}",
-        f"Weight of cost in the reward: {weight}",
+        f"Cost weight: {weight}",
         _listed("Rewards", {sources.get(source, source): rows for source, rows in replayed.sources.items()}),
         _listed("Policy versions in the log", replayed.versions),
         f"Left out: {number(replayed.skipped_rows)} rows" if replayed.skipped_rows else "",

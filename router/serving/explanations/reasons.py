@@ -98,7 +98,7 @@ def _of_the_draw(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawSho
         parts = ", ".join(f"{part:.4g} from {_PARTS.get(name, name)}" for name, part in drawn.parts.items())
         yield f"Of that probability came {parts}."
     if not draw.made_elsewhere:
-        yield f"The seed gives u = {draw.u:.6f}, which lies in the part of {drawn.arm}: {_edges(drawn)}."
+        yield f"The random draw u = {draw.u:.6f}, from the seed, fell in the range of {drawn.arm}: {_edges(drawn)}."
     if draw.fault is not None:
         yield f"The row does not fit together: {draw.fault}."
 

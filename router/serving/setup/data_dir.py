@@ -89,8 +89,9 @@ def _narrow(path: Path, *, mode: int) -> None:
         found = path.stat()
         if found.st_uid == os.geteuid() and found.st_mode & 0o777 & ~mode:
             path.chmod(found.st_mode & mode)
-            log.info("%s is for its owner alone now", path, extra={"action": "narrow", "before": oct(found.st_mode)})
+            before = found.st_mode & 0o777
+            log.info("restricted %s to its owner (was %04o)", path, before, extra={"action": "restrict"})
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("other users may read %s: %s", path, error.strerror, extra={"action": "narrow"})
+        log.warning("other users may read %s: %s", path, error.strerror, extra={"action": "restrict"})

@@ -124,7 +124,7 @@ def test_labels_a_day_late(in_sqlite):
 
 
 def test_kill_during_canary(in_sqlite):
-    """While the switch is thrown nothing moves on, and the page says why; taken back, the canary goes on."""
+    """While the kill switch is active nothing moves on, and the page says why; taken back, the canary goes on."""
     trial = in_sqlite
     trial.do("canary")
     trial.live(300)

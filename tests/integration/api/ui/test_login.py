@@ -120,16 +120,16 @@ def test_readers_see_and_operators_act(service, visit, with_keys):
     named = service.http.post("/v1/route", json={"question": "Q?"}).json()["decision_id"]
     reader.log_in(with_keys(service, "reader"))
     operator.log_in(with_keys(service, "operator"))
-    assert "Throw the switch" not in reader.page("/ui/policies")
+    assert "Activate the kill switch" not in reader.page("/ui/policies")
     assert reader.send("/ui/switch", on="/ui", to="champion", reason="x").status_code == 403
     assert reader.send(f"/ui/decisions/{named}/cancel", on="/ui").status_code == 403
-    assert "Throw the switch" in operator.page("/ui/policies")
+    assert "Activate the kill switch" in operator.page("/ui/policies")
     assert operator.send("/ui/switch", on="/ui/policies", to="champion", reason="storm").status_code == 303
     text = operator.page("/ui/policies")
-    assert "The switch is thrown" in text
+    assert "The kill switch is active" in text
     assert "storm" in text
     assert operator.send("/ui/switch", on="/ui/policies", to="off", reason="over").status_code == 303
-    assert "The switch is thrown" not in operator.page("/ui/policies")
+    assert "The kill switch is active" not in operator.page("/ui/policies")
 
 
 def test_a_form_of_another_page_does_nothing(service, visit, with_keys):
@@ -146,7 +146,7 @@ def test_a_form_of_another_page_does_nothing(service, visit, with_keys):
     assert operator.http.post("/ui/switch", data=form | {"form_token": token}).status_code == 403
     assert operator.http.post("/ui/logout", data={"form_token": token}).status_code == 403
     assert operator.http.post("/ui/switch", json=form).status_code == 422
-    assert "The switch is thrown" not in operator.page("/ui/policies")
+    assert "The kill switch is active" not in operator.page("/ui/policies")
 
 
 def test_a_tenants_key_has_its_decisions_alone(service, visit, with_keys):

@@ -108,7 +108,7 @@ def test_what_was_earned_is_told(service, visit):
     assert re.search(r"Decisions\s*3\s*\d explored", text)
     assert re.search(r"Failed answers\s*0 %\s*0 of 2", text)
     assert "effective rows needed" in text
-    assert "no lines over time yet" in text
+    assert "Charts appear after the first full hour" in text
     arm = browser.page("/ui/arms?time=week")
     assert 'aria-current="true">last 7 days' in arm
     assert all(name in arm for name in service.router.service.arms if f"{name}: " in arm)

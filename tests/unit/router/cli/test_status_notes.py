@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.cli.inspection.status import _notes
+from ragbandit.router.cli.inspection.status import _facts, _headline, _notes
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters
@@ -22,6 +22,15 @@ WELL = Status(
     unanswered=2,
     missing_outcome=0,
 )
+
+
+def test_counts_say_what_they_mean():
+    """The headline says whether it learns; a count that is 0 is left out, every other one has its meaning."""
+    assert _headline(WELL) == "yes; 2 decisions wait for feedback or an outcome"
+    assert _headline(replace(WELL, lag_s=75.4)) == "late: feedback has waited for 75 s"
+    facts = _facts(WELL)
+    assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
+    assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"
 
 
 def test_nothing_is_said_where_all_is_well():

@@ -149,9 +149,9 @@ def test_unknown_key_is_refused(written, text, field, named):
         ("policy: null", "policy", "None"),
         ("arms: [single_step]", "arms", "a list"),
         ("arms: {single_step: 3}", "arms.single_step", "3"),
-        ("reward: {quality: bleu}", "reward.quality", "or 'containment', not a text"),
-        ("learning: {aggregate: median}", "learning.aggregate", "or 'max', not a text"),
-        ("encoder: {precision: float16}", "encoder.precision", "'float32' or 'bfloat16', not a text"),
+        ("reward: {quality: bleu}", "reward.quality", "or 'containment', not another text"),
+        ("learning: {aggregate: median}", "learning.aggregate", "or 'max', not 'median'"),
+        ("encoder: {precision: float16}", "encoder.precision", "'float32' or 'bfloat16', not 'float16'"),
     ],
 )
 def test_wrong_type_is_refused(written, text, field, value):
@@ -381,7 +381,7 @@ def test_floor_must_leave_room(written):
     """A floor that the arms together cannot have is refused."""
     error = refused(written("policy: {floor: 0.4}"))
     assert error.field == "policy.floor"
-    assert "0.4 for 3 arms" in error.message
+    assert error.message.startswith("3 arms x 0.4 = 1.2 > 1; use at most 0.33")
 
 
 def test_missing_file_is_refused(tmp_path):
@@ -512,7 +512,12 @@ def test_source_of_what_was_given_as_a_whole(written):
 
 def test_a_wrong_value_is_told_the_default(written):
     """The remedy for a value of a wrong type is the default, and for a section an example."""
-    assert refused(written("learning: {batch: many}")).remedy == "the default is 256"
+    plain = "write a plain number, without quotes and unit; the default is 256"
+    assert refused(written("learning: {batch: many}")).remedy == plain
+    assert refused(written("learning: {wait_s: 5m}")).remedy.startswith("write a plain number of seconds, without")
+    assert refused(written("encoder: {precision: float16}")).remedy == "did you mean bfloat16?"
+    error = refused(written("retriever: {name: bm26}"))
+    assert (error.field, error.remedy) == ("retriever.name", "did you mean bm25?")
     error = refused(written("arms: [fast]"))
     assert "fast: {run_by: caller}" in error.remedy
     assert error.message.startswith("must be a mapping, not a list")

@@ -211,10 +211,13 @@ def test_a_biased_estimator_gives_no_verdict():
 
 
 def test_without_an_interval_nothing_is_claimed():
-    """An interval that is missing or endless is said to be unknown."""
+    """An interval that is missing or endless is said to be so, with the rows that are too few."""
     for none in (measured(0.04), EstimateWithInterval(value=0.04, low=float("-inf"), high=float("inf"))):
         (said,) = headline(replayed(candidate(difference=none, verdict="cannot tell")))
-        assert said.endswith("+0.040 reward per question (no valid interval is known): cannot tell yet")
+        assert said.endswith("+0.040 reward per question (no interval can be computed): cannot tell yet")
+    few = replace(WEIGHTS, effective_rows=7.2)
+    (said,) = headline(replayed(candidate(difference=measured(0.04), verdict="cannot tell", weights=few)))
+    assert said.endswith("(too few rows: 7 effective, 10 needed): cannot tell yet")
 
 
 def test_the_baseline_is_not_compared_with_itself():

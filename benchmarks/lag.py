@@ -64,10 +64,10 @@ def _lags(settings: Settings, *, polling: bool, count: int) -> list[float]:
             decision = router.route(f"question {number} {polling}")
             router.outcome(decision.id, answer="Paris", steps=1)
             time.sleep(chance.uniform(0.0, 0.2 if polling else 0.02))
-            swaps = router.snapshots.swaps
+            swaps = router.following.snapshots.swaps
             began = time.perf_counter()
             router.feedback(decision.id, label=["Paris"])
-            while router.snapshots.swaps == swaps:
+            while router.following.snapshots.swaps == swaps:
                 assert time.perf_counter() - began < 60, "the learner does not answer"
                 time.sleep(0.0005)
             found.append((time.perf_counter() - began) * 1000)

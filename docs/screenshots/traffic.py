@@ -71,7 +71,7 @@ def fill(router: Router, *, hours: int = 156, each: int = 10, seed: int = 7) -> 
         learners.close()
         rollout.close()
         router.service.clock = time.time
-        router.snapshots.lags.clear()  # of a clock that was set
+        router.following.snapshots.lags.clear()  # of a clock that was set
     extender = Extender(router.database, holder="screenshots")
     while extender.extend(seconds=60.0):
         pass

@@ -9,29 +9,53 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import AbstractContextManager
-from typing import Literal, TypeVar
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
-from ragbandit.router.config.loading import with_arms
+from ragbandit.router.config.loading import load, with_arms
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.jobs.notifier import Notifier
+from ragbandit.router.jobs.queue import Jobs, RedisJobs
+from ragbandit.router.jobs.streams.keys import STREAM_SECRET
+from ragbandit.router.jobs.streams.reader import StreamReader
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.evaluator import Evaluator, Look
-from ragbandit.router.serving.answers import cancellation as cancellations
-from ragbandit.router.serving.batching.admission import QueueState
-from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving.answers.pending import PendingAnswers
+from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
+from ragbandit.router.serving.batching.micro_batching import SERVE_S, MicroBatcher
+from ragbandit.router.serving.batching.writes import feedback_writes, outcome_writes
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
-from ragbandit.router.serving.health.readiness import OK
+from ragbandit.router.serving.conversations.queries import ConversationQueries
+from ragbandit.router.serving.deciding.live import Serving
+from ragbandit.router.serving.deciding.service import RouteService
+from ragbandit.router.serving.following.policy import PolicyFollower
+from ragbandit.router.serving.following.updates import Updates
+from ragbandit.router.serving.health.readiness import LEARNER, OK, REDIS, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.health.state import RouterState, percentiles
-from ragbandit.router.serving.lifecycle import RouterLifecycle
 from ragbandit.router.serving.overview import earned
-from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.serving.setup.bootstrap import (
+    encoder_hash_of,
+    judge_sample,
+    make_encoder,
+    make_jobs,
+    make_learner,
+    open_database,
+)
+from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.shared.types import (
@@ -41,6 +65,7 @@ from ragbandit.shared.types import (
     Message,
     Outcome,
     OutcomeStatus,
+    PolicyLabel,
     Query,
     Receipt,
     RunBy,
@@ -56,11 +81,137 @@ Queue = Literal["questions", "feedback", "outcomes"]
 log = logging.getLogger("ragbandit.router")
 
 
-class Router(RouterLifecycle):
+class Router:
     """One process's router. `Router.open()` reads the configuration and starts it; use it as a context manager."""
 
-    #: made by the first `check_rollouts`, which reads on from where the one before stopped
-    _evaluator: Evaluator | None = None
+    def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
+        """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
+        check_policy(settings)
+        #: the configuration, with the arms on offer
+        self.settings = settings
+        self.encoder, self.database, self.jobs = encoder, database, jobs
+        self._owns_jobs = False
+        label, limits = PolicyLabel(settings.policy.label), QueueLimits.of(settings.server)
+        self.store = DecisionStore(
+            database,
+            label=label,
+            text=settings.log.text,
+            context=frozenset(settings.context),
+            judge=judge_sample(settings),
+        )
+        self.files = SnapshotFiles(settings.snapshot_root)
+        self.notifier = Notifier(jobs, label=label)
+        #: makes questions of chats
+        self.conversations = ConversationQueries(settings, store=self.store)
+        nothing_learned = Serving(policy=policy_of(settings, registered=None), version="", last_seq=0)
+        #: decides
+        self.service = RouteService(
+            self.store,
+            encoder=encoder,
+            settings=settings,
+            serving=nothing_learned,
+            live=lambda: self.following.versions.glance(),
+        )
+        #: keeps the policy that decides up to date
+        self.following = PolicyFollower(
+            lambda: self.settings,
+            service=self.service,
+            files=self.files,
+            wake=lambda: self.updates.wake(),
+        )
+        #: what workers are asked to answer
+        self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
+        self._feedback = feedback_writes(self.store, notifier=self.notifier, limits=limits)
+        self._outcomes = outcome_writes(self.store, notifier=self.notifier, limits=limits)
+        self._batchers: dict[Queue, MicroBatcher[Any, Any]] = {
+            "questions": self.service.batcher,
+            "feedback": self._feedback,
+            "outcomes": self._outcomes,
+        }
+        self.updates = Updates(
+            jobs,
+            notifier=self.notifier,
+            service=self.service,
+            following=self.following,
+            answers=self.answers,
+        )
+        #: answers that are read while workers write them; None: without Redis they come whole
+        self.streams: StreamReader | None = None
+        #: made by the first `check_rollouts`, which reads on from where the one before stopped
+        self._evaluator: Evaluator | None = None
+        self.readiness = Readiness(
+            {
+                "database": TrialWrites(database).write,
+                REDIS: self.updates.check_redis,
+                LEARNER: learner_check(lambda: self.jobs, label=label),
+            },
+            alive=self.service.batcher.alive,
+            serving=lambda: self.service.serving,
+        )
+
+    @classmethod
+    def open(
+        cls,
+        config: "str | Path | Settings | None" = None,
+        *,
+        encoder: Encoder | None = None,
+        jobs: Jobs | None = None,
+    ) -> Self:
+        """A started Router on the configured database, Redis and encoder.
+
+        config: a file, ready Settings, or None for ./config.yaml and the environment. Raises ConfigError for a
+        wrong setting and StoreError for a database that cannot be used; Redis may be down.
+        """
+        settings = config if isinstance(config, Settings) else load(config).settings
+        database = open_database(settings)
+        try:
+            if encoder is None:
+                ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+                encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+            router = cls(settings, encoder=encoder, database=database, jobs=jobs or make_jobs(settings))
+            router._owns_jobs = jobs is None
+            router.start()
+            return router
+        except BaseException:
+            database.close()
+            raise
+
+    def start(self) -> None:
+        """Register the policy, take over the newest snapshot, start the threads. Once. Raises StoreError."""
+        self.following.start()
+        self.service.poll_outcomes(more=self.following.versions.live.added)
+        if self.service.serving.last_seq < self.ledger.last_seq():
+            # The newest snapshot is lost or has other params: the learner makes it from the ledger.
+            self.notifier.notify_learner()
+        for part in (self.service, self._feedback, self._outcomes, self.answers):
+            part.start()
+        if isinstance(self.jobs, RedisJobs):
+            secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
+            self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
+        self.updates.start()
+
+    def close(self) -> None:
+        """Finish the requests handed in, stop all threads, close the connections."""
+        for part in (self.service, self._feedback, self._outcomes, self.answers, self.updates, self.following.versions):
+            part.close()
+        if self.streams is not None:
+            self.streams.close()
+        if self._owns_jobs:
+            self.jobs.close()
+        self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the policy that decides."""
+        return self.following.ledger
 
     def route(self, query: Query | str, *, timeout_s: float = SERVE_S) -> Decision:
         """Draw an arm for the caller's own stack to run. Committed when it returns.
@@ -77,8 +228,7 @@ class Router(RouterLifecycle):
         Raises Overloaded at once where it would wait longer than server.max_wait_s, or server.max_waiting wait already;
         a Future that is cancelled before its batch begins leaves nothing behind.
         """
-        query = Query(text=query) if isinstance(query, str) else query
-        return self.service.submit(query, run_by=run_by)
+        return self.service.submit(_query_of(query), run_by=run_by)
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
         """The query that a chat asks, for `route` or `answer`: the last user message, with what was said before it.
@@ -92,11 +242,8 @@ class Router(RouterLifecycle):
 
         Raises InvalidInput where there is no question, or a message cannot be stored.
         """
-        return _result(self.submit_messages(messages, query=query), timeout_s=SERVE_S)
-
-    def submit_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> "Future[Query]":
-        """`query_of_messages` without waiting: the Future raises nothing. Raises InvalidInput."""
-        return self.conversations.submit(messages, query=query or Query(text=""))
+        submitted = self.conversations.submit(messages, query=query or Query(text=""))
+        return _result(submitted, timeout_s=SERVE_S)
 
     def route_many(
         self, queries: Sequence[Query | str], *, timeout_s: float = SERVE_S
@@ -121,64 +268,32 @@ class Router(RouterLifecycle):
 
         Raises Overloaded if not even the first of them may wait.
         """
-        asked = [Query(text=query) if isinstance(query, str) else query for query in queries]
-        return self.service.submit_many(asked, run_by=run_by)
+        return self.service.submit_many([_query_of(query) for query in queries], run_by=run_by)
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
-        query = Query(text=query) if isinstance(query, str) else query
-        with self.answer_place(query):
-            decision = _result(self.submit(query, run_by="worker"), timeout_s=SERVE_S)
-            waiting = self.await_outcome(decision)
+        query = _query_of(query)
+        with self.answers.place(query):
+            decision = _result(self.service.submit(query, run_by="worker"), timeout_s=SERVE_S)
+            waiting = self.answers.request(decision)
         try:
             return decision, waiting.result(wait_s)
         except FutureTimeout:
             return decision, None
         finally:
-            self.forget(decision.id, waiting)
+            self.answers.remove(decision.id, waiting)
 
-    def await_outcome(self, decision: Decision) -> "Future[Outcome]":
-        """Ask a worker for the answer, once or again; returns a Future of the Outcome. Call `forget` when done."""
-        return self._pending.request(decision)
-
-    def submit_request(self, decision: Decision) -> "Future[Future[Outcome]]":
-        """`await_outcome` without waiting for Redis; call it inside `answer_place`."""
-        return self._pending.submit(decision)
-
-    def answer_place(self, query: Query) -> AbstractContextManager[None]:
-        """A place among the unanswered questions; entering it raises Overloaded, TooManyRequests."""
-        checked_type(query, Query, field="question", wanted="a string or a Query")
-        tenant = checked_id(query.tenant, field="tenant")
-        return self._pending.place(tenant, decision_id=query.id)
-
-    def forget(self, decision_id: DecisionId, future: "Future[Outcome]") -> None:
-        """Stop waiting for this Future."""
-        self._pending.remove(decision_id, future)
-
-    def awaits(self, decision_id: str) -> bool:
-        """Whether a caller of this process waits for the outcome of this decision."""
-        return self._pending.is_awaited(decision_id)
-
-    def request_answer(self, decision: Decision) -> None:
-        """Queue the answer job. Redis down is no error: the recovery loop queues it later."""
-        self._notifier.request_answer(decision)
-
-    def cancel(self, decision_id: str) -> cancellations.Cancellation:
+    def cancel(self, decision_id: str) -> cancellation.Cancellation:
         """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.
 
         Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
         """
         key = DecisionId(checked_id(decision_id, field="decision_id"))
-        found = cancellations.request(self.database, decision_id=key, now=time.time())
-        if found.status is None:
-            self._notifier.cancel(key)
-        return found
-
-    @property
-    def failed_notifications(self) -> int:
-        """Notifications of workers and learner that did not reach Redis; the recovery loop repeats them."""
-        return self._notifier.failed_notifications
+        cancelled = cancellation.request(self.database, decision_id=key, now=time.time())
+        if cancelled.status is None:
+            self.notifier.cancel(key)
+        return cancelled
 
     def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
         """Offer these arms, name -> params as in the configuration, from the next request on.
@@ -189,7 +304,9 @@ class Router(RouterLifecycle):
         """
         settings = with_arms(self.settings, arms)
         check_policy(settings)
-        self._offer_settings(settings)
+        self.service.offer(self.following.deciding(settings))
+        self.settings = settings
+        self.following.versions.reload()
         log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
     def check_rollouts(self) -> list[Look]:
@@ -221,7 +338,7 @@ class Router(RouterLifecycle):
 
         Raises InvalidInput, NotFound, Conflict (another outcome is stored, or our workers run this decision).
         """
-        made = made_outcome(
+        outcome = made_outcome(
             decision_id=decision_id,
             now=time.time(),
             status=status,
@@ -232,20 +349,8 @@ class Router(RouterLifecycle):
             error=error,
         )
         if steps is None:
-            self.check_charged(made, cost=cost or {})
-        return _result(self.submit_outcome(made), timeout_s=SERVE_S)
-
-    def check_charged(self, outcome: Outcome, *, cost: Mapping[str, float]) -> None:
-        """Refuse an outcome reported without steps and with a cost of which `reward.cost` charges nothing.
-
-        cost: the amounts that were given. The very outcome that is stored already is a repetition and passes: stores
-        have outcomes from before this rule, or from other settings. Raises InvalidInput.
-        """
-        try:
-            check_charged(cost, reward=self.settings.reward)
-        except InvalidInput:
-            if not self.store.has_outcome(outcome):
-                raise
+            check_charged(outcome, cost=cost or {}, reward=self.settings.reward, is_stored=self.store.has_outcome)
+        return _result(self.submit_outcome(outcome), timeout_s=SERVE_S)
 
     def submit_outcome(self, outcome: Outcome) -> "Future[bool]":
         """`outcome` without waiting. What workers run they write themselves: run_by must be "caller".
@@ -284,7 +389,7 @@ class Router(RouterLifecycle):
 
         Raises InvalidInput, NotFound (unknown decision), Conflict (feedback_id used with another body).
         """
-        made = made_feedback(
+        feedback = made_feedback(
             decision_id=decision_id,
             settings=self.settings,
             now=time.time(),
@@ -298,7 +403,7 @@ class Router(RouterLifecycle):
             rater=rater,
             retract=retract,
         )
-        return _result(self.submit_feedback(made), timeout_s=SERVE_S)
+        return _result(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
     def submit_feedback(self, feedback: Feedback, *, limit: VoteLimit | None = None) -> "Future[Receipt]":
         """`feedback` without waiting. Raises Overloaded as `submit`.
@@ -319,7 +424,10 @@ class Router(RouterLifecycle):
     def status(self) -> ledger_status.Status:
         """State of the ledger: counts, learning lag, newest snapshot. Raises StoreError."""
         return ledger_status.status(
-            self.ledger, serving=self._fresh, rule=closing_rule(self.settings.learning), now=time.time()
+            self.ledger,
+            serving=self.following.snapshots.fresh,
+            rule=closing_rule(self.settings.learning),
+            now=time.time(),
         )
 
     def verify(self, *, whole: bool = False, deep: bool = False) -> Verdict:
@@ -328,9 +436,8 @@ class Router(RouterLifecycle):
         whole: from the beginning in any case. deep: that, and every pmf computed again.
         """
         checkpoints = Checkpoints(self.ledger, files=SnapshotFiles(self.settings.checkpoint_root))
-        return verify(
-            self.ledger, files=self.files, serving=self._fresh, checkpoints=checkpoints, whole=whole, deep=deep
-        )
+        fresh = self.following.snapshots.fresh
+        return verify(self.ledger, files=self.files, serving=fresh, checkpoints=checkpoints, whole=whole, deep=deep)
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).
@@ -338,20 +445,19 @@ class Router(RouterLifecycle):
         Versions that are live learn as well, each in its own ledger. Returns the number of decisions closed in the
         configuration's; 0 also if another learner holds the lease.
         """
-        done = 0
-        for settings in (self.settings, *self.versions.learned()):
+        closed = []
+        for settings in (self.settings, *self.following.versions.learned()):
             learner = make_learner(settings, database=self.database, jobs=self.jobs)
             try:
-                closed = learner.drain()
+                closed.append(learner.drain())
             finally:
                 learner.close()
-            done = closed if settings is self.settings else done
         self.refresh()
-        return done
+        return closed[0]
 
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
-        serving, ledger = self.service.serving, self.status()
+        serving, ledger, snapshots = self.service.serving, self.status(), self.following.snapshots
         bells = self._asked_of_redis(self.jobs.depth)
         return RouterState(
             ledger=ledger,
@@ -363,38 +469,30 @@ class Router(RouterLifecycle):
             arms=tuple(self.service.healths()),
             faults=self.service.faults,
             fail_opens=self.service.fail_opens,
-            swaps=self.snapshots.swaps,
-            snapshots_refused=self.snapshots.refused,
-            failed_notifications=self.failed_notifications,
-            feedback_to_policy_ms=percentiles(tuple(self.snapshots.lags)),
-            route_queue=self.service.depth(),
+            swaps=snapshots.swaps,
+            snapshots_refused=snapshots.refused,
+            failed_notifications=self.notifier.failed_notifications,
+            feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
+            route_queue=self.service.batcher.depth(),
             earned=earned(self.database, policy=self.ledger.label),
             jobs=None if bells is None else {"answer": 0, "judge": ledger.judge.waiting, **bells},
             workers=self._asked_of_redis(self.jobs.workers),
             work=self._asked_of_redis(self.jobs.work),
             jobs_refused=self._asked_of_redis(self.jobs.refused),
-            redis="Redis cannot be reached" if self.jobs.outage.lasts else self.redis_fault() or OK,
+            redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
         )
 
     def waiting(self) -> int:
         """Requests, outcomes and feedback waiting for the next batch."""
-        return self.service.depth() + self._feedback.depth() + self._outcomes.depth()
+        return sum(batcher.depth() for batcher in self._batchers.values())
 
     def check_admission(self, queue: Queue) -> None:
         """Raises Overloaded if what came now would wait too long in this queue: asked before a request is read."""
-        if queue == "questions":
-            self.service.check_admission()
-        else:
-            (self._feedback if queue == "feedback" else self._outcomes).check_admission()
+        self._batchers[queue].check_admission()
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
-        return {
-            "questions": self.service.queue(),
-            "answers": self._pending.queue(),
-            "feedback": self._feedback.state(),
-            "outcomes": self._outcomes.state(),
-        }
+        return {name: batcher.state() for name, batcher in self._batchers.items()} | {"answers": self.answers.state()}
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.
@@ -402,20 +500,11 @@ class Router(RouterLifecycle):
         While the policy is being learned again from its ledger a part "policy" says so; while a learner cannot use its
         store, a part "learner" does.
         """
-        return self.with_policy(self.readiness.parts())
+        return self.readiness.parts()
 
-    def with_policy(self, parts: dict[str, str]) -> dict[str, str]:
-        """These parts, and "policy" while it is being learned again."""
-        serving = self.service.serving
-        return (
-            parts | {"policy": f"rebuilding: {serving.version} decides until the policy is learned again"}
-            if serving.rebuilding
-            else parts
-        )
-
-    def end_waits(self) -> None:
-        """End all waits for answers as if their time had run out; the answers are stored when they come."""
-        self._pending.end_waits()
+    def refresh(self) -> bool:
+        """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
+        return self.following.refresh()
 
     def _asked_of_redis(self, ask: Callable[[], Reply]) -> Reply | None:
         try:
@@ -433,3 +522,7 @@ def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
             f"no reply within {timeout_s:g} s, so whether it is stored is not known",
             remedy="send it again with the same id: nothing is stored twice",
         ) from error
+
+
+def _query_of(query: Query | str) -> Query:
+    return Query(text=query) if isinstance(query, str) else query

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from functools import partial
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -28,7 +29,7 @@ from ragbandit.router.api.streaming.answer_stream import streamed_answer
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.checks.fields import checked_id
-from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.shared.errors import InvalidInput
@@ -103,12 +104,12 @@ def _add_asking(app: FastAPI) -> None:
             remedy = f"send a number in [0, {MAX_WAIT_S}]"
             raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
         query = await whole_query(request, body, key=idempotency_key)
-        with router.answer_place(query):
+        with router.answers.place(query):
             decision, seconds = await decide(request, query, run_by="worker")
             if stream:
                 await want_events(request, decision)
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
-            waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
+            waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
         settings = router.settings
         if stream:
             limit_s = settings.budget.seconds + STREAM_WAIT_S if wait_s is None else wait_s
@@ -120,7 +121,7 @@ def _add_asking(app: FastAPI) -> None:
         except TimeoutError:  # the service is about to end
             outcome = None
         finally:
-            router.forget(decision.id, waiting)
+            router.answers.remove(decision.id, waiting)
         if outcome is None:
             return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
         return JsonReply(answer_json(decision, outcome, seconds=seconds), headers=headers(decision))
@@ -141,7 +142,9 @@ def _add_asking(app: FastAPI) -> None:
         outcome = made_outcome(now=time.time(), **body.model_dump())
         await check_owner(request, outcome.decision_id)
         if body.cost and "steps" not in body.model_fields_set:
-            await reads_of(request).run(lambda: router.check_charged(outcome, cost=body.cost))
+            reward, is_stored = router.settings.reward, router.store.has_outcome
+            charged = partial(check_charged, outcome, cost=body.cost, reward=reward, is_stored=is_stored)
+            await reads_of(request).run(charged)
         new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
         reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
         return JsonReply(reply, status_code=202 if new else 200)

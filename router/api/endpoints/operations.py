@@ -74,7 +74,7 @@ def add_operations(app: FastAPI) -> None:
         # Without the threads that other requests use: with a dead database all of them may be waiting for it.
         if futures:
             await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
-        parts = router_of(request).with_policy(readiness.states())
+        parts = readiness.states()
         broken = {name for name, state in parts.items() if state != "ok"} - DELAYED
         reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
         return JsonReply(reply, status_code=503 if broken else 200)

@@ -273,7 +273,7 @@ def _query(request: Request, body: RouteBody, *, key: str | None) -> "Query | Fu
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
-    return router_of(request).submit_messages([*turns, question], query=query)
+    return router_of(request).conversations.submit([*turns, question], query=query)
 
 
 def query_of(body: RouteBody, *, key: str | None, caller: Caller) -> Query:

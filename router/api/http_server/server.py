@@ -65,7 +65,7 @@ class HttpServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: whoever waits for an answer is told that it is pending; what is being done is finished, in time."""
-        self._app.state.router.end_waits()
+        self._app.state.router.answers.end_waits()
         if self._operators is not None:
             await self._operators.end()
         await super().shutdown(sockets)

@@ -159,7 +159,7 @@ def _redis(router: Router) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "ragbandit_listener_up",
         "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late.",
-        value=float(router.listener_fault() is None),
+        value=float(router.updates.hears()),
     )
     foreign = CounterMetricFamily(
         "ragbandit_redis_foreign",
@@ -225,14 +225,14 @@ def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
 
 def _policy(router: Router) -> Iterator[Metric]:
     counts = {
-        "ragbandit_policy_swaps": ("Snapshots taken over.", router.snapshots.swaps),
+        "ragbandit_policy_swaps": ("Snapshots taken over.", router.following.snapshots.swaps),
         "ragbandit_snapshots_refused": (
             "Snapshots that could not be used (missing, damaged, or of another encoder).",
-            router.snapshots.refused,
+            router.following.snapshots.refused,
         ),
         "ragbandit_failed_notifications": (
             "Notifications of workers and learner that did not reach Redis; they are repeated.",
-            router.failed_notifications,
+            router.notifier.failed_notifications,
         ),
         "ragbandit_decisions_fail_open": (
             "Questions that were offered all arms because none of theirs was healthy.",
@@ -248,7 +248,7 @@ def _policy(router: Router) -> Iterator[Metric]:
             "1 while the policy is being learned again from the ledger and another one decides; else 0.",
             serving.rebuilding,
         ),
-        "ragbandit_route_queue": ("Requests waiting for the next batch.", router.service.depth()),
+        "ragbandit_route_queue": ("Requests waiting for the next batch.", router.service.batcher.depth()),
     }
     for name, (help_text, number) in values.items():
         yield GaugeMetricFamily(name, help_text, value=number)

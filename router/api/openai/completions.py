@@ -69,14 +69,14 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
         caller=caller_of(request),
         schema=router.settings.context,
     )
-    with router.answer_place(query):
-        query = await awaited(request, router.submit_messages(turns, query=query), what="Idempotency-Key")
+    with router.answers.place(query):
+        query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")
         decision, _ = await decide(request, query, run_by="worker")
         try:
             if body.stream:
                 await want_events(request, decision)
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
-            waiting = await asyncio.wait_for(asyncio.wrap_future(router.submit_request(decision)), SERVE_S)
+            waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
         except RagBanditError as error:
             return _failed_reply(decision, error)
     answer = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))

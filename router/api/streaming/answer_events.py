@@ -91,7 +91,7 @@ class PendingAnswer:
 
     def forget(self) -> None:
         """Nobody waits for the outcome here any more."""
-        router_of(self.request).forget(self.decision.id, self.waiting)
+        router_of(self.request).answers.remove(self.decision.id, self.waiting)
 
 
 class _Changes:
@@ -178,7 +178,7 @@ def _abandon(answer: PendingAnswer) -> None:
     request, decision, router = answer.request, answer.decision, router_of(answer.request)
     request.app.state.metrics.unseen.inc()
     answer.forget()
-    if getattr(request.state, "named", True) or router.awaits(decision.id):
+    if getattr(request.state, "named", True) or router.answers.is_awaited(decision.id):
         return
 
     async def cancel() -> None:

@@ -69,13 +69,12 @@ def add_operation_pages(app: FastAPI) -> None:
     @app.get("/ui/queues", include_in_schema=False)
     async def queues(request: Request) -> Response:
         router = router_of(request)
-        readiness = router.readiness
         state = await state_or_none(request)
         held_now = await reads_of(request).run(lambda: held_leases(router.database))
         values: dict[str, Any] = {
             "state": state,
             "queues": router.queues(),
-            "parts": router.with_policy(readiness.states()),
+            "parts": router.readiness.states(),
             "leases": held_now,
             "most_workers": MOST_WORKERS,
             "sign": ArmSigns(router.service.arms),

@@ -35,7 +35,7 @@ def add_overview_pages(app: FastAPI) -> None:
         chosen, found = await _found(request)
         values: dict[str, Any] = {
             "state": await state_or_none(request),
-            "parts": router.with_policy(router.readiness.states()),
+            "parts": router.readiness.states(),
             "charts": earned_charts(found),
         }
         return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, found))

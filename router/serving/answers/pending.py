@@ -8,12 +8,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 
+from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.router.serving.checks.fields import checked_id, checked_type
 from ragbandit.router.storage.decisions import DecisionStore
 from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
-from ragbandit.shared.types import Decision, DecisionId, Outcome
+from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 
 __all__ = ["PendingAnswers"]
 
@@ -31,23 +33,14 @@ RETRY_S = 5.0
 class PendingAnswers:
     """What this process has asked workers to answer. Safe to use from several threads.
 
-    limits: of the queue in front of Redis. max_unanswered: decisions that may be without an outcome.
-    tenant_unanswered: of one tenant.
+    server: the bounds of the queue in front of Redis, and of decisions without an outcome, in all and of one tenant.
     """
 
-    def __init__(
-        self,
-        store: DecisionStore,
-        *,
-        notifier: Notifier,
-        limits: QueueLimits | None = None,
-        max_unanswered: int,
-        tenant_unanswered: int,
-    ) -> None:
+    def __init__(self, store: DecisionStore, *, notifier: Notifier, server: ServerSettings) -> None:
         self._store = store
         self._notifier = notifier
-        self._max_unanswered = max_unanswered
-        self._tenant_unanswered = tenant_unanswered
+        self._max_unanswered = server.max_unanswered
+        self._tenant_unanswered = server.tenant_unanswered
         self._lock = threading.Lock()
         self._futures: dict[str, list[Future[Outcome]]] = {}
         #: decision id -> tenant and the end of its place (time.monotonic), of those without an outcome; the one that
@@ -58,7 +51,7 @@ class PendingAnswers:
         self._refused = {"count": 0, "tenant": 0}
         self._ending = False
         self._requests: MicroBatcher[Decision, Future[Outcome]] = MicroBatcher(
-            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=limits
+            self._request_batch, name="ragbandit-requests", limit=MAX_BATCH, limits=QueueLimits.of(server)
         )
 
     def start(self) -> None:
@@ -70,15 +63,17 @@ class PendingAnswers:
         self._requests.close()
 
     @contextmanager
-    def place(self, tenant: str, *, decision_id: str | None) -> Iterator[None]:
-        """A place for a question of this tenant while it is decided. Raises Overloaded, TooManyRequests.
+    def place(self, query: Query) -> Iterator[None]:
+        """A place for a question while it is decided; one that is asked again, by its id, has its place already.
 
-        decision_id: one that is asked again has its place already.
+        Raises Overloaded, TooManyRequests, InvalidInput.
         """
+        checked_type(query, Query, field="question", wanted="a string or a Query")
+        tenant = checked_id(query.tenant, field="tenant")
         self._requests.check_admission()
         with self._lock:
             count = self._by_tenant.get(tenant, 0)
-            if decision_id not in self._unanswered:
+            if query.id not in self._unanswered:
                 self._check_place(tenant, count)
             self._by_tenant[tenant] = count + 1
         try:
@@ -104,7 +99,7 @@ class PendingAnswers:
         for future in waiting:
             self._give_up(future)
 
-    def queue(self) -> QueueState:
+    def state(self) -> QueueState:
         """State of the queue in front of Redis; its refusals are also those for want of a place."""
         state = self._requests.state()
         with self._lock:

@@ -1,6 +1,6 @@
 """Checks of what is reported of a decision: feedback and outcomes. What passes can be stored, learned and printed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 from ragbandit.router.config.settings import RewardSettings, Settings
@@ -214,13 +214,17 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
     return Cost(**amounts)  # type: ignore[arg-type] # counts were made int above
 
 
-def check_charged(cost: Mapping[str, float], *, reward: RewardSettings) -> None:
-    """Refuse a cost that was reported without steps, and that the reward counts as 0: the dearest arm would look free.
+def check_charged(
+    outcome: Outcome, *, cost: Mapping[str, float], reward: RewardSettings, is_stored: Callable[[Outcome], bool]
+) -> None:
+    """Refuse an outcome without steps whose cost the reward counts as 0: the dearest arm would look free.
 
-    cost: the amounts that were given, by the fields of Cost. Raises InvalidInput naming field and remedy.
+    cost: the amounts that were given, by the fields of Cost. is_stored: an outcome that is stored already, from other
+    settings, is a repetition and passes. Raises InvalidInput naming field and remedy.
     """
     charged = sorted(term for term, price in reward.cost.items() if price > 0.0)
-    if cost and reward.weight > 0.0 and charged and not set(charged) & set(cost):
+    free = cost and reward.weight > 0.0 and charged and not set(charged) & set(cost)
+    if free and not is_stored(outcome):
         given = ", ".join(cost)
         raise InvalidInput(
             f"the reward charges {', '.join(charged)}, and the cost has {given} alone: it would count as 0",

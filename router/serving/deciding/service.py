@@ -11,7 +11,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
+from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
@@ -68,7 +68,8 @@ class RouteService:
         self._poller = OutcomePoller(store.database, settings=settings.health, seconds=settings.budget.seconds)
         self._throttle = Throttle(QUIET_S)
         self.context_counts = ContextCounts(settings.context)
-        self._batcher: MicroBatcher[Question, Decision] = MicroBatcher(
+        #: the queue of questions
+        self.batcher: MicroBatcher[Question, Decision] = MicroBatcher(
             self._route_batch,
             name="ragbandit-route",
             limit=settings.encoder.max_batch,
@@ -77,7 +78,11 @@ class RouteService:
 
     def start(self) -> None:
         """Start the thread that serves requests."""
-        self._batcher.start()
+        self.batcher.start()
+
+    def close(self) -> None:
+        """Serve what was handed in, then stop."""
+        self.batcher.close()
 
     def submit(self, query: Query, *, run_by: RunBy) -> "Future[Decision]":
         """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
@@ -87,7 +92,7 @@ class RouteService:
         used for another request.
         """
         question = self._question(query, run_by=run_by)
-        return self._batcher.submit(question, tenant=question.query.tenant)
+        return self.batcher.submit(question, tenant=question.query.tenant)
 
     def submit_many(self, queries: Sequence[Query], *, run_by: RunBy) -> "list[Future[Decision]]":
         """`submit` for many: a query that cannot be routed, or is one too many, has a Future that raises why.
@@ -101,7 +106,7 @@ class RouteService:
             except InvalidInput as error:
                 results.append(error)
         questions = [one for one in results if isinstance(one, Question)]
-        taken = iter(self._batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
+        taken = iter(self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
         return [_failed(one) if isinstance(one, InvalidInput) else next(taken) for one in results]
 
     def _question(self, query: Query, *, run_by: RunBy) -> Question:
@@ -159,26 +164,6 @@ class RouteService:
     def healths(self) -> list[ArmHealth]:
         """State of the arms on offer, as of the last `poll_outcomes`."""
         return self._poller.breaker.healths(self.arms, now=self.clock())
-
-    def alive(self) -> bool:
-        """True while requests are being served."""
-        return self._batcher.alive()
-
-    def depth(self) -> int:
-        """Requests waiting for the next batch."""
-        return self._batcher.depth()
-
-    def check_admission(self) -> None:
-        """Raises Overloaded if a question that came now would wait too long."""
-        self._batcher.check_admission()
-
-    def queue(self) -> QueueState:
-        """State of the queue of questions."""
-        return self._batcher.state()
-
-    def close(self) -> None:
-        """Serve what was handed in, then stop."""
-        self._batcher.close()
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """The committed decision of each question; of one that was decided before, that one, or a Conflict."""

@@ -7,15 +7,20 @@ from collections import deque
 from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.interim import find_interim
+from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import SnapshotError
-from ragbandit.shared.types import SnapshotInfo
+from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
-__all__ = ["SnapshotFollower"]
+__all__ = ["SnapshotFollower", "registered_follower"]
 
 log = logging.getLogger("ragbandit.snapshots")
 
@@ -30,17 +35,17 @@ class SnapshotFollower:
 
     settings: of the arms, the fallback arm and the checkpoints.
     fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
-    encoder_hash: the encoder that a snapshot must have been learned with; "" where the policy uses no features.
+    encoder: that a snapshot must have been learned with; any, where the policy uses no features.
     """
 
     def __init__(
-        self, ledger: Ledger, *, files: SnapshotFiles, settings: Settings, fresh: Policy, encoder_hash: str
+        self, ledger: Ledger, *, files: SnapshotFiles, settings: Settings, fresh: Policy, encoder: Encoder
     ) -> None:
         self.ledger = ledger
         self.settings = settings
         self.files = files
         self.fresh = fresh
-        self.encoder_hash = encoder_hash
+        self.encoder_hash = encoder.hash if "features" in fresh.needs else ""
         #: seconds from feedback to this router's policy, the last thousand
         self.lags: deque[float] = deque(maxlen=1000)
         #: snapshots taken over since the start
@@ -123,3 +128,24 @@ class SnapshotFollower:
     def _measure_lag(self, *, after: int, upto: int) -> None:
         now = time.time()
         self.lags.extend(now - came for came in self.ledger.feedback_times(after=after, upto=upto))
+
+
+def registered_follower(
+    database: Database, settings: Settings, *, files: SnapshotFiles, encoder: Encoder
+) -> SnapshotFollower:
+    """Register the policy of these settings with its ledger; what follows its snapshots.
+
+    Raises ConfigError, Conflict (it was learned with another encoder), StoreError.
+    """
+    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
+    fresh = policy_of(settings, registered=ledger.registered())
+    follower = SnapshotFollower(ledger, files=files, settings=settings, fresh=fresh, encoder=encoder)
+    register_policy(
+        database,
+        label=ledger.label,
+        algorithm=fresh.algorithm,
+        params=canonical(dict(fresh.params)),
+        encoder_hash=follower.encoder_hash,
+        now=time.time(),
+    )
+    return follower

@@ -15,22 +15,18 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
 from ragbandit.router.serving.deciding.runner import CandidateRunner
 from ragbandit.router.serving.following.loading import CandidateLoader
-from ragbandit.router.serving.following.snapshots import SnapshotFollower
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.serving.following.snapshots import SnapshotFollower, registered_follower
 from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of
-from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
-__all__ = ["Opened", "VersionFollower", "opened"]
+__all__ = ["VersionFollower"]
 
 log = logging.getLogger("ragbandit.versions")
 
@@ -39,32 +35,12 @@ AGAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Opened:
-    """A version whose policy is loaded, and what keeps it up to date."""
+class _Loaded:
+    """A candidate whose policy is loaded, and what keeps it up to date."""
 
     settings: Settings
     snapshots: SnapshotFollower
     serving: Serving
-
-
-def opened(database: Database, settings: Settings, *, files: SnapshotFiles, encoder: Encoder) -> Opened:
-    """Register the ledger of these settings and load its newest snapshot.
-
-    Raises ConfigError, Conflict (it was learned with another encoder), SnapshotError, StoreError.
-    """
-    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-    fresh = policy_of(settings, registered=ledger.registered())
-    encoder_hash = encoder.hash if "features" in fresh.needs else ""
-    register_policy(
-        database,
-        label=ledger.label,
-        algorithm=fresh.algorithm,
-        params=canonical(dict(fresh.params)),
-        encoder_hash=encoder_hash,
-        now=time.time(),
-    )
-    follower = SnapshotFollower(ledger, files=files, settings=settings, fresh=fresh, encoder_hash=encoder_hash)
-    return Opened(settings=settings, snapshots=follower, serving=follower.first())
 
 
 class VersionFollower:
@@ -93,9 +69,9 @@ class VersionFollower:
         self.champion: PolicyVersion | None = None
         self._loaded_revision = 0
         self._again_at: float | None = None
-        self._opened: dict[str, Opened] = {}
+        self._loaded: dict[str, _Loaded] = {}
         self._runners: dict[str, CandidateRunner] = {}
-        self._loader: CandidateLoader[Opened] = CandidateLoader(wait_s=self.load_s)
+        self._loader: CandidateLoader[_Loaded] = CandidateLoader(wait_s=self.load_s)
         self._lock = threading.Lock()
 
     def glance(self) -> LiveVersions:
@@ -135,11 +111,11 @@ class VersionFollower:
     def learned(self) -> list[Settings]:
         """The settings of the versions that learn here beside the configuration: the champion's, and candidates'."""
         found = [] if self.champion is None else [settings_of(self.settings(), self.champion)]
-        return found + [one.settings for one in self._opened.values()]
+        return found + [one.settings for one in self._loaded.values()]
 
     def reload(self) -> None:
         """Load all versions again at the next `follow`: the configuration is another one."""
-        self._opened, self._loaded_revision = {}, -1
+        self._loaded, self._loaded_revision = {}, -1
         self._loader.forget()
 
     def close(self) -> None:
@@ -159,7 +135,7 @@ class VersionFollower:
         champion_arms = self._champion_arms()
         candidates = [self._candidate(one, champion_arms=champion_arms) for one in live[: _most_live(self.settings())]]
         names = {one.version.name for one in candidates}
-        self._opened = {name: one for name, one in self._opened.items() if name in names}
+        self._loaded = {name: one for name, one in self._loaded.items() if name in names}
         for name in set(self._runners) - names:
             if not self._runners[name].busy:  # one that hangs is kept, or each return would cost another thread
                 self._runners.pop(name).close()
@@ -182,11 +158,11 @@ class VersionFollower:
         limit_s = self.settings().rollout.time_limit_s
         runner = self._runners.setdefault(version.name, CandidateRunner(version.name, limit_s=limit_s))
         runner.limit_s = limit_s
-        found, fault = self._opened.get(version.name), None
+        found, fault = self._loaded.get(version.name), None
         try:
             if found is None:
-                found = self._loader.loaded(version.name, partial(self._open, self.settings(), version))
-                self._opened[version.name] = found
+                found = self._loader.loaded(version.name, partial(self._load_one, self.settings(), version))
+                self._loaded[version.name] = found
         except Exception as error:  # whatever a candidate's class does: it must not stop the others
             fault = f"it cannot be loaded: {error}"
             self._again_at = time.monotonic() + AGAIN_S
@@ -206,24 +182,25 @@ class VersionFollower:
             None if found is None else found.serving,
         )
 
-    def _open(self, settings: Settings, version: PolicyVersion) -> Opened:
-        made = settings_of(settings, version)
-        return opened(self.database, made, files=self.files, encoder=self.encoder)
+    def _load_one(self, configuration: Settings, version: PolicyVersion) -> _Loaded:
+        settings = settings_of(configuration, version)
+        snapshots = registered_follower(self.database, settings, files=self.files, encoder=self.encoder)
+        return _Loaded(settings=settings, snapshots=snapshots, serving=snapshots.first())
 
     def _refresh(self) -> None:
         """Newer snapshots of the candidates."""
-        for name, known in list(self._opened.items()):
+        for name, known in list(self._loaded.items()):
             try:
                 self._refresh_one(name, known)
             except Exception as error:  # whatever a candidate's class does: it must not stop the others
                 facts = {"action": "candidate", "version": name, "reason": str(error)}
                 log.warning("a newer snapshot of a candidate cannot be loaded", extra=facts)
 
-    def _refresh_one(self, name: str, known: Opened) -> None:
+    def _refresh_one(self, name: str, known: _Loaded) -> None:
         found: list[Serving] = []
         known.snapshots.refresh(lambda: known.serving, swap=found.append)
         if found:
-            self._opened[name] = replace(known, serving=found[-1])
+            self._loaded[name] = replace(known, serving=found[-1])
             self._swap(name, found[-1])
 
     def _swap(self, name: str, serving: Serving) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
 from ragbandit.router.jobs.queue import Jobs
+from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
@@ -115,11 +116,18 @@ class _Part:
 class Readiness:
     """The state of several parts, by name.
 
-    alive: says whether the router's thread runs, the part "router". checks: raise what is wrong with another part.
+    alive: says whether the router's thread runs, the part "router". serving: the policy in use, the part "policy" while
+    it is learned again. checks: raise what is wrong with another part.
     """
 
-    def __init__(self, checks: Mapping[str, Callable[[], object]], *, alive: Callable[[], bool]) -> None:
-        self._alive = alive
+    def __init__(
+        self,
+        checks: Mapping[str, Callable[[], object]],
+        *,
+        alive: Callable[[], bool],
+        serving: Callable[[], Serving] | None = None,
+    ) -> None:
+        self._alive, self._serving = alive, serving
         self._parts = {name: _Part(check) for name, check in checks.items()}
 
     def ask(self) -> "tuple[list[Future[str]], float]":
@@ -134,6 +142,9 @@ class Readiness:
         states = {"router": router} | {name: part.state() for name, part in self._parts.items()}
         if states.get(LEARNER) == OK:
             del states[LEARNER]  # no learner has said that it fails: that does not say that one runs
+        serving = None if self._serving is None else self._serving()
+        if serving is not None and serving.rebuilding:
+            states["policy"] = f"rebuilding: {serving.version} decides until the policy is learned again"
         return states
 
     def parts(self) -> dict[str, str]:

@@ -212,7 +212,7 @@ def test_a_half_closed_client(serve_on):
     link.shutdown(socket.SHUT_WR)
     assert everything(link) == b""
     (key,) = service.jobs.enqueued
-    while service.router.awaits(key):
+    while service.router.answers.is_awaited(key):
         assert time.monotonic() < give_up
         time.sleep(0.01)
 
@@ -239,7 +239,7 @@ def test_a_client_that_leaves_is_noticed(serve_on):
     (key,) = service.jobs.enqueued
     link.close()
     give_up = time.monotonic() + 1
-    while service.router.awaits(key):
+    while service.router.answers.is_awaited(key):
         assert time.monotonic() < give_up
         time.sleep(0.01)
 

@@ -168,7 +168,7 @@ def test_answer_without_queue(http, service):
     """With the queue down an answer is pending, not an error: the recovery loop will request it."""
     service.jobs.broken = True
     assert http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).status_code == 202
-    assert service.router.failed_notifications == 1
+    assert service.router.notifier.failed_notifications == 1
 
 
 def test_answer_without_arms(serve):

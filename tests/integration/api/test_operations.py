@@ -63,9 +63,8 @@ def test_a_rebuild_shows(serve):
 
 def test_ready_without_redis(serve, tmp_path):
     """Without Redis the service is ready, since it decides and keeps feedback, and says what is missing."""
-    service = serve()
     client = connect(f"unix://{tmp_path / 'nobody.sock'}")
-    service.router.jobs = RedisJobs(client)
+    service = serve(jobs=RedisJobs(client))
     response = service.http.get("/ready")
     assert response.status_code == 200
     assert "Redis" in response.json()["parts"]["redis"]

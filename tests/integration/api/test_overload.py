@@ -106,9 +106,9 @@ def test_a_caller_that_leaves_waits_for_no_answer(serve):
     link = asked(service, QUESTION, path="/v1/answer?wait_s=600")
     until(lambda: service.jobs.enqueued)
     [key] = service.jobs.enqueued
-    assert service.router.awaits(key)
+    assert service.router.answers.is_awaited(key)
     link.close()
-    until(lambda: not service.router.awaits(key))
+    until(lambda: not service.router.answers.is_awaited(key))
     assert service.http.get(f"/v1/decisions/{key}").json()["state"] == "waiting"
 
 

@@ -150,7 +150,7 @@ def test_data_of_somebody_else_in_redis(with_redis, redis_client, monkeypatch):
 
 def test_a_listener_that_has_ended(with_redis):
     """/ready and the metrics tell of it; the service stays ready, since polling finds the same."""
-    with_redis.router._listener.close()
+    with_redis.router.updates.listener.close()
     redis_until(with_redis, "the listener has ended")
     assert "ragbandit_listener_up 0.0" in with_redis.http.get("/metrics").text
 

@@ -203,7 +203,7 @@ def test_router_without_redis(own_redis, settings):
         router.outcome(decision.id, answer="Bram Stoker", steps=1)
         receipt = router.feedback(decision.id, rating=True)
         assert (receipt.duplicate, receipt.late) == (False, False)
-        assert router.failed_notifications == 3  # one found Redis gone; it was left alone by the others
+        assert router.notifier.failed_notifications == 3  # one found Redis gone; it was left alone by the others
         server.start()
         assert recover(router.database, jobs=router.jobs, settings=router.settings, now=time.time()) == 1
         assert waiting_ids(router.database, limit=9) == [asked.id]
@@ -240,7 +240,7 @@ def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog)
         assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         assert warnings(caplog) == []
         server.stop()
-        router.request_answer(router.route("Who wrote Emma?"))
+        router.notifier.request_answer(router.route("Who wrote Emma?"))
         assert until(lambda: warnings(caplog) == [f"lost connection to Redis; {RETRYING}"])
     router.jobs.client.close()
 
@@ -252,14 +252,14 @@ def test_an_outage_is_logged_once(own_redis, settings, caplog):
         assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         server.stop()
         decision = router.route("Who wrote Dracula?")
-        router.request_answer(decision)
+        router.notifier.request_answer(decision)
         for _ in range(3):
             with pytest.raises(QueueError):
                 router.jobs.depth()
         time.sleep(1.2)  # the listener tries once a second
         server.start()
         assert until(lambda: not router.jobs.outage.lasts)
-        router.request_answer(decision)
+        router.notifier.request_answer(decision)
     lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
     assert lines == [f"lost connection to Redis; {RETRYING}", "Redis is reachable again"]
     router.jobs.client.close()
@@ -287,7 +287,7 @@ def test_router_hears_outcomes(redis_server, redis_client, settings):
     """A caller that waits for an answer gets it as soon as a worker has told of it."""
     with Router.open(settings(redis_url=redis_server)) as router:
         decision = router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(10)
-        got = router.await_outcome(decision)
+        got = router.answers.request(decision)
         assert RedisJobs(redis_client).depth()["answer"] == 1
         assert until(lambda: redis_client.publish("ragbandit:news", "hello") == 1)
         ended = made_outcome(decision_id=decision.id, now=time.time(), answer="Bram Stoker", status="answered")
@@ -307,14 +307,14 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert router.learn() == 1
         assert until(lambda: other.service.serving.last_seq == 1)
         assert other.service.serving.version == router.service.serving.version
-        assert other.snapshots.swaps == 1
+        assert other.following.snapshots.swaps == 1
     router.jobs.client.close()
     other.jobs.client.close()
 
 
 def test_router_follows_on(router):
     """A router goes on following after a look that went wrong, whatever went wrong."""
-    follow, looks = router.refresh, []
+    follow, looks = router.following.refresh, []
 
     def refresh() -> bool:
         looks.append(1)
@@ -322,12 +322,12 @@ def test_router_follows_on(router):
             raise RuntimeError("went wrong")
         return follow()
 
-    router.refresh = refresh
+    router.following.refresh = refresh
     decision = router.route("Who wrote Dracula?")
     router.feedback(decision.id, reward=0.5)
-    router._poll.wake()
+    router.updates.wake()
     assert until(lambda: looks)
-    router._poll.wake()
+    router.updates.wake()
     assert until(lambda: len(looks) > 1)
 
 

@@ -97,12 +97,12 @@ def test_the_door_hurries_and_tells(make_world):
     """A cancelled decision is queued if it was not, put first, and told of; its outcome wakes whoever waits for it."""
     world = make_world()
     decision = world.route(ours=True)
-    waiting = world.router.await_outcome(decision)
+    waiting = world.router.answers.request(decision)
     found = world.router.cancel(decision.id)
     assert (found.cancelled, found.status) == (None, None)
     assert (set(world.jobs.enqueued), world.jobs.published) == ({decision.id}, [f"cancel:{decision.id}"])
     world.store.add_outcome(ended(decision, status="failed", stop_reason="cancelled"))
-    world.router._handle_notification(f"outcome:{decision.id}")
+    world.router.updates.handle(f"outcome:{decision.id}")
     assert waiting.result(5).stop_reason == "cancelled"
     again = world.router.cancel(decision.id)
     assert (again.cancelled, again.status) == (True, "failed")
@@ -157,7 +157,7 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
     with Router.open(settings(redis_url=redis_server)) as router:
         made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
         for decision in made[:2]:
-            router.request_answer(decision)
+            router.notifier.request_answer(decision)
         listener = RedisJobs(redis_client).listen(hear)
         while not heard:
             RedisJobs(redis_client).publish("hello")

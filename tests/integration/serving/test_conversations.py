@@ -103,7 +103,7 @@ def test_only_so_many_rewrites_are_under_way(make_world):
 
     with ScriptedServer(reply) as server:
         world = make_world(conversation=rewritten_by(server, max_under_way=2))
-        futures = [world.router.submit_messages(TALK) for _ in range(4)]
+        futures = [world.router.conversations.submit(TALK, query=Query(text="")) for _ in range(4)]
         late = [future.result(20) for future in futures[2:]]
         go.set()
         first = [future.result(20) for future in futures[:2]]
@@ -116,7 +116,7 @@ def test_a_caller_that_leaves_ends_the_rewrite(make_world):
     """A cancelled question gives its place back and closes its connection."""
     with ScriptedServer({"": Reply(text=ALONE, seconds=15.0)}) as server:
         world = make_world(conversation=rewritten_by(server, max_under_way=1))
-        future = world.router.submit_messages(TALK)
+        future = world.router.conversations.submit(TALK, query=Query(text=""))
         _until(lambda: server.requests)
         assert future.cancel()
         _until(lambda: not world.router.conversations.rewriter._under_way)

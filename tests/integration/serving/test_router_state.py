@@ -18,7 +18,7 @@ def test_state_follows_what_happens(make_world):
     before = world.router.state()
     assert (before.swaps, before.serving_last_seq, before.feedback_to_policy_ms.n) == (0, 0, 0)
     world.judged(3)
-    world.router.request_answer(world.route(ours=True))
+    world.router.notifier.request_answer(world.route(ours=True))
     world.learn()
     after = world.router.state()
     assert (after.swaps, after.serving_last_seq, after.feedback_to_policy_ms.n) == (1, 3, 3)

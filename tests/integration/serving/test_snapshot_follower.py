@@ -12,13 +12,13 @@ class Following:
     """A follower of a world's ledger, and what it serves."""
 
     def __init__(self, world):
-        own = world.router.snapshots
+        own = world.router.following.snapshots
         self.follower = SnapshotFollower(
             world.ledger,
             files=SnapshotFiles(world.settings.snapshot_root),
             settings=world.settings,
             fresh=own.fresh,
-            encoder_hash=own.encoder_hash,
+            encoder=world.router.encoder,
         )
         self.serving = self.follower.first()
 

@@ -212,7 +212,7 @@ def test_status_reads_no_history(make_world, database_url):
     statements: list[str] = []
     event.listen(world.database.engine, "before_cursor_execute", lambda *told: statements.append(told[2]))
     rule = ClosingRule(wait_s=0.0, expire_s=10.0)
-    status(world.ledger, serving=world.router._fresh, rule=rule, now=world.now)
+    status(world.ledger, serving=world.router.following.snapshots.fresh, rule=rule, now=world.now)
     assert statements
     assert not any("count(" in one.lower() for one in statements)
 

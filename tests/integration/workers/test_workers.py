@@ -148,7 +148,7 @@ def ask(worker, count):
         worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
     ]
     for decision in made:
-        worker.router.request_answer(decision)
+        worker.router.notifier.request_answer(decision)
     return [decision.id for decision in made]
 
 
@@ -348,7 +348,7 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(12)]
         for decision in decided:
             router.feedback(decision.id, rating=True)
-            router.request_answer(decision)
+            router.notifier.request_answer(decision)
         redis_client.flushall()  # nothing rings
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False

@@ -203,16 +203,16 @@ def test_a_stream_without_an_answer_in_time(http, service, monkeypatch):
     error = chunks_of(lines)[-1]["error"]
     assert error["code"] == "answer_timeout"
     assert reply.headers["x-ragbandit-decision-id"] in error["message"]
-    assert not service.router.awaits(reply.headers["x-ragbandit-decision-id"])
+    assert not service.router.answers.is_awaited(reply.headers["x-ragbandit-decision-id"])
 
 
 def test_a_client_that_goes_away(http, service):
     """A client that hangs up in mid-stream leaves nothing that waits for its answer."""
     with http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
         key = reply.headers["x-ragbandit-decision-id"]
-        assert service.router.awaits(key)
+        assert service.router.answers.is_awaited(key)
     give_up = time.monotonic() + 20
-    while service.router.awaits(key):
+    while service.router.answers.is_awaited(key):
         assert time.monotonic() < give_up
         time.sleep(0.01)
     assert service.http.get("/health").status_code == 200

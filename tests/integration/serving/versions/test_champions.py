@@ -90,4 +90,4 @@ def test_a_champion_that_asks_the_process_to_end_costs_no_decision(world):
     for made in world.router.route_many(["which?", "and now?"]):
         assert made.policy == "main.v1"
         assert "SystemExit" in made.fault
-    assert world.router.service.alive()
+    assert world.router.service.batcher.alive()

@@ -239,7 +239,7 @@ def test_a_start_that_fails(settings, capfd, restored_log):
     logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
     with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
         decision = router.route("Who wrote Dracula?")
-        router.request_answer(decision)
+        router.notifier.request_answer(decision)
         parts = router.parts()
     router.jobs.close()
     told = capfd.readouterr().err

@@ -423,10 +423,11 @@ def test_a_long_error_is_cut(characters):
 def test_cost_that_the_reward_does_not_charge(reward, cost, field):
     """A cost without steps of which the reward charges nothing is refused, naming the field and the remedy."""
     settings = RewardSettings.model_validate(reward)
+    report = outcome(cost=cost)
     if field is None:
-        check_charged(cost, reward=settings)
+        check_charged(report, cost=cost, reward=settings, is_stored=lambda _: False)
         return
     with pytest.raises(InvalidInput, match="it would count as 0") as caught:
-        check_charged(cost, reward=settings)
+        check_charged(report, cost=cost, reward=settings, is_stored=lambda _: False)
     assert caught.value.field == field
     assert "reward.cost" in caught.value.remedy

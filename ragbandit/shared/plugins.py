@@ -110,12 +110,11 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             inside = "".join(f".{part}" for part in problem["loc"]) if isinstance(value, Mapping | list | tuple) else ""
-            meant = did_you_mean(
-                problem["input"], re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected")))
-            )
-            given = repr(problem["input"]) if meant else described(problem["input"])
+            names = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected")))
+            meant = did_you_mean(problem["input"], names)
+            shown = repr(problem["input"]) if meant else described(problem["input"])
             raise ConfigError(
-                f"{given} cannot be used", field=f"{where}.{name}{inside}", remedy=f"{meant}{problem['msg']}"
+                f"{shown} cannot be used", field=f"{where}.{name}{inside}", remedy=f"{meant}{problem['msg']}"
             ) from error
     return checked
 

@@ -107,7 +107,9 @@ def _one_per_cause(findings: Sequence[Finding]) -> list[Finding]:
         if finding.means != _SKIPPED:
             reported.append(finding)
         elif finding.check == checks[finding.found][0]:
-            reported.append(replace(finding, means=f"skipped because of this: {', '.join(checks[finding.found])}"))
+            others = ", ".join(checks[finding.found][1:])
+            means = f"skipped because of this: {others}" if others else "this could not be checked"
+            reported.append(replace(finding, means=means))
     return reported
 
 

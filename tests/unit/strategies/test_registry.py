@@ -111,7 +111,11 @@ def test_one_of_our_arms_can_be_had_twice():
         ({"multi_step": {"rounds": True}}, "arms.multi_step.rounds", ["True", "valid integer"]),
         ({"multi_step": {"rounds": 0}}, "arms.multi_step.rounds", ["0", "greater than or equal to 1"]),
         ({"multi_step": {"preset": "llama"}}, "arms.multi_step.preset", ["a text", "'flan'"]),
-        ({"multi_step": {"keep": "oldest"}}, "arms.multi_step.keep", ["a text", "'first', 'latest' or 'best'"]),
+        (
+            {"multi_step": {"keep": "oldest"}},
+            "arms.multi_step.keep",
+            ["'oldest'", "did you mean latest?", "'first', 'latest' or 'best'"],
+        ),
         ({"multi_step": {"templates": {"think_quoted": 4}}}, "arms.multi_step.templates.think_quoted", ["4", "string"]),
         ({"multi_step": {"templates": {"thnk": "x"}}}, "arms.multi_step.templates.thnk", ["think_quoted, read_direct"]),
         ({"no_retrieval": {"templates": {"recall_direct": "x"}}}, "arms.no_retrieval.templates.recall_direct", ["'x'"]),

@@ -10,7 +10,8 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, get_args
+from functools import cache
+from typing import Any, Final, get_args
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.redaction import without_credentials
@@ -316,15 +317,15 @@ def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
         assert outcome.cost.passages == len(seen), (room, seen)
 
 
-def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
-    """Passages of 100,000 words or a million characters fill no prompt, cost no time, and what became of them is told.
+_STRANGE: Final = "{question} [body] {passages} {text} </paragraph>"
 
-    Text that looks like a template, like a turn of a dialogue or like markup is text.
-    """
+
+@cache
+def _wild_libraries() -> tuple[MemoryRetriever, ...]:
+    """Retrievers of passages that fit no prompt, the last one of text like markup; made once: they hold megabytes."""
     words = f"{QUESTION} " + "where the director of Jaws was born " * 14_000
     solid = f"{QUESTION} " + "x" * 1_000_000
     chinese = f"{QUESTION} " + "导演出生在哪里" * 20_000
-    strange = "{question} [body] {passages} {text} </paragraph>"
     corpus = [
         Passage(id="words", title="Jaws", text=words),
         Passage(id="solid", title="Jaws director", text=solid),
@@ -332,18 +333,27 @@ def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
         Passage(id="chinese", title="Jaws", text=chinese),
         Passage(id="titled", title=words, text="Jaws"),
     ]
-    for passages in (corpus, corpus[1:], corpus[3:], [Passage(id="strange", title="Jaws director", text=strange)]):
+    strange = [Passage(id="strange", title="Jaws director", text=_STRANGE)]
+    return tuple(map(MemoryRetriever, (corpus, corpus[1:], corpus[3:], strange)))
+
+
+def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
+    """Passages of 100,000 words or a million characters fill no prompt, cost no time, and what became of them is told.
+
+    Text that looks like a template, like a turn of a dialogue or like markup is text.
+    """
+    for library in _wild_libraries():
         asked, began = generator(), time.thread_time()
-        outcome = run(make_strategy(), retriever=MemoryRetriever(passages), generator_=asked)
+        outcome = run(make_strategy(), retriever=library, generator_=asked)
         assert time.thread_time() - began < 5.0
         assert outcome.status == "answered", outcome.error
         assert all(len(asked_text(prompt)) < 50_000 for prompt in asked.prompts)
         told = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
         found = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
         assert outcome.cost.passages + sum(each in told for each in found) >= len(found)
-        assert all(strange not in prompt.instructions for prompt in asked.prompts)
-        if outcome.cost.passages and passages[0].id == "strange":
-            assert any(strange in asked_text(prompt) for prompt in asked.prompts)
+        assert all(_STRANGE not in prompt.instructions for prompt in asked.prompts)
+        if outcome.cost.passages and library is _wild_libraries()[-1]:
+            assert any(_STRANGE in asked_text(prompt) for prompt in asked.prompts)
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:

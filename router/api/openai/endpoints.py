@@ -1,6 +1,6 @@
 """OpenAI's endpoints: models, chat completions, and a word for the older completions that we do not serve."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
@@ -12,7 +12,7 @@ from ragbandit.router.api.openai.models import model_list, model_of
 from ragbandit.router.api.openai.replies import ChatCompletion, Model, ModelList, OpenAIErrorReply
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
-from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.api.schemas.responses import JsonReply, described, errors
 from ragbandit.shared.errors import NotFound
 
 __all__ = ["OPENAI", "add_openai"]
@@ -21,9 +21,7 @@ __all__ = ["OPENAI", "add_openai"]
 OPENAI: Final = "OpenAI"
 
 #: of these paths: errors are in OpenAI's shape
-_ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    code: {"model": OpenAIErrorReply} for code in (400, 401, 403, 404, 409, 413, 422, 429, 500, 503)
-}
+_ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
 _STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
 

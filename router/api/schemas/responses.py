@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.shared.errors import Overloaded, RagBanditError
 from ragbandit.shared.types import finite_json
 
-__all__ = ["ERRORS", "JsonReply", "described", "error_body", "error_json", "gone", "plain", "refusal"]
+__all__ = ["ERRORS", "JsonReply", "described", "error_body", "error_json", "errors", "gone", "plain", "refusal"]
 
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 CLIENT_CLOSED: Final = 499
@@ -78,7 +78,15 @@ def described(text: str, model: Any) -> dict[str, Any]:
     return {"description": text, "model": model}
 
 
+def errors(model: type, codes: Iterable[int]) -> dict[int | str, dict[str, Any]]:
+    """The error replies of a path for the OpenAPI document: of 400 and of these statuses.
+
+    That of 400 brings the model into the document, the others name it: FastAPI builds a validator for each model of
+    each path, which would be most of the time that an app takes to be made.
+    """
+    named = {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}}
+    return {400: {"model": model}, **dict.fromkeys(codes, named)}
+
+
 #: the error replies of any path
-ERRORS: Final[dict[int | str, dict[str, Any]]] = {
-    code: {"model": ErrorReply} for code in (400, 401, 403, 404, 409, 413, 422, 429, 503)
-}
+ERRORS: Final = errors(ErrorReply, (401, 403, 404, 409, 413, 422, 429, 503))

@@ -4,11 +4,12 @@ import json
 import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from ragbandit.router.api.streaming import event_stream
+from ragbandit.router.jobs.listener import CHANNEL
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.jobs.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
@@ -39,8 +40,17 @@ def place(settings, redis_client, redis_server):
         return service, (running[-1] if worker else None)
 
     yield start
-    with ThreadPoolExecutor() as closing:  # each waits for threads of its own
-        list(closing.map(lambda each: each.close(), reversed(running)))
+    close_all(running, wake=redis_client)
+
+
+def close_all(running, *, wake):
+    """Close them at the same time, as each waits for threads of its own; a notification wakes those that listen."""
+    with ThreadPoolExecutor() as closing:
+        closed = [closing.submit(each.close) for each in reversed(running)]
+        while wait(closed, timeout=0.05).not_done:
+            wake.publish(CHANNEL, b"outcome:nobody")
+    for each in closed:
+        each.result()
 
 
 def ask(service, *, question="Where was he born?", **more):

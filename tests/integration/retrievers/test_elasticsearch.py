@@ -53,24 +53,36 @@ def encoder():
     return SentenceEncoder(tiny_encoder(), name="tiny")
 
 
+@pytest.fixture(scope="module")
+def indexed(client, encoder):
+    """The name of an index of these passages, which is built once."""
+    names = {}
+
+    def index(passages, *, vectors):
+        key = (tuple(passages), vectors)
+        if key not in names:
+            names[key] = next(NAMES)
+            es.build_index(passages, client=client, index=names[key], encoder=encoder if vectors else None)
+        return names[key]
+
+    yield index
+    for name in names.values():
+        remove(client, name)
+
+
 @pytest.fixture(params=["words", "meaning", "both"])
-def make(request, client, elasticsearch_url, encoder):
+def make(request, indexed, elasticsearch_url, encoder):
     """A maker of retrievers, one index for each corpus."""
-    made = []
 
     def retriever(passages):
-        name = next(NAMES)
-        made.append(name)
-        es.build_index(passages, client=client, index=name, encoder=None if request.param == "words" else encoder)
+        name = indexed(passages, vectors=request.param != "words")
         kinds = ("words", "meaning") if request.param == "both" else (request.param,)
         parts = [
             es.ElasticsearchRetriever(elasticsearch_url, index=name, search=kind, encoder=encoder) for kind in kinds
         ]
         return HybridRetriever(parts[0], second=parts[1]) if len(parts) == 2 else parts[0]
 
-    yield retriever
-    for name in made:
-        remove(client, name)
+    return retriever
 
 
 @pytest.mark.parametrize("check", RETRIEVER_CHECKS, ids=lambda check: check.__name__)

@@ -1,6 +1,7 @@
 """A service over a real uvicorn in a thread, and short words for calls to it."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from dataclasses import replace
@@ -24,6 +25,8 @@ class Service:
         self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
         served = settings.server.model_copy(update={"host": "127.0.0.1", "port": 0})
         self._server = make_server(self.app, settings=served, loop=loop)
+        self._server.main_loop = self._main_loop
+        self._closing = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="uvicorn")
         self._thread.start()
         give_up = time.monotonic() + 20
@@ -38,7 +41,16 @@ class Service:
     def _run(self) -> None:
         # Signals belong to pytest: the server is run without its handlers.
         with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            self._loop = runner.get_loop()
             runner.run(self._server._serve())
+
+    async def _main_loop(self) -> None:
+        """uvicorn's, which does not sleep to the end of a tick when the service is closed."""
+        ticks = 0
+        while not await self._server.on_tick(ticks):
+            ticks += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), 0.1)
 
     @property
     def router(self) -> Router:
@@ -47,6 +59,7 @@ class Service:
     def close(self) -> None:
         self.http.close()
         self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join(20)
         assert not self._thread.is_alive()
 

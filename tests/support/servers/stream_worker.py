@@ -61,6 +61,7 @@ class StreamWorker:
     def close(self):
         self.context.ending.set()
         self._stop.set()
+        self._consumer.doorbell.ring()  # a thread that waits for work ends at once
         self.context.loop.interrupt()
         assert self._consumer.wait(15), "the worker's threads do not end"
         self._listener.close()

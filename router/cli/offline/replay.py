@@ -24,10 +24,10 @@ from ragbandit.router.offline.replay import (
     parse_candidates,
     replay,
 )
-from ragbandit.router.offline.replay.spreading import cluster_executor, process_executor
+from ragbandit.router.offline.replay.parts import cluster_executor, process_executor
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
-from ragbandit.router.offline.reports.terminal import print_replay
+from ragbandit.router.offline.reports.tables import print_replay
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
 

@@ -12,8 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from ragbandit.router.offline.logs.files import check_format
-from ragbandit.router.offline.logs.place import place_of
+from ragbandit.router.offline.logs.place import check_format, place_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
 from ragbandit.shared.errors import InvalidInput
 

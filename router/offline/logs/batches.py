@@ -45,7 +45,7 @@ __all__ = [
 
 #: fields of a row that are columns of their own; others are keys of the context
 FIELDS = ("tenant", "version", "policy")
-#: parts of a reward that are numbers, and those that are words
+#: parts of a reward that are read: numbers, and words, of which the last may be missing
 REWARD = ("value", "quality", "cost", "weight", "minimum", "maximum")
 REWARD_WORDS = ("preset", "source", "judged_by")
 #: remedy for rows that offer different arms
@@ -153,9 +153,10 @@ class _Batch:
         batch, spec = self.batch, self.spec
         action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
         self._check_propensity(pmf, action=action)
-        numbers = {name: _floats(batch.column("reward").field(name)) for name in REWARD}
+        reward = batch.column("reward")
+        numbers = {name: _floats(reward.field(name)) for name in REWARD}
         self._check_reward(numbers)
-        preset, source, judged_by = (batch.column("reward").field(name) for name in REWARD_WORDS)
+        words = {name: reward.field(name) for name in REWARD_WORDS if reward.type.get_field_index(name) >= 0}
         keys = _keys(self._whole("id"))
         questions, known_by = self._questions(keys)
         features = self._features() if spec.features else None
@@ -172,11 +173,11 @@ class _Batch:
             cost=numbers["cost"],
             minimum=float(numbers["minimum"].min()),
             maximum=float(numbers["maximum"].max()),
-            raw=_equals(preset, "reward") | _equals(preset, "default"),
-            defaulted=_equals(source, "default"),
+            raw=_equals(words["preset"], "reward") | _equals(words["preset"], "default"),
+            defaulted=_equals(words["source"], "default"),
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
-            judged=_equals(judged_by, "judge"),
+            judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
             features=features,
             encoder_hash=self._encoder_hash() if features is not None else "",
             fields={name: self._texts(name) for name in spec.fields},

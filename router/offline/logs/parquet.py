@@ -9,20 +9,20 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ragbandit.router.offline.logs.files import check_format
-from ragbandit.router.offline.logs.place import Place, file_system, place_of, shown
+from ragbandit.router.offline.logs.place import Place, check_format, file_system, place_of, shown
 from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import new_file
 from ragbandit.shared.redaction import without_secrets
+from ragbandit.shared.types import Reward
 
 __all__ = ["feature_lists", "opened", "read", "without_rows", "write"]
 
@@ -32,6 +32,7 @@ GROUP = 1 << 16
 PIECE = 2048
 #: objects without a schema of their own
 _OPEN = ("context", "budget", "facts")
+_REWARD_KINDS = get_type_hints(Reward)
 
 
 def without_rows(path: Place) -> bool:
@@ -157,9 +158,7 @@ def _numbers(value: object) -> bool:
 
 def _schema(own: Sequence[str]) -> Any:
     text, number, names = pa.string(), pa.float64(), pa.list_(pa.string())
-    reward = dict.fromkeys(("value", "quality", "cost", "weight", "minimum", "maximum"), number)
-    words = dict.fromkeys(("terms", "preset", "source"), text)
-    later = {"judged_by": text, "raw_quality": number, "sample_weight": number}
+    reward = [(part, number if kind in (float, float | None) else text) for part, kind in _REWARD_KINDS.items()]
     types = {
         "seq": pa.int64(),
         "made_at": number,
@@ -170,7 +169,7 @@ def _schema(own: Sequence[str]) -> Any:
         "propensity": number,
         "floor": number,
         "explored": pa.bool_(),
-        "reward": pa.struct([*reward.items(), *words.items(), *later.items()]),
+        "reward": pa.struct(reward),
         "feedback_ids": names,
         "feedback_at": number,
         "learned_at": number,

@@ -1,20 +1,38 @@
-"""Place of a log: local paths, or the URL of Parquet files that fsspec reads (s3://, gs://, file://)."""
+"""Where a log lies, and in which format: local paths, or the URL of Parquet files that fsspec reads (s3://, file://)."""
 
 import glob
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.files.json_lines import open_binary, parsed
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = ["Place", "check_shared", "file_system", "files_of", "is_remote", "is_several", "place_of", "shown"]
+__all__ = [
+    "Place",
+    "check_format",
+    "check_shared",
+    "file_system",
+    "files_of",
+    "is_remote",
+    "is_several",
+    "place_of",
+    "shown",
+]
 
 #: a Path; or a str, which is a URL
 Place = Path | str
 
 _SUFFIX: Final = ".parquet"
+#: first bytes -> format
+_MAGIC = {b"PAR1": "parquet"}
+#: keys that the rows of one format have and those of the other do not
+_KEYS = {"jsonl": {"arm", "pmf"}, "dsjson": {"a", "c", "p"}}
+#: bytes of a first row that are read to tell its format
+_GLANCE = 1 << 20
 
 
 def place_of(text: str | Path) -> Place:
@@ -90,3 +108,30 @@ def _listing(place: str) -> Iterator[None]:
         raise InvalidInput(
             f"cannot be listed: {said}", field=shown(place), remedy="check the URL and this user's rights"
         ) from error
+
+
+def check_format(path: Path, *, said: str) -> None:
+    """Raises InvalidInput for a file whose beginning is recognised as another format than `said`."""
+    found = _begins_like(path)
+    if found not in (None, said):
+        raise InvalidInput(
+            f"is no {said} file: it begins like {found}", field=str(path), remedy=f"give --format {found}"
+        )
+
+
+def _begins_like(path: Path) -> str | None:
+    """The format that the first bytes or the first row tell, or None."""
+    if not path.is_file():  # what is read from a pipe is gone
+        return None
+    try:
+        with path.open("rb") as stream:
+            begin = stream.read(4)
+        if begin in _MAGIC:
+            return _MAGIC[begin]
+        with open_binary(path) as stream:
+            first = next((line for line in iter(lambda: stream.readline(_GLANCE), b"") if line.strip()), b"")
+        found = parsed(first.removeprefix(b"\xef\xbb\xbf"))
+    except (OSError, EOFError, zlib.error, InvalidInput):
+        return None  # the reader says it better
+    like = [name for name, keys in _KEYS.items() if keys <= set(found)]
+    return like[0] if len(like) == 1 else None

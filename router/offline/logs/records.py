@@ -65,9 +65,6 @@ JUDGE_SCORE, JUDGE_PROBABILITY = "judge_score", "judge_probability"
 #: preset of the reward of a row that nobody judged; and of one whose answer failed: it is known to be worth 0
 MISSING, FAILED = "missing", "failed"
 _CAPS = tuple(cap.name for cap in fields(Budget))
-#: parts of a reward with what they are where nobody told them: then they are left out, as in files of before
-_UNTOLD: Mapping[str, object] = {"judged_by": None, "raw_quality": None, "sample_weight": 1.0}
-_PARTS = tuple(part.name for part in fields(Reward) if part.name not in _UNTOLD)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +111,10 @@ class Defaults:
     unrated: bool = False
 
 
+_OF_ROW = frozenset(part.name for part in fields(Logged))
+_OF_DECISION = frozenset(part.name for part in fields(Decision))
+
+
 def reward_defaults(
     settings: RewardSettings, *, minimum: float | None = None, maximum: float | None = None
 ) -> Defaults:
@@ -134,38 +135,23 @@ def reward_defaults(
 def record_of(row: Logged) -> Record:
     """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
     decision, query = row.decision, row.decision.query
-    return {
-        "id": decision.id,
-        "seq": row.seq,
-        "made_at": decision.made_at,
-        "text": query.text,
-        "context": dict(query.context),
-        "tenant": query.tenant,
-        "allowed": None if query.arms is None else list(query.arms),
+    renamed = {
+        "allowed": query.arms,
         "budget": {name: cap for name in _CAPS if (cap := getattr(query.budget, name)) is not None},
-        "arms": list(decision.arms),
-        "pmf": list(decision.pmf),
-        "scores": None if decision.scores is None else list(decision.scores),
-        "arm": decision.arm,
-        "propensity": decision.propensity,
-        "policy": decision.policy,
-        "version": decision.version,
-        "encoder_hash": decision.encoder_hash,
-        "floor": decision.floor,
-        "explored": decision.explored,
-        "fault": decision.fault,
-        "facts": dict(decision.facts),
-        "run_by": decision.run_by,
         "reward": _reward_parts(row.reward),
-        "feedback_ids": list(row.feedback_ids),
-        "feedback_at": row.feedback_at,
-        "learned_at": row.learned_at,
-        "late": row.late,
-        "features": decision.features,
-        **row.extra,
     }
+    record: Record = {}
+    for key in OURS:
+        owner = row if key in _OF_ROW else decision if key in _OF_DECISION else query
+        record[key] = _plain(renamed[key] if key in renamed else getattr(owner, key))
+    return {**record, **row.extra}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 
 def _reward_parts(reward: Reward) -> dict[str, Any]:
-    told = [part for part, untold in _UNTOLD.items() if getattr(reward, part) != untold]
-    return {part: getattr(reward, part) for part in (*_PARTS, *told)} | {"terms": dict(reward.terms)}
+    """All parts but those that are what they are by default."""
+    parts = {part.name: (getattr(reward, part.name), part.default) for part in fields(Reward)}
+    return {name: _plain(value) for name, (value, default) in parts.items() if value != default}

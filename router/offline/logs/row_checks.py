@@ -5,8 +5,9 @@ import binascii
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING as MISSING_DEFAULT
 from dataclasses import fields
-from typing import Any, cast, get_args
+from typing import Any, cast, get_args, get_type_hints
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from ragbandit.shared.types import (
     DecisionId,
     Features,
     FeedbackId,
-    JudgedBy,
     PolicyLabel,
     Query,
     Reward,
@@ -32,6 +32,7 @@ from ragbandit.shared.types import (
 __all__ = ["RowReader", "bad_row", "number"]
 
 _CAPS = tuple(field.name for field in fields(Budget))
+_KINDS = get_type_hints(Reward)
 
 
 def bad_row(error: InvalidInput, *, line: int) -> BadRow:
@@ -229,19 +230,23 @@ def _reward(found: Mapping[str, Any], *, defaults: Defaults) -> Reward:
         source=cast(
             "RewardSource", _one_of(parts.get("source", "explicit"), "reward.source", known=("explicit", "default"))
         ),
-        judged_by=None
-        if "judged_by" not in parts
-        else cast("JudgedBy", _one_of(parts["judged_by"], "reward.judged_by", known=get_args(JudgedBy))),
-        raw_quality=part("raw_quality", 0.0) if "raw_quality" in parts else None,
-        sample_weight=_sample_weight(part("sample_weight", 1.0)),
+        **_optional_parts(parts),
     )
 
 
-def _sample_weight(weight: float) -> float:
-    if weight < 0.0:
-        message = f"{weight!r} is below 0"
-        raise InvalidInput(message, field="reward.sample_weight", remedy="give the rows that it counts as, 0 or more")
-    return weight
+def _optional_parts(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that have a default, where they are named: numbers, or one of a few words."""
+    values: dict[str, Any] = {}
+    for part in fields(Reward):
+        if part.default is MISSING_DEFAULT or part.name not in parts:
+            continue
+        words = [word for kind in get_args(_KINDS[part.name]) for word in get_args(kind)]
+        name = f"reward.{part.name}"
+        values[part.name] = _one_of(parts[part.name], name, known=words) if words else number(parts[part.name], name)
+    if values.get("sample_weight", 1.0) < 0.0:
+        message, remedy = f"{values['sample_weight']!r} is below 0", "give the rows that it counts as, 0 or more"
+        raise InvalidInput(message, field="reward.sample_weight", remedy=remedy)
+    return values
 
 
 def _check_value(value: float, *, made: float, minimum: float, maximum: float) -> None:

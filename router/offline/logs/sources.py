@@ -134,20 +134,15 @@ class ParquetSource:
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
-    """The batch with the reward as a struct of all its parts; a number is the whole reward."""
+    """The batch with the reward as a struct of its parts; a number is the whole reward."""
     at = batch.schema.get_field_index("reward")
     reward, rows = batch.column(at), batch.num_rows
     if pa.types.is_struct(reward.type):
-        if reward.type.get_field_index("judged_by") >= 0:
-            return batch
-        parts = {field.name: reward.field(field.name) for field in reward.type} | {
-            "judged_by": pa.nulls(rows, pa.string())
-        }
-    else:
-        bounds = {"minimum": defaults.minimum, "maximum": defaults.maximum}
-        plain = {name: pa.repeat(pa.scalar(bounds.get(name, 0.0)), rows) for name in REWARD}
-        words = {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
-        parts = plain | words | {"value": reward, "quality": reward, "judged_by": pa.nulls(rows, pa.string())}
+        return batch
+    bounds = {"minimum": defaults.minimum, "maximum": defaults.maximum}
+    plain = {name: pa.repeat(pa.scalar(bounds.get(name, 0.0)), rows) for name in REWARD}
+    words = {"preset": pa.repeat("reward", rows), "source": pa.repeat("explicit", rows)}
+    parts = plain | words | {"value": reward, "quality": reward}
     return batch.set_column(at, "reward", pa.StructArray.from_arrays([*parts.values()], names=[*parts]))
 
 

@@ -7,12 +7,10 @@
 log with the candidates' probabilities. How each number is computed: docs/replay.md.
 """
 
-from ragbandit.router.offline.replay.candidates import CandidateSpec, parse_candidates
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
-from ragbandit.router.offline.replay.opening import OpenLog, open_log
+from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, memory_log, open_log
 from ragbandit.router.offline.replay.parts import MemoryPart, Part
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, parse_candidates
 from ragbandit.router.offline.replay.prepare import PreparedLog, prepare, replay
 from ragbandit.router.offline.replay.results import ReplayResult
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ragbandit.router.offline.estimation.anytime import Sequences
 from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
 from ragbandit.router.offline.estimation.intervals import (
@@ -18,21 +19,19 @@ from ragbandit.router.offline.estimation.intervals import (
     verdict,
 )
 from ragbandit.router.offline.estimation.moments import Moments
-from ragbandit.router.offline.replay.anytime import Sequences
-from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
-from ragbandit.router.offline.replay.plan import Plan
+from ragbandit.router.offline.replay.candidates import CandidatePmf
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
-    Candidate,
+    CandidateResult,
     EstimateWithInterval,
     Histogram,
     ImportanceWeights,
     Pair,
-    Segment,
+    SegmentResult,
     Standing,
 )
-from ragbandit.router.offline.replay.summary import LogSummary
-from ragbandit.router.offline.replay.sums import Accumulators, RowGroup
+from ragbandit.router.offline.replay.sums import Accumulators, LogSummary, RowGroup
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
@@ -68,7 +67,7 @@ class ResultAssembler:
         """Differences to the baseline, that share the error."""
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf) -> Candidate:
+    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf) -> CandidateResult:
         """All of one candidate."""
         weights = self.summary.weights[index]
         reward, quality, cost = self._values(index)
@@ -76,7 +75,7 @@ class ResultAssembler:
         if gap is not None and self._few(index):
             gap = _open(gap)
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
-        return Candidate(
+        return CandidateResult(
             name=spec.name,
             described=described.described,
             estimator=f"{self.estimators[index]}{', tuned' if self.plan.tuned else ''}",
@@ -249,7 +248,7 @@ class ResultAssembler:
         """Weight of a heavy row of a candidate."""
         return heavy_weight(self.summary.weights[index].powers)
 
-    def _segment(self, name: str, group: RowGroup, *, index: int) -> Segment:
+    def _segment(self, name: str, group: RowGroup, *, index: int) -> SegmentResult:
         moments = group.moments[index][0]
         value = self._value(moments, index=index, target=0)
         gap = (
@@ -262,7 +261,7 @@ class ResultAssembler:
         if effective < FEWEST or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
-        return Segment(
+        return SegmentResult(
             name=name,
             rows=moments.rows,
             effective_rows=effective,

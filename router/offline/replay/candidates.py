@@ -1,81 +1,45 @@
-"""Candidates of a replay: their names, and the probability that each gives to every arm of every row.
-
-fixed:ARM      always that arm
-column:KEY     a pmf that stands in the rows
-VERSION        a snapshot, frozen; rows that it has learned are left out
-NAME           a policy of the registry, trained on this log: cross-fitted by default (the questions of each fold are
-judged by a policy that learned the other folds), by progressive validation with learn=True
-"""
+"""Candidates of a replay: the probability that each gives to every arm of every row."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, made_update
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.offline.estimation.bandit_log import Log, mixed
+from ragbandit.router.offline.estimation.bandit_log import Log, mixed, wrong_pmfs
 from ragbandit.router.offline.logs.records import MISSING, Logged
-from ragbandit.router.offline.replay.memory_log import MemoryLog, check_pmf, pmf_columns
+from ragbandit.router.offline.replay.opening import MemoryLog, row_name
+from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Progress, Vector
-from ragbandit.router.policies import is_class_path, known_policies, make_policy
+from ragbandit.router.policies import known_policies, make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName, FeatureRows, Json, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.shared.types import ArmName, FeatureRows, PolicyLabel, Reward, SnapshotInfo, Update
 
 __all__ = [
     "CandidatePmf",
     "CandidatePolicy",
-    "CandidateSpec",
     "ProgressiveResult",
     "array_pmf",
-    "baselines",
     "check_candidate",
     "crossfitted",
     "described",
     "frozen",
     "learned_before",
     "load",
-    "not_offered",
     "notes_of",
-    "parse_candidates",
     "progressive_validation",
     "row_pmf",
 ]
-
-Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 #: questions asked of a policy at once
 BATCH = 256
 #: rows between two reports of progress in progressive validation
 PROGRESS_STEP = 64
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CandidateSpec:
-    """A candidate, parsed from its name."""
-
-    #: as it was written
-    name: str
-    kind: Kind
-    #: arm, key, version or registry name
-    what: str
-    params: Mapping[str, Json] = field(default_factory=dict)
-
-    @property
-    def needs_rows(self) -> bool:
-        """True if it must be shown the questions; the others are arithmetic on arrays."""
-        return self.kind == "snapshot" or self.learns
-
-    @property
-    def learns(self) -> bool:
-        """True for a policy that learns from the log."""
-        return self.kind == "policy" and self.what != "uniform"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,40 +51,6 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
-
-
-def parse_candidates(
-    names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
-) -> list[CandidateSpec]:
-    """The candidates of these names; params: registry name -> params.
-
-    Raises InvalidInput for a name that stands twice, or none at all. Whether a version exists is found out later.
-    """
-    if not names:
-        raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
-    found: list[CandidateSpec] = []
-    for name in names:
-        if name in (one.name for one in found):
-            raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
-        prefix, colon, rest = name.partition(":")
-        if colon and prefix in ("fixed", "column") and rest:
-            found.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
-        elif name in known_policies() or is_class_path(name):
-            found.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
-        elif colon or not name:
-            raise InvalidInput(
-                f"{name!r} is not a candidate",
-                field="policy",
-                remedy="use fixed:ARM, column:KEY, a version or a policy",
-            )
-        else:
-            found.append(CandidateSpec(name=name, kind="snapshot", what=name))
-    return found
-
-
-def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
-    """The plain candidates of a log: always each of its arms, and all arms alike."""
-    return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
@@ -175,11 +105,6 @@ def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
         pmf = pmf_columns(log.rows, name=spec.what, log=log.log)
         return CandidatePmf(described=f"the pmf in {spec.what}", pmf=pmf)
     return CandidatePmf(described=described(spec), pmf=array_pmf(spec, log=log.log, named=str))
-
-
-def not_offered(spec: CandidateSpec, *, missing: int) -> tuple[str, ...]:
-    """A word on rows that did not offer the arm of a fixed candidate."""
-    return (f"{spec.what} was not offered in {missing} rows: there all offered arms alike",) if missing else ()
 
 
 def described(spec: CandidateSpec) -> str:
@@ -403,3 +328,47 @@ def uniform(log: Log) -> Vector:
     """A number in [0, 1) per row that depends on its decision id only, and on no draw of the log's; shape (n,)."""
     salt = np.full(len(log), 0x5EED, dtype=np.uint64)
     return np.asarray((mixed(log.keys, salt) >> np.uint64(11)) * 2.0**-53, dtype=np.float64)
+
+
+def pmf_columns(rows: Sequence[Logged], *, name: str, log: Log) -> Matrix:
+    """A candidate's pmf that stands in the rows: a list aligned with the row's arms, or {arm: probability}.
+
+    Raises InvalidInput naming the row where it is missing, no pmf, or speaks of an arm that was not offered.
+    """
+    columns = {arm: index for index, arm in enumerate(log.arms)}
+    pmf = np.zeros(log.pmf.shape)
+    for index, row in enumerate(rows):
+        value = row.extra.get(name)
+        arms: Sequence[str] = row.decision.arms
+        if isinstance(value, Mapping):
+            arms, value = tuple(value), list(value.values())
+        numbers = _numbers(value)
+        if numbers is None or len(numbers) != len(arms) or not set(arms) <= set(row.decision.arms):
+            raise InvalidInput(
+                "is missing"
+                if value is None
+                else f"{value!r:.80} does not fit the arms {', '.join(row.decision.arms)}",
+                field=f"{row_name(row)} {name}",
+                remedy="give a list aligned with arms, or an object from arm to probability",
+            )
+        pmf[index, [columns[ArmName(arm)] for arm in arms]] = numbers
+    check_pmf(pmf, log=log, name=name, named=lambda row: row_name(rows[row]))
+    return pmf
+
+
+def _numbers(value: object) -> list[float] | None:
+    """The value, if it is a list of numbers."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(isinstance(each, int | float) and not isinstance(each, bool) for each in value):
+        return None
+    return [float(each) for each in value]
+
+
+def check_pmf(pmf: Matrix, *, log: Log, name: str, named: Callable[[int], str]) -> None:
+    """Raises InvalidInput at the first row that is no pmf over the arms that it offers. named: row -> words."""
+    wrong = wrong_pmfs(pmf, offered=log.offered)
+    if len(wrong):
+        row = int(wrong[0])
+        message = f"{pmf[row].tolist()} is no distribution over the arms offered"
+        raise InvalidInput(message, field=f"{named(row)} {name}", remedy="give probabilities that sum to 1")

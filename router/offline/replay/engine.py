@@ -16,27 +16,26 @@ from typing import TypeVar
 
 import numpy as np
 
+from ragbandit.router.offline.estimation.anytime import sequences
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.estimation.tuning import Trials
 from ragbandit.router.offline.logs.batches import UnevenFeatures
-from ragbandit.router.offline.replay.anytime import sequences
 from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
-from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
+from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
-from ragbandit.router.offline.replay.parts import Part
-from ragbandit.router.offline.replay.plan import RIDGES, Plan
-from ragbandit.router.offline.replay.results import ReplayResult, Skipped, instant
+from ragbandit.router.offline.replay.opening import all_older, no_times
+from ragbandit.router.offline.replay.parts import Part, each_part
+from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan
+from ragbandit.router.offline.replay.results import ReplayResult, Skipped
 from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
 from ragbandit.router.offline.replay.service import LoggedPolicies
-from ragbandit.router.offline.replay.spreading import each_part
-from ragbandit.router.offline.replay.summary import LogSummary
-from ragbandit.router.offline.replay.sums import Accumulators, EstimationPlan, candidate_rows, measure
+from ragbandit.router.offline.replay.sums import Accumulators, EstimationPlan, LogSummary, candidate_rows, measure
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["ALPHA", "CLIP", "all_older", "judge", "no_times"]
+__all__ = ["ALPHA", "CLIP", "judge"]
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -93,7 +92,14 @@ def judge(
         accumulators=passes.measured(estimation),
         baseline=baseline,
         alpha=ALPHA / (1 + len(summary.names) + len(summary.weights)),
-        sequences=sequences(_all_rows(first.parts), summary=summary, plan=plan, baseline=baseline, progress=progress)
+        sequences=sequences(
+            _all_rows(first.parts),
+            rewards=summary.bounds(0),
+            reward_model=None if plan.estimator == "ips" else plan.reward_model,
+            confidence=plan.confidence,
+            baseline=baseline,
+            progress=progress,
+        )
         if plan.anytime
         else None,
     )
@@ -341,18 +347,6 @@ def _check_summary(summary: LogSummary, *, plan: Plan, since: float | None, log:
             raise InvalidInput(
                 "no row has it", field=f"segment {name}", remedy="use tenant, version, policy or a key of the context"
             )
-
-
-def no_times(count: int, *, rows: int, log: str) -> InvalidInput:
-    """The error of rows without a time, where one is asked for."""
-    remedy = "log the times, or leave out --since"
-    return InvalidInput(f"{count} of {rows} rows have no made_at", field=f"{log} since", remedy=remedy)
-
-
-def all_older(rows: int, *, since: float, log: str) -> InvalidInput:
-    """The error of a log whose rows all are older than the time asked for."""
-    message = f"has no rows decided since {instant(since)}: all {rows} are older"
-    return InvalidInput(message, field=log, remedy="give an earlier --since")
 
 
 def _other_estimators(plan: Plan, *, modelled: bool) -> list[Estimator]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
-from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidateSpec
-from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.summary import LogSummary
+from ragbandit.router.offline.replay.candidates import CandidatePmf
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
+from ragbandit.router.offline.replay.sums import LogSummary
 from ragbandit.shared.types import ArmName
 
 __all__ = ["faults_of", "noted", "notes_on"]

@@ -1,33 +1,70 @@
-"""Opening a log for replay: a file, or a ledger of the configured store; read when it is replayed."""
+"""The log of a replay: a file or a ledger of the configured store, read when it is replayed; or rows in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
+
+import numpy as np
 
 from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
+from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, UnevenFeatures, check_choice, decoded
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
 from ragbandit.router.offline.logs.rated_rows import rated_rows
 from ragbandit.router.offline.logs.records import reward_defaults
-from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger
-from ragbandit.router.offline.replay.candidates import CandidateSpec
-from ragbandit.router.offline.replay.engine import all_older, no_times
-from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
+from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
+from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.replay.results import Skipped, instant
-from ragbandit.router.offline.replay.service import service_record
-from ragbandit.router.offline.types import Progress, no_progress
+from ragbandit.router.offline.replay.service import ServiceRecord, service_record
+from ragbandit.router.offline.types import Progress, Strings, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import KILLED, STICKY, ArmName
 
-__all__ = ["MOST_NAMED", "OpenLog", "open_log"]
+__all__ = [
+    "MOST_NAMED",
+    "MemoryLog",
+    "OpenLog",
+    "all_older",
+    "memory_log",
+    "no_times",
+    "open_log",
+    "row_name",
+    "segment_of",
+]
 
 #: bad rows that an error names
 MOST_NAMED = 5
+#: key of a decision's facts that says that nobody drew its arm -> why
+_UNDRAWN: Final = {
+    STICKY: "it stayed on the arm of an earlier turn of its session: nobody drew it",
+    KILLED: "its arm was pinned by the kill switch: nobody drew it",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryLog:
+    """Rows in memory."""
+
+    rows: Sequence[Logged]
+    log: Log
+    #: the ledger that learned the rows; None: that of each decision's own label
+    ledger: str | None = None
+    #: where the rows come from, for the report
+    described: str = "a log in memory"
+    #: rows decided before were left out, seconds since the epoch; None: all rows are here
+    since: float | None = None
+    #: rows that were left out because they cannot be used
+    skipped: Sequence[Skipped] = ()
+    #: what the store records of the service that wrote the log
+    service: ServiceRecord = field(default_factory=ServiceRecord)
 
 
 def open_log(
@@ -250,3 +287,98 @@ def _unusable(path: Place, *, bad: Sequence[BadRow], good: int) -> InvalidInput:
         field=shown(path),
         remedy="correct them, or give --skip-bad to go on without them" if good else "correct them: no row is left",
     )
+
+
+def memory_log(
+    rows: Iterable[Logged],
+    *,
+    mixed_arms: bool = False,
+    ledger: str | None = None,
+    described: str = "a log in memory",
+    since: float | None = None,
+    skipped: Sequence[Skipped] = (),
+    service: ServiceRecord | None = None,
+) -> MemoryLog:
+    """Rows in memory, checked as arrays too.
+
+    mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
+    the rows. described, since, skipped: for the report, as in MemoryLog. service: what its store records.
+    Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out,
+    and told as skipped: nobody drew their arm.
+    Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
+    """
+    found = list(rows)
+    undrawn = {id(row): why for row in found for key, why in _UNDRAWN.items() if key in row.decision.facts}
+    kept = [row for row in found if id(row) not in undrawn]
+    told = (Skipped(where=row_name(row), reason=undrawn[id(row)]) for row in found if id(row) in undrawn)
+    skipped = (*skipped, *told)
+    if not kept:
+        raise InvalidInput(
+            "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
+        )
+    spec = BatchSpec(arms=_arms(kept, mixed=mixed_arms), mixed_arms=mixed_arms, fields=("version",), features=True)
+    return MemoryLog(
+        rows=kept,
+        log=_arrays(kept, spec=spec),
+        ledger=ledger,
+        described=described,
+        since=since,
+        skipped=tuple(skipped),
+        service=service or ServiceRecord(),
+    )
+
+
+def row_name(row: Logged) -> str:
+    """A row in words, for messages."""
+    return f"line {row.line}" if row.line else f"decision {row.decision.id}"
+
+
+def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
+    offers = [row.decision.arms for row in rows] if mixed else [rows[0].decision.arms]
+    arms = tuple(dict.fromkeys(arm for offer in dict.fromkeys(offers) for arm in offer))
+    check_choice(arms)
+    return arms
+
+
+def _arrays(rows: Sequence[Logged], *, spec: BatchSpec) -> Log:
+    batch = rows_batch(rows)
+    try:
+        return decoded(batch, spec=spec, named=lambda row: row_name(rows[row]))
+    except UnevenFeatures:
+        return decoded(batch, spec=replace(spec, features=False), named=lambda row: row_name(rows[row]))
+
+
+def strings_of(rows: Sequence[Logged], name: str) -> Strings:
+    """A field of every row as text, shape (n,); "" where a row does not have it.
+
+    name: tenant, version, policy, or a key of the context; JSON where its value is no text.
+    """
+    found = np.empty(len(rows), dtype=np.object_)
+    for index, row in enumerate(rows):
+        decision = row.decision
+        own = {"tenant": decision.query.tenant, "version": decision.version, "policy": decision.policy}
+        value = own[name] if name in FIELDS else decision.query.context.get(name)
+        found[index] = value if isinstance(value, str) else "" if value is None else canonical(value)
+    return found
+
+
+def segment_of(rows: Sequence[Logged], name: str) -> Strings:
+    """`strings_of` for a field that was asked for. Raises InvalidInput if no row has it."""
+    found = strings_of(rows, name)
+    if not any(found):
+        known = sorted({key for row in rows for key in row.decision.query.context})
+        remedy = f"use one of {', '.join(['tenant', 'version', 'policy', *known])}"
+        raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
+    return found
+
+
+def no_times(count: int, *, rows: int, log: str) -> InvalidInput:
+    """The error of rows without a time, where one is asked for."""
+    remedy = "log the times, or leave out --since"
+    return InvalidInput(f"{count} of {rows} rows have no made_at", field=f"{log} since", remedy=remedy)
+
+
+def all_older(rows: int, *, since: float, log: str) -> InvalidInput:
+    """The error of a log whose rows all are older than the time asked for."""
+    message = f"has no rows decided since {instant(since)}: all {rows} are older"
+    return InvalidInput(message, field=log, remedy="give an earlier --since")

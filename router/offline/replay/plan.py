@@ -1,7 +1,16 @@
-"""Plan of a replay: estimator, reward model, confidence and folds, checked before anything is read."""
+"""Plan of a replay, checked before anything is read: the candidates by their names, and how they are judged.
+
+fixed:ARM      always that arm
+column:KEY     a pmf that stands in the rows
+VERSION        a snapshot, frozen; rows that it has learned are left out
+NAME           a policy of the registry, trained on this log: cross-fitted by default (the questions of each fold are
+judged by a policy that learned the other folds), by progressive validation with learn=True
+"""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -11,9 +20,13 @@ from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
 from ragbandit.router.offline.estimation.tuning import GRIDS
 from ragbandit.router.offline.types import Choices
+from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import ArmName, Json
 
-__all__ = ["RIDGES", "Plan"]
+__all__ = ["RIDGES", "CandidateSpec", "Plan", "baselines", "parse_candidates"]
+
+Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 
 #: reward models of our own
@@ -101,3 +114,59 @@ class Plan:
                     field=name,
                     remedy=f"use {' or '.join(known)} with --anytime",
                 )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateSpec:
+    """A candidate, parsed from its name."""
+
+    #: as it was written
+    name: str
+    kind: Kind
+    #: arm, key, version or registry name
+    what: str
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def needs_rows(self) -> bool:
+        """True if it must be shown the questions; the others are arithmetic on arrays."""
+        return self.kind == "snapshot" or self.learns
+
+    @property
+    def learns(self) -> bool:
+        """True for a policy that learns from the log."""
+        return self.kind == "policy" and self.what != "uniform"
+
+
+def parse_candidates(
+    names: Sequence[str], *, params: Mapping[str, Mapping[str, Json]] = MappingProxyType({})
+) -> list[CandidateSpec]:
+    """The candidates of these names; params: registry name -> params.
+
+    Raises InvalidInput for a name that stands twice, or none at all. Whether a version exists is found out later.
+    """
+    if not names:
+        raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
+    found: list[CandidateSpec] = []
+    for name in names:
+        if name in (one.name for one in found):
+            raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
+        prefix, colon, rest = name.partition(":")
+        if colon and prefix in ("fixed", "column") and rest:
+            found.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
+        elif name in known_policies() or is_class_path(name):
+            found.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
+        elif colon or not name:
+            raise InvalidInput(
+                f"{name!r} is not a candidate",
+                field="policy",
+                remedy="use fixed:ARM, column:KEY, a version or a policy",
+            )
+        else:
+            found.append(CandidateSpec(name=name, kind="snapshot", what=name))
+    return found
+
+
+def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:
+    """The plain candidates of a log: always each of its arms, and all arms alike."""
+    return parse_candidates([*(f"fixed:{arm}" for arm in arms), "uniform"])

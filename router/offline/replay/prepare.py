@@ -23,27 +23,28 @@ from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
-    CandidateSpec,
     ProgressiveResult,
-    baselines,
     check_candidate,
     crossfitted,
     described,
     frozen,
     load,
-    parse_candidates,
     progressive_validation,
     row_pmf,
 )
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.memory_log import MemoryLog, segment_of
-from ragbandit.router.offline.replay.opening import OpenLog
+from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_of
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
-from ragbandit.router.offline.replay.plan import RIDGES, Plan
+from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan, baselines, parse_candidates
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
-from ragbandit.router.offline.replay.served import served_policy, service_note, settings_in_force, with_sides
-from ragbandit.router.offline.replay.service import logged_policies
+from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.service import (
+    logged_policies,
+    served_policy,
+    service_note,
+    settings_in_force,
+    with_sides,
+)
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -207,7 +208,7 @@ def prepare(
     progress: Progress = no_progress,
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
-    settings = settings_in_force(settings, log=log, floor=plan.floor)
+    settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
     preparation = _Preparation(
         plan=plan, settings=settings, registered=log.service.registered, encoder=encoder, progress=progress
     )
@@ -368,7 +369,7 @@ def _with_rejection(
     return replace(found, candidates=tuple(candidates))
 
 
-def _rejected(candidate: Candidate, *, log: MemoryLog, result: ProgressiveResult, plan: Plan) -> Candidate:
+def _rejected(candidate: CandidateResult, *, log: MemoryLog, result: ProgressiveResult, plan: Plan) -> CandidateResult:
     rewards = log.log.reward[result.accepted]
     if not len(rewards):
         return candidate

@@ -19,7 +19,7 @@ from ragbandit.router.offline.estimation.rated_rewards import (
     completed,
 )
 from ragbandit.router.offline.logs.records import FAILED, JUDGE_PROBABILITY, JUDGE_SCORE, MISSING, Logged
-from ragbandit.router.offline.replay.memory_log import MemoryLog, row_name
+from ragbandit.router.offline.replay.opening import MemoryLog, row_name
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.types import Vector
 from ragbandit.shared.errors import InvalidInput

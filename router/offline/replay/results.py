@@ -14,14 +14,14 @@ from ragbandit.shared.types import ArmName, finite_json
 
 __all__ = [
     "Arm",
-    "Candidate",
+    "CandidateResult",
     "EstimateWithInterval",
     "Histogram",
     "ImportanceWeights",
     "LoggedPolicy",
     "Pair",
     "ReplayResult",
-    "Segment",
+    "SegmentResult",
     "Skipped",
     "Standing",
     "instant",
@@ -85,7 +85,7 @@ class ImportanceWeights:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Segment:
+class SegmentResult:
     """Rows that share a value of a field, or a stretch of time."""
 
     name: str
@@ -101,7 +101,7 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class CandidateResult:
     """One candidate on this log."""
 
     #: as it was asked for
@@ -128,9 +128,9 @@ class Candidate:
     bounds: tuple[float, float] | None
     #: mean probability of every arm
     shares: Mapping[ArmName, float]
-    over_time: tuple[Segment, ...]
+    over_time: tuple[SegmentResult, ...]
     #: field -> its segments, largest first
-    segments: Mapping[str, tuple[Segment, ...]]
+    segments: Mapping[str, tuple[SegmentResult, ...]]
     #: the other estimators' word, by name
     others: Mapping[str, EstimateWithInterval]
     #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
@@ -200,7 +200,7 @@ class ReplayResult:
     sources: Mapping[str, int]
     #: policy version -> rows, where rows name one; of many versions the largest, the rest together
     versions: Mapping[str, int]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[CandidateResult, ...]
     pairs: tuple[Pair, ...] = ()
     #: rows left out because something is wrong with them: how many, and the first ones
     skipped_rows: int = 0

@@ -7,7 +7,13 @@ from datetime import UTC
 from typing import TYPE_CHECKING
 
 from ragbandit.router.offline.charts import BLUE, GREEN, GREY, INK, PAPER, RED, finish, svg
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, Histogram, ReplayResult, moment
+from ragbandit.router.offline.replay.results import (
+    CandidateResult,
+    EstimateWithInterval,
+    Histogram,
+    ReplayResult,
+    moment,
+)
 from ragbandit.router.offline.reports.phrases import (
     cell,
     compared,
@@ -22,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Chart", "drawn"]
+__all__ = ["ReplayChart", "drawn"]
 
 _VERDICTS = {"better": GREEN, "worse": RED}
 #: inches: as wide as a telephone, so that the letters stay readable there
@@ -36,7 +42,7 @@ _MOST = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Chart:
+class ReplayChart:
     """A figure with what it says in words."""
 
     title: str
@@ -55,7 +61,7 @@ class _Row:
     open: bool = False
 
 
-def drawn(replayed: ReplayResult) -> list[Chart]:
+def drawn(replayed: ReplayResult) -> list[ReplayChart]:
     """Every figure that the replay has numbers for.
 
     Raises ConfigError where matplotlib is missing.
@@ -64,7 +70,7 @@ def drawn(replayed: ReplayResult) -> list[Chart]:
     return [one for one in charts if one is not None]
 
 
-def _differences(replayed: ReplayResult) -> Chart | None:
+def _differences(replayed: ReplayResult) -> ReplayChart | None:
     rows = []
     for candidate in compared(replayed):
         assert candidate.difference is not None
@@ -81,7 +87,7 @@ def _differences(replayed: ReplayResult) -> Chart | None:
         return None
     baseline = one_line(replayed.baseline)
     dashed = " Dashed: no estimate, only the possible range." if any(row.open for row in rows) else ""
-    return Chart(
+    return ReplayChart(
         title=f"Against {baseline}",
         svg=_interval_svg("differences", rows),
         caption=(
@@ -92,13 +98,13 @@ def _differences(replayed: ReplayResult) -> Chart | None:
     )
 
 
-def _over_time(replayed: ReplayResult) -> Chart | None:
+def _over_time(replayed: ReplayResult) -> ReplayChart | None:
     candidates = [candidate for candidate in judged(replayed) if candidate.over_time]
     if not candidates:
         return None
     baseline = one_line(replayed.baseline)
     texts = [f"{one_line(c.name)}: {', '.join(estimate(part.value) for part in c.over_time)}" for c in candidates]
-    return Chart(
+    return ReplayChart(
         title="Reward over time",
         svg=svg(
             "over-time",
@@ -114,7 +120,7 @@ def _over_time(replayed: ReplayResult) -> Chart | None:
     )
 
 
-def _shares(replayed: ReplayResult) -> Chart | None:
+def _shares(replayed: ReplayResult) -> ReplayChart | None:
     logged = {arm.name: arm.drawn for arm in replayed.arms}
     candidates = compared(replayed)
     if not candidates:
@@ -124,7 +130,7 @@ def _shares(replayed: ReplayResult) -> Chart | None:
         f"{one_line(c.name)}: " + ", ".join(f"{arm} {percent(share)} (log {percent(was)})" for arm, share, was in bars)
         for c, bars in groups
     ]
-    return Chart(
+    return ReplayChart(
         title="Which arms are chosen",
         svg=svg(
             "shares",
@@ -139,7 +145,7 @@ def _shares(replayed: ReplayResult) -> Chart | None:
     )
 
 
-def _weights(replayed: ReplayResult) -> Chart | None:
+def _weights(replayed: ReplayResult) -> ReplayChart | None:
     candidates = [candidate for candidate in compared(replayed) if sum(candidate.weights.histogram.counts)]
     if not candidates:
         return None
@@ -148,7 +154,7 @@ def _weights(replayed: ReplayResult) -> Chart | None:
         f"worth {number(c.weights.effective_rows)} of {number(replayed.rows)} questions"
         for c in candidates
     ]
-    return Chart(
+    return ReplayChart(
         title="Importance weights",
         svg=svg(
             "weights",
@@ -164,7 +170,7 @@ def _weights(replayed: ReplayResult) -> Chart | None:
     )
 
 
-def _segments(replayed: ReplayResult) -> Iterator[Chart]:
+def _segments(replayed: ReplayResult) -> Iterator[ReplayChart]:
     """A figure per field and candidate."""
     for rank, candidate in enumerate(judged(replayed)):
         for field, segments in candidate.segments.items():
@@ -176,7 +182,7 @@ def _segments(replayed: ReplayResult) -> Iterator[Chart]:
                 continue
             left = len(segments) - len(rows)
             rest = f" The {len(rows)} largest groups are shown, {number(left)} are not." if left else ""
-            yield Chart(
+            yield ReplayChart(
                 title=f"{one_line(candidate.name)} by {one_line(field)}",
                 svg=_interval_svg(f"segments-{rank}-{field}", rows),
                 caption=(
@@ -225,7 +231,7 @@ def _write(axes: "Axes", name: str, *, height: float) -> None:
     axes.text(0.0, height, name, transform=axes.get_yaxis_transform(), va="center", color=INK, bbox=ground, zorder=5)
 
 
-def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseline: str) -> None:
+def _draw_over_time(figure: "Figure", candidates: Sequence[CandidateResult], *, baseline: str) -> None:
     grid = figure.subplots(len(candidates), 1, sharex=True, sharey=True, squeeze=False)
     dated = all(moment(at) is not None for c in candidates for part in c.over_time for at in (part.begin, part.end))
     for axes, candidate in zip(grid[:, 0], candidates, strict=True):
@@ -253,7 +259,7 @@ def _draw_over_time(figure: "Figure", candidates: Sequence[Candidate], *, baseli
     figure.legend(*last.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False)
 
 
-def _draw_shares(axes: "Axes", groups: Sequence[tuple[Candidate, Sequence[tuple[str, float, float]]]]) -> None:
+def _draw_shares(axes: "Axes", groups: Sequence[tuple[CandidateResult, Sequence[tuple[str, float, float]]]]) -> None:
     level, ticks, names = 0.0, [], []
     for candidate, bars in groups:
         _write(axes, _cut(candidate.name, letters=_LONG - 12), height=level)
@@ -272,7 +278,7 @@ def _draw_shares(axes: "Axes", groups: Sequence[tuple[Candidate, Sequence[tuple[
     _finish(axes)
 
 
-def _draw_weights(figure: "Figure", candidates: Sequence[Candidate], *, rows: int) -> None:
+def _draw_weights(figure: "Figure", candidates: Sequence[CandidateResult], *, rows: int) -> None:
     grid = figure.subplots(len(candidates), 1, sharex=True, squeeze=False)
     bins = [each for c in candidates for each in _bins(c.weights.histogram)]
     low, high = min(0.0, *(left for left, _, _ in bins)) - 0.1, max(0.0, *(right for _, right, _ in bins)) + 0.1
@@ -311,7 +317,7 @@ def _ticks(low: float, *, high: float) -> list[float]:
     return [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
-def _largest(candidate: Candidate, *, logged: dict[ArmName, float]) -> list[tuple[str, float, float]]:
+def _largest(candidate: CandidateResult, *, logged: dict[ArmName, float]) -> list[tuple[str, float, float]]:
     """(arm, the candidate's share, the log's), those beyond `_MOST` together, the least used last."""
     shares = [(arm, candidate.shares.get(arm, 0.0), logged.get(arm, 0.0)) for arm in {**logged, **candidate.shares}]
     if len(shares) <= _MOST:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, instant
+from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
 from ragbandit.shared.formats import number, one_line, percent
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
@@ -49,17 +49,17 @@ def headline(replayed: ReplayResult) -> list[str]:
     return [caveat + _sentence(candidate, replayed=replayed) for candidate in compared(replayed)]
 
 
-def compared(replayed: ReplayResult) -> list[Candidate]:
+def compared(replayed: ReplayResult) -> list[CandidateResult]:
     """The candidates without the baseline."""
     return [candidate for candidate in replayed.candidates if candidate.verdict != "baseline"]
 
 
-def judged(replayed: ReplayResult) -> list[Candidate]:
+def judged(replayed: ReplayResult) -> list[CandidateResult]:
     """The compared candidates that can be judged on this log."""
     return [candidate for candidate in compared(replayed) if candidate.verdict != "cannot be judged"]
 
 
-def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
+def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     assert candidate.difference is not None
     name, difference = one_line(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
@@ -74,7 +74,7 @@ def _sentence(candidate: Candidate, *, replayed: ReplayResult) -> str:
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
 
 
-def _no_interval(candidate: Candidate, *, replayed: ReplayResult) -> str:
+def _no_interval(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """Why a difference has no interval."""
     compared_with = (other for other in replayed.candidates if other.verdict == "baseline")
     effective = min(each.weights.effective_rows for each in (candidate, *compared_with))
@@ -83,7 +83,7 @@ def _no_interval(candidate: Candidate, *, replayed: ReplayResult) -> str:
     return "no interval can be computed"
 
 
-def side(candidate: Candidate) -> str:
+def side(candidate: CandidateResult) -> str:
     """A candidate with what it had learned, as the side of a comparison."""
     name = one_line(candidate.name)
     return name if candidate.learned is None else f"{name}, {_LEARNED[candidate.learned]},"
@@ -104,7 +104,7 @@ def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
     return f" while {'they' if many else 'it'} learned" if len(replayed.versions) > 1 else ""
 
 
-def _verdict(candidate: Candidate, *, replayed: ReplayResult) -> str:
+def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """The verdict, and what it does not say."""
     assert candidate.difference is not None
     if candidate.difference.biased:
@@ -117,7 +117,7 @@ def _verdict(candidate: Candidate, *, replayed: ReplayResult) -> str:
     return f"{candidate.verdict}{spite}{_made_of(candidate)}{_unequal(candidate, replayed=replayed)}"
 
 
-def _of_itself(candidate: Candidate) -> str:
+def _of_itself(candidate: CandidateResult) -> str:
     """Of a candidate that is the policy that logged."""
     assert candidate.difference is not None
     if candidate.verdict == "cannot tell":
@@ -129,7 +129,7 @@ def _of_itself(candidate: Candidate) -> str:
     return "the same policy: this is what not having seen these questions costs, not a worse policy"
 
 
-def _unequal(candidate: Candidate, *, replayed: ReplayResult) -> str:
+def _unequal(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """A hint where one side had learned and the other was learning: a difference may be that alone."""
     if candidate.learned != "folds" or replayed.plan.baseline != "logged" or not _while_learning(replayed):
         return ""
@@ -138,7 +138,7 @@ def _unequal(candidate: Candidate, *, replayed: ReplayResult) -> str:
     return f"; it had learned, what served was still learning: compare two that have learned with {hint}"
 
 
-def _made_of(candidate: Candidate) -> str:
+def _made_of(candidate: CandidateResult) -> str:
     """The difference, split into quality and cost."""
     if candidate.quality_difference is None or candidate.cost_difference is None:
         return ""
@@ -146,13 +146,13 @@ def _made_of(candidate: Candidate) -> str:
     return f"; quality {quality}, cost {cost}"
 
 
-def _unsupported(candidate: Candidate, *, are: str = "") -> str:
+def _unsupported(candidate: CandidateResult, *, are: str = "") -> str:
     arms = ", ".join(one_line(arm) for arm in candidate.unsupported)
     share = percent(sum(candidate.unsupported.values()))
     return f"{share} of its decisions{are} for arms that the log never tried there ({arms})"
 
 
-def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
+def _open(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """The worst and best reward per question that unsupported decisions allow."""
     if candidate.bounds is None:
         return ""
@@ -161,7 +161,7 @@ def _open(candidate: Candidate, *, replayed: ReplayResult) -> str:
     return f"; its reward per question may lie anywhere from {low} to {high} ({against})"
 
 
-def _forecast(candidate: Candidate, *, rows: int) -> str:
+def _forecast(candidate: CandidateResult, *, rows: int) -> str:
     """Rows needed to detect a difference as large as the estimate with 50 % power, where a forecast is possible."""
     if candidate.rows_needed is None:
         return ""
@@ -232,7 +232,7 @@ def footnotes(replayed: ReplayResult) -> list[str]:
     return notes
 
 
-def values_of(candidate: Candidate) -> tuple[str, str, str, str]:
+def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
     """Reward, difference, quality and cost; only the bounds where unsupported decisions prevent a verdict."""
     if candidate.verdict == "cannot be judged":
         assert candidate.difference is not None

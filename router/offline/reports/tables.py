@@ -1,13 +1,38 @@
-"""Tables of a replay: titles, column names and cells as text, the same for the terminal and the page."""
+"""Tables of a replay: titles, column names and cells as text, the same for the page and the terminal, which is here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult, Segment
-from ragbandit.router.offline.reports.phrases import cell, compared, estimate, judged, values_of
-from ragbandit.shared.formats import number, percent
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table as Printed
+from rich.text import Text
 
-__all__ = ["Table", "comparisons", "estimates"]
+from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, SegmentResult
+from ragbandit.router.offline.reports.phrases import (
+    about_the_log,
+    alarm,
+    cell,
+    compared,
+    estimate,
+    footnotes,
+    headline,
+    judged,
+    values_of,
+)
+from ragbandit.shared.formats import number, one_line, percent
+
+__all__ = ["Table", "comparisons", "estimates", "print_replay"]
+
+_STYLES = {
+    "better": "green",
+    "worse": "red",
+    "cannot tell": "yellow",
+    "same policy": "yellow",
+    "cannot be judged": "magenta",
+    "baseline": "dim",
+    "not drawn as logged": "bold red",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,12 +80,12 @@ def _comparisons(replayed: ReplayResult) -> Iterator[Table]:
         yield Table(title=f"By {field}", names=names, rows=rows)
 
 
-def _candidate(candidate: Candidate) -> Sequence[str]:
+def _candidate(candidate: CandidateResult) -> Sequence[str]:
     described = "" if candidate.described == candidate.name else f" ({candidate.described})"
     return (candidate.name + described, *values_of(candidate), candidate.estimator, candidate.verdict)
 
 
-def _weights(candidate: Candidate, *, rows: int) -> Sequence[str]:
+def _weights(candidate: CandidateResult, *, rows: int) -> Sequence[str]:
     weights = candidate.weights
     return (
         candidate.name,
@@ -97,7 +122,7 @@ def _others(replayed: ReplayResult) -> Table:
     return Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
 
 
-def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
+def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:
     return (
         segment.name,
         of.name,
@@ -107,3 +132,28 @@ def _segment(segment: Segment, *, of: Candidate) -> Sequence[str]:
         cell(segment.value),
         cell(segment.difference, sign="+"),
     )
+
+
+def print_replay(replayed: ReplayResult, *, console: Console) -> None:
+    """The sentences, then the tables, each wide enough to be whole in a file or a pipe; what is empty is left out."""
+    for line in alarm(replayed):
+        console.print(Text(line, style="bold red"), soft_wrap=True)
+    for candidate, line in zip(compared(replayed), headline(replayed), strict=True):
+        console.print(Text(line, style=_STYLES[candidate.verdict]), soft_wrap=True)
+    _print_tables(estimates(replayed), console=console)
+    for line in footnotes(replayed):
+        console.print(Text(line), soft_wrap=True)
+    _print_tables(comparisons(replayed), console=console)
+    for line in about_the_log(replayed):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _print_tables(tables: Sequence[Table], *, console: Console) -> None:
+    for table in tables:
+        printed = Printed(title=Text(one_line(table.title)), title_justify="left", title_style="bold")
+        for column, name in enumerate(table.names):
+            printed.add_column(Text(one_line(name)), justify="right" if column else "left", no_wrap=True)
+        for row in table.rows:
+            printed.add_row(*(Text(one_line(cell), style=_STYLES.get(cell, "")) for cell in row))
+        wide = Measurement.get(console, console.options.update(width=1000), printed).maximum
+        Console(file=console.file, width=max(wide, console.width), emoji=False).print(printed)

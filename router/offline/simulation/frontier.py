@@ -19,8 +19,8 @@ from ragbandit.shared.types import ArmName
 __all__ = [
     "STEPS_READ",
     "SWEEP",
-    "Line",
-    "Point",
+    "FrontierPoint",
+    "MixtureLine",
     "best_by_reward",
     "cheapest_right",
     "greedy",
@@ -49,7 +49,7 @@ _PAPERS = (ArmName("single_step"), ArmName("multi_step"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Point:
+class FrontierPoint:
     """Point of a policy: exact match in percent, mean steps per question of the table."""
 
     em: float
@@ -66,11 +66,11 @@ class HasPoint(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class MixtureLine:
     """The line between two fixed arms: every point on it is reached by drawing between them."""
 
-    cheap: Point
-    dear: Point
+    cheap: FrontierPoint
+    dear: FrontierPoint
     arms: tuple[ArmName, ArmName]
 
     def at(self, steps: float) -> float:
@@ -88,17 +88,17 @@ class Line:
         return point.em - self.at(point.steps)
 
 
-def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> Point:
+def point_of(shares: Matrix, *, table: LabelledTable, total: int) -> FrontierPoint:
     """EM = 100 * expected sum of correct / total; steps = expected mean over the rows of the table.
 
     total: questions in the denominator of EM, at least the table's. Those missing from the table are wrong under
     every arm; nobody knows their steps.
     """
     em = 100.0 * float((shares * table.correct).sum()) / total
-    return Point(em=em, steps=float((shares * table.steps).sum()) / len(table.rows))
+    return FrontierPoint(em=em, steps=float((shares * table.steps).sum()) / len(table.rows))
 
 
-def line_of(table: LabelledTable, *, total: int, arms: tuple[str, str] | None = None) -> Line:
+def line_of(table: LabelledTable, *, total: int, arms: tuple[str, str] | None = None) -> MixtureLine:
     """The line between two arms: the given ones, else single_step and multi_step, else the cheapest and the dearest.
 
     Raises InvalidInput for arms that the table has not.
@@ -116,7 +116,7 @@ def line_of(table: LabelledTable, *, total: int, arms: tuple[str, str] | None = 
     always = [
         point_of(one_hot(np.full(len(table.rows), k), arms=len(means)), table=table, total=total) for k in between
     ]
-    return Line(cheap=always[0], dear=always[1], arms=(table.arms[between[0]], table.arms[between[1]]))
+    return MixtureLine(cheap=always[0], dear=always[1], arms=(table.arms[between[0]], table.arms[between[1]]))
 
 
 def one_hot(choices: Choices, *, arms: int) -> Matrix:
@@ -148,7 +148,7 @@ def best_by_reward(rewards: Matrix, *, table: LabelledTable) -> Choices:
     return greedy(rewards, cost=table.steps)
 
 
-def interpolated(points: Sequence[Point], *, steps: float) -> float | None:
+def interpolated(points: Sequence[FrontierPoint], *, steps: float) -> float | None:
     """EM along the frontier through these points at given steps; None outside of them.
 
     Points of equal steps count as one, with their mean EM.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
 from ragbandit.router.offline.simulation.first_pass import FirstPass, Stretch
-from ragbandit.router.offline.simulation.frontier import Line, Point
+from ragbandit.router.offline.simulation.frontier import FrontierPoint, MixtureLine
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
 from ragbandit.shared.errors import InvalidInput
 
@@ -42,12 +42,12 @@ def plot_learning(rows: Sequence[Simulated], *, path: str | Path) -> None:
     png(path, size=_LEARNING, draw=lambda figure: _draw_learning(figure, curves))
 
 
-def line_between(rows: Sequence[Simulated]) -> Line:
+def line_between(rows: Sequence[Simulated]) -> MixtureLine:
     """The mixture line that the rows were measured by."""
     (row,) = [row for row in rows if row.policy == "line"]
-    cheap, dear = (Point(em=end.em, steps=end.steps) for end in row.frontier)
+    cheap, dear = (FrontierPoint(em=end.em, steps=end.steps) for end in row.frontier)
     assert row.between is not None
-    return Line(cheap=cheap, dear=dear, arms=row.between)
+    return MixtureLine(cheap=cheap, dear=dear, arms=row.between)
 
 
 def _draw_frontier(figure: "Figure", rows: Sequence[Simulated]) -> None:
@@ -66,7 +66,7 @@ def _draw_frontier(figure: "Figure", rows: Sequence[Simulated]) -> None:
     _finish(figure, label="mean steps per question", columns=6)
 
 
-def _draw_whole(axes: "Axes", rows: Sequence[Simulated], *, line: Line) -> None:
+def _draw_whole(axes: "Axes", rows: Sequence[Simulated], *, line: MixtureLine) -> None:
     """The line, the baselines and the oracle."""
     ends = (line.cheap, line.dear)
     name = f"mixing {line.arms[0]} and {line.arms[1]}"
@@ -130,7 +130,7 @@ def _draw_policy(
     )
 
 
-def _name_above(axes: "Axes", learned: Sequence[Simulated], *, line: Line) -> None:
+def _name_above(axes: "Axes", learned: Sequence[Simulated], *, line: MixtureLine) -> None:
     """Names beside the picture, from above in the order of the curves, each led to the place where it stands."""
     # What is far below the line stands in the other picture; here it would flatten the rest.
     heights = [line.above(row) for row in learned]

@@ -15,8 +15,8 @@ from ragbandit.router.offline.simulation.first_pass import FirstPass, first_pass
 from ragbandit.router.offline.simulation.frontier import (
     STEPS_READ,
     SWEEP,
-    Line,
-    Point,
+    FrontierPoint,
+    MixtureLine,
     best_by_reward,
     cheapest_right,
     greedy,
@@ -172,7 +172,7 @@ def _pooled(folds: Sequence[Played], *, rows: int) -> Seed:
 
 
 #: a frontier: (weight, where each seed stands)
-Points = Sequence[tuple[float | None, Sequence[Point]]]
+Points = Sequence[tuple[float | None, Sequence[FrontierPoint]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +181,7 @@ class Measure:
 
     table: LabelledTable
     total: int
-    line: Line
+    line: MixtureLine
     #: the table that is learned, for what each arm would have earned while a policy learned
     learned: LabelledTable
     reward: RewardSettings
@@ -190,7 +190,7 @@ class Measure:
     #: what a pass may lose against it at most before `harmed` counts it
     harm: float = 0.05
 
-    def point(self, shares: Matrix) -> Point:
+    def point(self, shares: Matrix) -> FrontierPoint:
         """Point of these shares."""
         return point_of(shares, table=self.table, total=self.total)
 
@@ -325,7 +325,7 @@ class Measure:
     def _steps(self, points: Points) -> tuple[Step, ...]:
         return tuple(self._step(weight, stood) for weight, stood in points)
 
-    def _step(self, weight: float | None, stood: Sequence[Point]) -> Step:
+    def _step(self, weight: float | None, stood: Sequence[FrontierPoint]) -> Step:
         return Step(
             weight=weight,
             em=mean_and_error([point.em for point in stood])[0],

@@ -16,19 +16,12 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.replay.candidates import (
-    CandidatePmf,
-    CandidatePolicy,
-    CandidateSpec,
-    array_pmf,
-    baselines,
-    crossfitted,
-)
+from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, array_pmf, crossfitted
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.memory_log import MemoryLog, memory_log
+from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
 from ragbandit.router.offline.replay.parts import MemoryPart
-from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.results import Candidate, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, baselines
+from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
 from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
 from ragbandit.router.policies import make_policy
@@ -207,7 +200,7 @@ def _estimated(result: ReplayResult, *, arms: Sequence[ArmName]) -> tuple[Standi
 
 
 def _standing(
-    one: Candidate, *, name: str, arms: Sequence[ArmName], gain: EstimateWithInterval | None = None
+    one: CandidateResult, *, name: str, arms: Sequence[ArmName], gain: EstimateWithInterval | None = None
 ) -> Standing:
     shares = {arm: one.shares[arm] for arm in arms}
     return Standing(name=name, reward=one.reward, quality=one.quality, cost=one.cost, shares=shares, gain=gain)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import engine, open_log, replay, spreading
-from ragbandit.router.offline.replay.spreading import cluster_executor, each_part
+from ragbandit.router.offline.replay import engine, open_log, parts, replay
+from ragbandit.router.offline.replay.parts import cluster_executor, each_part
 from ragbandit.shared.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
@@ -137,12 +137,12 @@ def test_a_cluster_without_workers(idle, log):
 def test_parts_that_are_lost():
     """Parts that are cancelled, as all are when the scheduler ends, are one error of ours."""
     with pytest.raises(NotReady, match="the workers were lost"):
-        spreading._result(cancelled())
+        parts._result(cancelled())
 
 
 def cancelled():
     """A future that is cancelled."""
-    future = spreading.Future()
+    future = parts.Future()
     future.cancel()
     return future
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ragbandit.router.offline.replay.candidates import check_candidate, parse_candidates
+from ragbandit.router.offline.replay.candidates import check_candidate
+from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import make_policy

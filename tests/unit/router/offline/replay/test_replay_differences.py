@@ -266,7 +266,9 @@ def test_anytime_baseline():
 
 def test_anytime_ips_reads_no_model(monkeypatch):
     """IPS at every look is made of the log alone: no model is fitted, for values and differences."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.anytime.progressive", lambda *_, **__: pytest.fail("a model"))
+    monkeypatch.setattr(
+        "ragbandit.router.offline.estimation.anytime.progressive", lambda *_, **__: pytest.fail("a model")
+    )
     found = judged(lived_rows(400, weight=0.0), "fixed:slow", "uniform", estimator="ips", anytime=True)
     assert found.candidates[0].difference.low < found.candidates[0].difference.value
 

@@ -11,17 +11,17 @@ from rich.console import Console
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
-    Candidate,
+    CandidateResult,
     EstimateWithInterval,
     Histogram,
     ImportanceWeights,
     Pair,
     ReplayResult,
-    Segment,
+    SegmentResult,
     Skipped,
 )
 from ragbandit.router.offline.reports.phrases import alarm, cell, compared, estimate, headline
-from ragbandit.router.offline.reports.terminal import print_replay
+from ragbandit.router.offline.reports.tables import print_replay
 
 DAY = 86_400.0
 BEGIN = 1_770_000_000.0
@@ -44,7 +44,7 @@ def measured(value, half=None, **changes):
 
 def segment(name, difference, half=0.05, *, rows=1000, begin=None):
     """A group of rows; with `begin` a day of them."""
-    return Segment(
+    return SegmentResult(
         name=name,
         rows=rows,
         effective_rows=rows / 5,
@@ -59,7 +59,7 @@ def segment(name, difference, half=0.05, *, rows=1000, begin=None):
 def candidate(name="linucb", gain=0.042, half=0.031, **changes):
     """A candidate that stands so far from the baseline."""
     verdict = "better" if gain > half else "worse" if gain < -half else "cannot tell"
-    made = Candidate(
+    made = CandidateResult(
         name=name,
         described=f"{name}, learned from the other folds",
         estimator="dr",

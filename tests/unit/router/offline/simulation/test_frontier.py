@@ -15,7 +15,7 @@ from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import (
     SWEEP,
-    Point,
+    FrontierPoint,
     best_by_reward,
     cheapest_right,
     greedy,
@@ -53,8 +53,8 @@ TABLE = made_table([[1, 1, 0], [0, 1, 1], [0, 0, 1], [0, 0, 0]], [[0, 1, 2], [0,
 def test_point_by_hand():
     """EM is the share of right answers in percent of the total, steps the mean over the rows."""
     shares = one_hot(np.array([0, 1, 2, 0]), arms=3)
-    assert point_of(shares, table=TABLE, total=4) == Point(em=75.0, steps=1.25)
-    assert point_of(shares, table=TABLE, total=10) == Point(em=30.0, steps=1.25)
+    assert point_of(shares, table=TABLE, total=4) == FrontierPoint(em=75.0, steps=1.25)
+    assert point_of(shares, table=TABLE, total=10) == FrontierPoint(em=30.0, steps=1.25)
 
 
 def test_point_of_a_draw_is_its_expectation():
@@ -67,11 +67,11 @@ def test_line_by_hand():
     """The line goes straight through the two arms, also outside of them; single and multi unless told otherwise."""
     line = line_of(TABLE, total=8)
     assert line.arms == ("single_step", "multi_step")
-    assert (line.cheap, line.dear) == (Point(em=25.0, steps=1.0), Point(em=25.0, steps=4.0))
+    assert (line.cheap, line.dear) == (FrontierPoint(em=25.0, steps=1.0), FrontierPoint(em=25.0, steps=4.0))
     line = line_of(TABLE, total=4, arms=("none", "single_step"))
-    assert (line.cheap, line.dear) == (Point(em=25.0, steps=0.0), Point(em=50.0, steps=1.0))
+    assert (line.cheap, line.dear) == (FrontierPoint(em=25.0, steps=0.0), FrontierPoint(em=50.0, steps=1.0))
     assert [line.at(steps) for steps in (0.0, 0.5, 1.0, 2.0, -1.0)] == [25.0, 37.5, 50.0, 75.0, 0.0]
-    assert line.above(Point(em=40.0, steps=0.5)) == 2.5
+    assert line.above(FrontierPoint(em=40.0, steps=0.5)) == 2.5
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -168,7 +168,7 @@ def test_greedy_takes_the_cheaper_of_equals():
 
 def test_interpolation_by_hand():
     """Linear between neighbours in steps, whatever the order of the points; equal steps count with their mean."""
-    points = [Point(em=30.0, steps=3.0), Point(em=10.0, steps=1.0), Point(em=20.0, steps=1.0)]
+    points = [FrontierPoint(em=30.0, steps=3.0), FrontierPoint(em=10.0, steps=1.0), FrontierPoint(em=20.0, steps=1.0)]
     assert interpolated(points, steps=1.0) == 15.0
     assert interpolated(points, steps=2.0) == pytest.approx(22.5)
     assert interpolated(points, steps=3.0) == 30.0
@@ -176,7 +176,7 @@ def test_interpolation_by_hand():
 
 def test_no_extrapolation():
     """Outside of the points nothing is said; a single point speaks for its own steps alone."""
-    points = [Point(em=10.0, steps=1.0), Point(em=30.0, steps=3.0)]
+    points = [FrontierPoint(em=10.0, steps=1.0), FrontierPoint(em=30.0, steps=3.0)]
     assert interpolated(points, steps=0.99) is None
     assert interpolated(points, steps=3.01) is None
     assert interpolated(points[:1], steps=1.0) == 10.0

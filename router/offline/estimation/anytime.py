@@ -8,8 +8,6 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.intervals import Interval, corrected
 from ragbandit.router.offline.estimation.reward_models import progressive
-from ragbandit.router.offline.replay.plan import Plan
-from ragbandit.router.offline.replay.summary import LogSummary
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.shared.types import FeatureRows
@@ -24,20 +22,28 @@ _FIRST, _GROWTH = 50, 1.5
 
 
 def sequences(
-    logs: Sequence[Log], *, summary: LogSummary, plan: Plan, baseline: int | None, progress: Progress
+    logs: Sequence[Log],
+    *,
+    rewards: Interval,
+    reward_model: str | None,
+    confidence: float,
+    baseline: int | None,
+    progress: Progress,
 ) -> Sequences:
     """Confidence sequences of the reward, for all that is compared. logs: all rows, in their order.
 
+    rewards: their bounds. reward_model: "ridge"; "mean", whatever the features; None: IPS, without predictions.
+    baseline: index of the candidate that is the baseline; None: the logged policy.
     Unsupported decisions may have any reward: these intervals include them at their worst and best.
     """
-    bets, pmfs = _bets(logs, rewards=summary.bounds(0), plan=plan)
+    bets, pmfs = _bets(logs, rewards=rewards, reward_model=reward_model)
     count = len(pmfs)
     theirs = bets.pmf if baseline is None else pmfs[baseline]
-    share = corrected(plan.confidence, comparisons=max(1, count - (baseline is not None)))
-    apart = corrected(plan.confidence, comparisons=max(1, count * (count - 1) // 2))
+    share = corrected(confidence, comparisons=max(1, count - (baseline is not None)))
+    apart = corrected(confidence, comparisons=max(1, count * (count - 1) // 2))
     found: dict[tuple[int, str] | tuple[int, int], Interval] = {}
     for index, pmf in enumerate(pmfs):
-        found[index, "value"] = bets.value(pmf, confidence=plan.confidence)
+        found[index, "value"] = bets.value(pmf, confidence=confidence)
         if index != baseline:
             found[index, "difference"] = bets.between(pmf, theirs, confidence=share)
         for second in range(index):
@@ -90,12 +96,12 @@ class _Bets:
         )
 
 
-def _bets(logs: Sequence[Log], *, rewards: Interval, plan: Plan) -> tuple[_Bets, list[Matrix]]:
+def _bets(logs: Sequence[Log], *, rewards: Interval, reward_model: str | None) -> tuple[_Bets, list[Matrix]]:
     """The whole log, and the candidates' probabilities on it."""
     reward, action, pmf = (np.concatenate([getattr(log, name) for log in logs]) for name in ("reward", "action", "pmf"))
-    features = [log.features for log in logs if log.features is not None and plan.reward_model != "mean"]
+    features = [log.features for log in logs if log.features is not None and reward_model != "mean"]
     model = None
-    if plan.estimator != "ips":
+    if reward_model is not None:
         model = _model(
             np.concatenate(features) if features else None,
             reward=reward,

@@ -5,7 +5,6 @@ import json
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 from typer.testing import CliRunner
@@ -27,14 +26,15 @@ from ragbandit.workers.cli import app
 from tests.conftest import EPOCH
 from tests.support.logs.log_rows import LEAST, plain_rows, write_json
 
-FORMATS = ["jsonl", "jsonl.gz", "parquet", "dsjson"]
+#: the path that writes rows, on both databases
+both = pytest.mark.parametrize("new_url", ["sqlite", "postgresql"], indirect=True)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def new_url(request, tmp_path):
     """A factory of URLs of databases with our schema and no row, all of one kind."""
     numbers, made = itertools.count(1), []
-    if request.param == "sqlite":
+    if getattr(request, "param", "sqlite") == "sqlite":
         template = request.getfixturevalue("sqlite_template")
 
         def make():
@@ -109,7 +109,8 @@ def imported(ledger, path, **options):
     return take_in(ledger, rows, origin="jsonl", source=path.name, **options)
 
 
-@pytest.mark.parametrize("ends", FORMATS)
+@both
+@pytest.mark.parametrize("ends", ["parquet", "dsjson"])
 def test_same_bytes(world, new_ledger, tmp_path, ends):
     """Export, import into an empty store, export: the same file, in every format, and the same JSONL."""
     path = tmp_path / f"log.{ends}"
@@ -124,6 +125,7 @@ def test_same_bytes(world, new_ledger, tmp_path, ends):
     assert exported(there, tmp_path / f"again.{ends}") == before
 
 
+@both
 def test_rows_are_the_stores_own(world, new_ledger, tmp_path):
     """Decisions and updates arrive column for column."""
     exported(world.ledger, tmp_path / "log.jsonl")
@@ -142,6 +144,7 @@ def test_rows_are_the_stores_own(world, new_ledger, tmp_path):
     ]
 
 
+@both
 def test_twice_adds_nothing(world, new_ledger, tmp_path):
     """The same file a second time adds no row to any table."""
     exported(world.ledger, tmp_path / "log.jsonl")
@@ -154,19 +157,7 @@ def test_twice_adds_nothing(world, new_ledger, tmp_path):
     assert [count(there, table) for table in tables] == before
 
 
-def test_file_that_grew(new_ledger, tmp_path):
-    """A file that has been read before and has grown since adds its new rows, at the ledger's end."""
-    there, rows = new_ledger(), plain_rows(1200)
-    write_rows(tmp_path / "log.jsonl", rows[:700])
-    assert imported(there, tmp_path / "log.jsonl").added == 700
-    write_rows(tmp_path / "log.jsonl", rows)
-    taken = imported(there, tmp_path / "log.jsonl")
-    assert (taken.added, taken.known) == (500, 700)
-    found = list(ledger_rows(there))
-    assert [row.seq for row in found] == list(range(1, 1201))
-    assert [row.decision.id for row in found] == [row.decision.id for row in rows]
-
-
+@both
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -203,6 +194,7 @@ def test_foreign_event_survives_the_store(new_ledger, tmp_path):
     assert {key: again[key] for key in event} == event
 
 
+@both
 def test_mended_file_goes_on(new_ledger):
     """What was taken in before a file broke off stays; the corrected file adds the rest, in the file's order."""
     there, rows = new_ledger(), plain_rows(1100)
@@ -253,6 +245,7 @@ def test_own_rows_of_another_store(world, new_ledger, tmp_path):
     assert verdict.notes == ["the ledger was imported and no policy has learned it: there is nothing to replay"]
 
 
+@both
 def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
     """Own rows of another store do not disturb the deep check of a live ledger, which still makes its own again."""
     first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
@@ -265,7 +258,9 @@ def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):
     second.learn()
     assert imported(second.ledger, tmp_path / "log.jsonl").made_elsewhere == 0
     second.judged(2)
-    second.learn()
+    assert second.learn() == 2
+    assert [row["seq"] for row in second.updates()] == list(range(1, 19))
+    assert second.counters().balanced
     verdict = second.router.verify(deep=True)
     assert verdict.ok, verdict.notes
     assert verdict.not_checkable == 6  # by the version that had learned; both fresh policies are one and the same
@@ -298,15 +293,6 @@ def test_imported_ledger_that_was_changed(new_ledger, tmp_path, values):
     verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
     assert not verdict.ok
     assert verdict.ledger_mismatches == 1
-
-
-def test_own_rows_still_verify(world, new_ledger, tmp_path):
-    """Rows from a store of ours are drawn again in the store that took them in, and agree."""
-    exported(world.ledger, tmp_path / "log.jsonl")
-    there = new_ledger()
-    imported(there, tmp_path / "log.jsonl")
-    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=make_policy("uniform", params={}))
-    assert (verdict.decisions, verdict.made_elsewhere, verdict.propensity_mismatches) == (15, 0, 0)
 
 
 def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
@@ -377,24 +363,6 @@ def test_new_ledger_closes_it(make_world, new_url, tmp_path):
     database.close()
 
 
-def test_into_a_live_ledger(make_world, new_url, tmp_path):
-    """Rows that are imported into a live ledger follow its last one, and its policy learns them in that order."""
-    first = make_world(database_url=new_url(), data_dir=str(tmp_path / "first"))
-    first.judged(6)
-    first.learn()
-    exported(first.ledger, tmp_path / "log.jsonl")
-    second = make_world(database_url=new_url(), data_dir=str(tmp_path / "second"))
-    second.judged(4)
-    second.learn()
-    assert imported(second.ledger, tmp_path / "log.jsonl").added == 6
-    second.judged(2)
-    assert second.learn() == 2
-    assert [row["seq"] for row in second.updates()] == list(range(1, 13))
-    verdict = second.router.verify()
-    assert verdict.ok, verdict.notes
-    assert second.counters().balanced
-
-
 def test_of_another_encoder(make_world, tmp_path):
     """A live ledger does not take features that its policy cannot read."""
     world = make_world()
@@ -403,6 +371,7 @@ def test_of_another_encoder(make_world, tmp_path):
     assert caught.value.field == "log.jsonl:1 encoder_hash"
 
 
+@both
 def test_decision_that_waits_here(world, tmp_path):
     """A decision of this very store can be imported into another of its ledgers: out of its waiting room."""
     exported(world.ledger, tmp_path / "log.jsonl")
@@ -422,6 +391,7 @@ def test_decision_that_was_closed_here(world, tmp_path):
     assert world.counters().balanced
 
 
+@both
 def test_waits_for_the_learner(new_ledger):
     """While a learner holds the ledger nothing is written; the error says so."""
     there = new_ledger()
@@ -546,15 +516,6 @@ def test_status_of_labels(command, configured, tmp_path):
     assert (verdict["ok"], verdict["updates"], verdict["made_elsewhere"]) == (True, 20, 20)
 
 
-def test_verify_of_an_imported_main(command, configured, tmp_path):
-    """Rows under the configured label, which no router has opened yet, verify: there is nothing to replay."""
-    write_rows(tmp_path / "log.jsonl", plain_rows(20))
-    here = configured("here")
-    command("data", "import", "log.jsonl", "--label", "main", "-c", here)
-    assert "nothing to replay" in command("verify", "-c", here)
-    assert command("status", "-c", here, "--json")["behind"] == 20
-
-
 def test_ledger_of_another_policy(make_world, command, tmp_path):
     """Status and verify of a ledger that is not the configured one take its own policy, with its params."""
     url = f"sqlite:///{tmp_path / 'both.db'}"
@@ -574,25 +535,6 @@ def test_ledger_of_another_policy(make_world, command, tmp_path):
     )
     verdict = command("verify", "--label", "other", "--deep", "-c", here, "--json")
     assert (verdict["ok"], verdict["deep_decisions"]) == (True, 4)
-
-
-def test_nothing_moves_in_a_pipe(configured, tmp_path, monkeypatch):
-    """Standard error stays empty where it is no terminal, for scripts to tell by it."""
-    monkeypatch.chdir(tmp_path)
-    write_rows(tmp_path / "log.jsonl", plain_rows(600))
-    here = str(configured("here"))
-    for words in (
-        ["data", "import", "log.jsonl"],
-        ["verify", "--label", "imported"],
-        ["data", "export", "o.parquet", "--label", "imported"],
-    ):
-        assert CliRunner().invoke(app, [*words, "-c", here]).stderr == ""
-
-
-@pytest.mark.parametrize("verb", ["import", "export"])
-def test_help_names_the_page(command, verb):
-    """The help of both verbs says where the formats are described."""
-    assert "docs/replay.md" in command("data", verb, "--help")
 
 
 def test_bounds_of_rewards(command, configured, tmp_path):
@@ -620,14 +562,3 @@ def test_wrong_words(command, configured, tmp_path, arguments, words):
     write_json(tmp_path / "least.jsonl", [LEAST])
     assert words in command(*arguments, "-c", configured("here"), code=2).replace("\n", " ")
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_features_survive(new_ledger, tmp_path):
-    """Features come back from the store to the bit, the smallest float32 and minus zero among them."""
-    features = np.array([1.4e-45, -0.0, 3.4028235e38], dtype=np.float32)
-    (row,) = plain_rows(1)
-    row = replace(row, decision=replace(row.decision, features=features))
-    there = new_ledger()
-    take_in(there, [row], origin="jsonl")
-    (back,) = ledger_rows(there)
-    assert back.decision.features.tobytes() == features.tobytes()

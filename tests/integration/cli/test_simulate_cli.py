@@ -194,12 +194,6 @@ def test_params_of_config_and_command(run, tmp_path):
     assert params["fixed"] == {"arm": "multi_step"}
 
 
-def test_default_lambda_is_said_in_the_help(run):
-    """The help says which lambda is meant where none is given: the configured one."""
-    done = CliRunner().invoke(app, ["simulate", "--help"], terminal_width=200, env={"COLUMNS": "200"})
-    assert "reward.weight" in done.stdout
-
-
 def test_learning_is_told_and_drawn(run, tmp_path):
     """The first pass against the named incumbent is in the tables, in the JSON and in a figure of its own."""
     words = ("--policy", "mba", "--folds", "3", "--seeds", "2", "--incumbent", "single_step")
@@ -322,23 +316,6 @@ def test_figure_shows_all_that_was_found(run, monkeypatch):
     assert plots.line_between(simulated) == line_of(read_table("table.jsonl"), total=45)
 
 
-def test_test_table(run, tmp_path):
-    """`--test` judges other rows, and only these."""
-    write_table(tmp_path / "test.jsonl", [{**row, "question": f"new {row['question']}"} for row in made_rows(6)])
-    done = run("--policy", "uniform", "--test", "test.jsonl", "--json")
-    assert done.exit_code == 0, done.output
-    assert {row["n"] for row in json.loads(done.stdout)} == {6}
-
-
-def test_line_between_given_arms(run):
-    """`--line A,B` measures by another pair: both of its ends are on the line then."""
-    done = run("--policy", "uniform", "--line", "no_retrieval,multi_step", "--json")
-    assert done.exit_code == 0, done.output
-    above = {row["policy"]: row["above_line"] for row in json.loads(done.stdout)}
-    assert above["always-no_retrieval"] == above["always-multi_step"] == 0.0
-    assert above["always-single_step"] != 0.0
-
-
 @pytest.mark.parametrize(
     ("words", "named"),
     [
@@ -405,18 +382,6 @@ def wait_until(holds, *, patience_s=30.0):
     while not holds():
         assert time.monotonic() < give_up, "it did not come to pass"
         time.sleep(0.05)
-
-
-def test_line_number_is_a_number(run, tmp_path):
-    """The line that cannot be read is named by its number, also where rich knows a picture for it (":100:")."""
-    rows = [
-        json.dumps({"question": f"q{n}", "correct": {"a": 1, "b": 0}, "steps": {"a": 0, "b": 1}}) for n in range(99)
-    ]
-    broken = tmp_path / "hundred.jsonl"
-    broken.write_text("\n".join([*rows, "{oops"]))
-    done = CliRunner().invoke(app, ["simulate", "--table", str(broken), "--policy", "uniform"])
-    assert done.exit_code == 2
-    assert "hundred.jsonl:100" in done.output
 
 
 def test_unwritable_plot_costs_no_result(run):

@@ -79,6 +79,8 @@ def test_table_is_learned_with_exact_propensities_and_verified(folder):
     assert {update.propensity for update in updates} == {1 / 3}
     assert [update.arm for update in updates] == list(ARMS) * 60
     assert all(update.features is not None for update in updates)
+    with ledger_of(load(None).settings, label="main") as ledger:
+        assert {row.decision.facts[IMPORTED] for row in ledger_rows(ledger)} == {"table"}
 
 
 def test_router_decides_by_what_was_learned(folder):
@@ -312,16 +314,6 @@ def test_learner_that_holds_on_is_named(folder, monkeypatch):
         assert "a learner holds the ledger" in warm("--table", "t.jsonl", code=2)
         ledger.release(holder="someone")
     assert warm("--table", "t.jsonl", "--json")["added"] == 30
-
-
-def test_marks(folder):
-    """The decisions say that they were made from a table."""
-    warm("--table", "t.jsonl")
-    settings = load(None).settings
-    with ledger_of(settings, label="main") as ledger:
-        rows = list(ledger_rows(ledger))
-    assert {row.decision.facts[IMPORTED] for row in rows} == {"table"}
-    assert not any("row-" in row.decision.id for row in rows)
 
 
 @pytest.mark.parametrize("text", ["full", "none"])

@@ -1,20 +1,17 @@
 """The three lines of the library: `open_log`, candidates by name, `replay`."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-import ragbandit
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline import replay as package
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import OpenLog, parse_candidates
 from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from tests.support.logs.replay_logs import close, lived_rows
+from tests.support.logs.replay_logs import lived_rows
 
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 
@@ -51,14 +48,6 @@ def test_a_parquet_log_is_read_in_pieces(parquet, sizes):
     assert [candidate.name for candidate in result.candidates] == ["fixed:deep", "uniform"]
     assert max(sizes) <= 37
     assert sum(sizes) == 2 * 200, "two passes"
-
-
-def test_pieces_and_memory_agree(parquet):
-    """A Parquet log in pieces gives the numbers of the same rows in memory to 1e-9."""
-    log = open_log(parquet, config=Settings())
-    in_memory = replay(log.read(), candidates=["fixed:deep", "uniform"])
-    in_pieces = replay(log, candidates=["fixed:deep", "uniform"])
-    close(replace(in_pieces, notes=in_memory.notes), in_memory)
 
 
 def test_a_policy_that_reads_questions_takes_the_rows(parquet):
@@ -119,8 +108,3 @@ def test_the_lines_of_the_document(parquet, sizes):
     assert len([line for line in block.splitlines() if line.strip()]) <= 4, "three lines, and one that prints"
     assert names["result"].rows == 200
     assert max(sizes) <= 37
-
-
-def test_the_top_level_gives_the_same():
-    """`from ragbandit import open_log, replay` are those of the package."""
-    assert (ragbandit.open_log, ragbandit.replay) == (package.open_log, package.replay)

@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.reward_models import folds_of
-from ragbandit.router.offline.replay import MemoryPart, Plan, judge, memory_log, parse_candidates, prepare
+from ragbandit.router.offline.replay import memory_log
 from ragbandit.router.policies import make_policy
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import with_extra
@@ -67,19 +66,6 @@ def test_log_by_hand():
     assert (found.rows, found.sources, found.comparisons) == (5, {"explicit": 5}, 1)
     never = rows_from({"arms": ["a", "b"], "pmf": [0.9, 0.1], "arm": "a", "reward": 0.5} for _ in range(3))
     assert [arm.reward for arm in judged(never, "uniform").arms] == [0.5, None]
-
-
-def test_pieces_change_nothing():
-    """A log read in pieces of any size gives the numbers of the whole log to 1e-9."""
-    log = memory_log(lived_rows(200))
-    asked = parse_candidates(["fixed:slow", "uniform", "linucb"])
-    plan = Plan(segments=("device",))
-    ready = prepare(log, candidates=asked, plan=plan, settings=Settings())
-    said = {"candidates": asked, "candidate_pmfs": ready.candidate_pmfs, "plan": plan, "log": "a log"}
-    whole = judge([ready.part()], **said)
-    for size in (3, 70, 199):
-        cuts = [np.arange(start, min(start + size, 200)) for start in range(0, 200, size)]
-        close(judge([MemoryPart(log=ready.part().log.part(cut)) for cut in cuts], **said), whole)
 
 
 def test_rows_in_any_order_give_the_same_value():

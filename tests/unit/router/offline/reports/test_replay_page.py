@@ -317,12 +317,6 @@ def test_the_page_leaves_matplotlib_as_it_was():
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
-def test_a_dollar_in_a_name_is_a_dollar():
-    """Names are no formulas."""
-    one = titled(replayed(replace(OPEN, name="a $x^2$ b")), "Against the logged policy")
-    assert "a $x^2$ b: cannot be judged" in texts_of(one.svg)
-
-
 def test_long_names_are_cut_in_the_middle():
     """In a figure a name keeps its beginning and its end; in the tables it is whole."""
     name = "snapshot:/models/" + "x" * 80 + "/last"
@@ -353,12 +347,6 @@ def test_long_names_are_cut_in_the_middle():
 def test_odd_replays_have_a_page(odd):
     """Nothing to compare, nothing known, one row, numbers that are none, and far too much of everything."""
     assert "nan" not in " ".join(Balanced.read(page(odd)).texts).lower().replace("snan", "")
-
-
-def test_the_page_is_written(tmp_path):
-    """What stands in the file is the page."""
-    write_page(replayed(), tmp_path / "a.html")
-    assert (tmp_path / "a.html").read_text("utf-8") == page(replayed())
 
 
 def test_a_place_where_no_page_can_be_is_refused_before_the_work(tmp_path):

@@ -16,7 +16,7 @@ from ragbandit.router.offline.simulation.run import SimulationData, SimulationRu
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import draw, gate, seed_of, with_floor
+from ragbandit.router.policies.draw import draw, seed_of
 from ragbandit.router.policies.fixed import Fixed, Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import TableRow
@@ -169,22 +169,6 @@ def test_rewards_use_weight_and_price(registered, tmp_path):
         assert (update.reward.weight, update.reward.preset) == (0.1, "rating")
         values.add(update.reward.value)
     assert -0.2 in values
-
-
-def test_decisions_are_drawn_as_live_ones(spied):
-    """Each update's pmf is the policy's with the floor, its arm the one that the decision id's seed draws."""
-    for update in Spy.taught:
-        pmf = with_floor((1 / 3, 1 / 3, 1 / 3), floor=0.02)
-        made = draw(
-            PolicyOutput(pmf=(1 / 3,) * 3), arms=ARMS, floor=0.02, fallback="", seed=seed_of(update.decision_id)
-        )
-        assert (update.pmf, update.arm, update.propensity) == (pmf, ARMS[made.index], pmf[made.index])
-    assert {update.arm for update in Spy.taught} == set(ARMS)
-
-
-def test_seqs_are_gapless(spied):
-    """Each run's updates are numbered from 1."""
-    assert [update.seq for update in Spy.taught] == [*range(1, 16)] * 2
 
 
 def test_ids_differ_between_seeds_and_folds():
@@ -574,15 +558,6 @@ def split_order(count):
     return np.random.default_rng(0).permutation(count)
 
 
-def test_play_reports_its_progress():
-    """A run tells how many training rows are done, up to all of them."""
-    told = []
-    world = SimulationData(table=made_table(10), test=None, folds=2, settings=Settings())
-    run = SimulationRun(policy="uniform", params={}, weight=0.03, seed=0, fold=0)
-    play(run, world=world, progress=lambda done, total: told.append((done, total)))
-    assert told == [(number, 5) for number in range(1, 6)]
-
-
 # --------------------------------------------------------------------------------------------- what is refused
 
 
@@ -617,18 +592,6 @@ def test_what_cannot_be_simulated_is_refused(given, error, field):
 
 
 # ---------------------------------------------------------------------------------------------------- the draw
-
-
-def test_draw_is_gate_floor_and_choice():
-    """`draw` gives the gated pmf with the floor, and the arm that the seed draws from it."""
-    output = PolicyOutput(pmf=(0.2, 0.3, 0.5), scores=(1.0, 2.0, 3.0), facts={"epsilon": 0.1})
-    seen = set()
-    for key in map(str, range(50)):
-        made = draw(output, arms=ARMS, floor=0.1, fallback="none", seed=seed_of(key))
-        assert made.pmf == with_floor(gate(output, arms=ARMS), floor=0.1)
-        assert (made.scores, made.facts, made.fault) == (output.scores, output.facts, None)
-        seen.add(made.index)
-    assert seen == {0, 1, 2}
 
 
 @pytest.mark.parametrize(

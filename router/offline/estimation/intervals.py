@@ -22,9 +22,9 @@ from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 
 __all__ = [
+    "DifferenceVerdict",
     "Extremes",
     "Interval",
-    "Verdict",
     "corrected",
     "cressie_read",
     "empirical_bernstein",
@@ -39,7 +39,7 @@ __all__ = [
 #: (low, high), in units of reward
 Interval = tuple[float, float]
 #: of a difference to something else
-Verdict = Literal["better", "worse", "cannot tell"]
+DifferenceVerdict = Literal["better", "worse", "cannot tell"]
 
 #: directions in which the weights scatter less than this share of their most are taken for constant
 _FLAT = 1e-10
@@ -191,7 +191,7 @@ def extreme_rows(
     return Extremes(rows=np.array(rows), low=low, high=high)
 
 
-def verdict(interval: Interval) -> Verdict:
+def verdict(interval: Interval) -> DifferenceVerdict:
     """Verdict from an interval of (candidate - other): above 0, below 0, or neither."""
     low, high = interval
     if low > 0.0:

@@ -24,12 +24,12 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import (
     Arm,
     CandidateResult,
+    CandidateVerdict,
     EstimateWithInterval,
     Histogram,
     ImportanceWeights,
     Pair,
     SegmentResult,
-    Standing,
 )
 from ragbandit.router.offline.replay.sums import Accumulators, LogSummary, RowGroup
 from ragbandit.router.offline.types import Matrix
@@ -332,10 +332,10 @@ def _predicted(estimator: Estimator, mean: float) -> float:
     return float(mean) if estimator.facts.needs_model else 0.0
 
 
-def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> Standing:
+def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:
     if gap is None:
         return "baseline"
-    found: Standing = "cannot tell"
+    found: CandidateVerdict = "cannot tell"
     if gap.low is not None and gap.high is not None and not gap.biased:
         found = verdict((gap.low, gap.high))
     return "cannot be judged" if unsupported_mass and found == "cannot tell" else found

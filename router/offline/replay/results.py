@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from ragbandit.router.offline.estimation.intervals import Verdict
+from ragbandit.router.offline.estimation.intervals import DifferenceVerdict
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.policies import CONSERVATIVE
@@ -15,6 +15,7 @@ from ragbandit.shared.types import ArmName, finite_json
 __all__ = [
     "Arm",
     "CandidateResult",
+    "CandidateVerdict",
     "EstimateWithInterval",
     "Histogram",
     "ImportanceWeights",
@@ -23,14 +24,13 @@ __all__ = [
     "ReplayResult",
     "SegmentResult",
     "Skipped",
-    "Standing",
     "instant",
     "moment",
 ]
 
 #: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
 #: "same policy" stands for better and worse where the candidate is the policy that logged
-Standing = Verdict | Literal["cannot be judged", "baseline", "same policy"]
+CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +117,7 @@ class CandidateResult:
     difference: EstimateWithInterval | None
     quality_difference: EstimateWithInterval | None
     cost_difference: EstimateWithInterval | None
-    verdict: Standing
+    verdict: CandidateVerdict
     #: about how many rows like these, in all, would settle it every other time, if the difference is as it looks; None
     #: where it is settled, or too little is known
     rows_needed: int | None

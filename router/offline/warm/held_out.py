@@ -15,6 +15,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
+from ragbandit.router.offline.estimation.intervals import normal
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, array_pmf, crossfitted
 from ragbandit.router.offline.replay.engine import judge
@@ -30,9 +31,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, finite_json
 
 __all__ = ["HeldOut", "Standing", "held_out"]
-
-#: of a normal distribution, for 95 %
-_Z = 1.959963984540054
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,8 +167,8 @@ def _mean(values: Vector) -> EstimateWithInterval:
     mean = float(values.mean())
     if len(values) < 2:
         return EstimateWithInterval(value=mean)
-    half = _Z * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return EstimateWithInterval(value=mean, low=mean - half, high=mean + half)
+    low, high = normal(mean, standard_error=float(values.std(ddof=1)) / math.sqrt(len(values)), confidence=0.95)
+    return EstimateWithInterval(value=mean, low=low, high=high)
 
 
 def _replayed(

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.before_after.bytes import fill
-from ragbandit.router.backup.places import no_progress
-from ragbandit.router.backup.restoring import check_backup, restore_backup
-from ragbandit.router.backup.taking import take_backup
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.retention.places import no_progress
+from ragbandit.router.retention.restoring import check_backup, restore_backup
+from ragbandit.router.retention.taking import take_backup
 from ragbandit.router.storage.sql.database import Database
 
 DECISIONS = 20_000

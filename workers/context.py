@@ -11,7 +11,7 @@ from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.storage.answer_queue import AnswerQueue
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.types import ArmName

@@ -10,7 +10,7 @@ from ragbandit.router.jobs.streams.reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover
-from ragbandit.router.storage.arm_hours.extending import Extender
+from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId

@@ -18,7 +18,7 @@ from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.types import PolicyLabel

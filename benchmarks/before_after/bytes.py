@@ -18,7 +18,7 @@ import numpy as np
 from sqlalchemy import create_engine, delete, insert
 
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.database import Database, migrate

@@ -21,7 +21,7 @@ from sqlalchemy import Table
 
 from ragbandit.router.learning.status import status
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row

@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.storage.decision_links import traces_of
+from ragbandit.router.storage.decisions.links import traces_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.carriers import REQUEST_ID, SCOPE_ID, carrier_of, request_id_of, trace_id_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation

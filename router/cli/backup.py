@@ -12,9 +12,6 @@ from typing import Annotated
 import typer
 
 import ragbandit
-from ragbandit.router.backup.manifest import Manifest
-from ragbandit.router.backup.restoring import check_backup, restore_backup
-from ragbandit.router.backup.taking import take_backup
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, show
 from ragbandit.router.cli.data import alone
@@ -25,6 +22,9 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
+from ragbandit.router.retention.manifest import Manifest
+from ragbandit.router.retention.restoring import check_backup, restore_backup
+from ragbandit.router.retention.taking import take_backup
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database

@@ -13,9 +13,8 @@ from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.retention import archiving, erasure
 from ragbandit.router.serving.setup.data_dir import check_database_file
-from ragbandit.router.storage import erasure
-from ragbandit.router.storage.archive import moving
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import counters
@@ -76,7 +75,7 @@ def archive(
     """
     limit = parse_time(before, now=time.time(), field="before")
     with opened(config, registered=False) as (settings, ledger):
-        count = moving.archivable(ledger.database, before=limit)
+        count = archiving.archivable(ledger.database, before=limit)
         facts = {"before": datetime.fromtimestamp(limit, UTC).isoformat(timespec="seconds"), "archivable": count}
         if not dry_run:
             root = to or settings.archive_root
@@ -86,7 +85,7 @@ def archive(
                     prolong()
                     progress("decisions", done, max(done, count))
 
-                moved = moving.archive(ledger.database, root=root, before=limit, now=time.time(), progress=report)
+                moved = archiving.archive(ledger.database, root=root, before=limit, now=time.time(), progress=report)
             facts |= {"archive": root, **asdict(moved)}
     show(facts, as_json=as_json)
 

@@ -33,7 +33,7 @@ from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
 from ragbandit.router.serving.setup.bootstrap import make_jobs
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import held_feedback
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError

@@ -15,7 +15,7 @@ from ragbandit.router.importers.joining import joined
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
 from ragbandit.router.importers.report import ImportReport, Result
 from ragbandit.router.importers.source import Judgement, Page, Source, Walk
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import Lease

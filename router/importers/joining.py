@@ -8,7 +8,7 @@ from typing import Literal
 from sqlalchemy import Connection
 
 from ragbandit.router.importers.source import DECISION, Judgement
-from ragbandit.router.storage.decision_links import Linked, decisions_named, linked_decisions
+from ragbandit.router.storage.decisions.links import Linked, decisions_named, linked_decisions
 
 __all__ = ["Joined", "joined"]
 

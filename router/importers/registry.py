@@ -11,7 +11,7 @@ from ragbandit.router.importers.langsmith import LangSmith
 from ragbandit.router.importers.open_webui import OpenWebUi
 from ragbandit.router.importers.phoenix import Phoenix
 from ragbandit.router.importers.source import Source
-from ragbandit.router.storage.decision_links import links_between
+from ragbandit.router.storage.decisions.links import links_between
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, InvalidInput
 

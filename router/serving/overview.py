@@ -11,11 +11,11 @@ from typing import Final
 import numpy as np
 from sqlalchemy import Connection, func, select
 
-from ragbandit.router.storage.arm_hours.extending import Progress, progress_of
-from ragbandit.router.storage.arm_hours.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.storage.totals.extending import Progress, progress_of
+from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of

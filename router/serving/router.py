@@ -53,10 +53,10 @@ from ragbandit.router.serving.setup.bootstrap import (
     open_database,
 )
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.storage.decisions import DecisionRecord, DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.shared.types import (
     Decision,

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Update, select, update
 
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.router.jobs.queue import RedisJobs, connect
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 
 
 @pytest.fixture

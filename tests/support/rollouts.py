@@ -11,7 +11,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage import policy_versions as store
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.types import CANDIDATE, PolicyLabel, Reward, Update

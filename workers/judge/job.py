@@ -23,7 +23,7 @@ from ragbandit.workers.judge.judge import CALLS, Judge, NoVerdict, RubricVerdict
 from ragbandit.workers.store_outage import StoreOutage
 
 if TYPE_CHECKING:
-    from ragbandit.router.storage.decisions import DecisionRecord
+    from ragbandit.router.storage.decisions.store import DecisionRecord
     from ragbandit.workers.context import Context
 
 __all__ = ["Judging", "feedback_id", "judge"]

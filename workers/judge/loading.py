@@ -3,7 +3,7 @@
 import os
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever

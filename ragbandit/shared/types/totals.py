@@ -60,7 +60,7 @@ class ArmTotals:
     cost: float = 0.0
     cost_squares: float = 0.0
     #: updates that compare the policy with always taking this arm, whatever arm was drawn, and the sum of their
-    #: differences in reward (storage/arm_hours/differences.py)
+    #: differences in reward (storage/totals/differences.py)
     compared: int = 0
     difference: float = 0.0
     difference_squares: float = 0.0

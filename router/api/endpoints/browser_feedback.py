@@ -26,8 +26,8 @@ from ragbandit.router.api.tracing import tell_feedback
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.checks.reports import checked_rater, made_feedback
 from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit, refused_votes
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.vote_limits import VoteLimit, refused_votes
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
 from ragbandit.shared.types import Feedback, Receipt
 

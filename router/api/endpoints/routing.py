@@ -27,7 +27,7 @@ from ragbandit.router.api.security.ownership import for_caller, note_owner, tena
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.router.serving.checks.questions import MAX_LINKS
-from ragbandit.router.storage.decision_links import LINKS, links_of, trace_links
+from ragbandit.router.storage.decisions.links import LINKS, links_of, trace_links
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError

@@ -16,7 +16,7 @@ from ragbandit.router.api.security.ownership import tenant_of
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.checks.questions import checked_session
 from ragbandit.router.serving.conversations.queries import session_turns
-from ragbandit.router.storage.sessions import MOST_LISTED
+from ragbandit.router.storage.decisions.sessions import MOST_LISTED
 
 __all__ = ["add_sessions"]
 

@@ -16,7 +16,7 @@ from ragbandit.router.api.openai.open_webui import links_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT, limits
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
-from ragbandit.router.storage.decision_links import LINKS
+from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
 

@@ -35,9 +35,9 @@ from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Overview, Saved, mean
-from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.decisions.sessions import TurnRecord
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
-from ragbandit.router.storage.sessions import TurnRecord
 from ragbandit.router.telemetry.carriers import trace_id_of
 from ragbandit.shared.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
 

@@ -11,7 +11,7 @@ from typing import Final
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.storage.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Decision, Query
 

@@ -16,7 +16,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
-from ragbandit.router.storage.decision_search import LOOKED_AT, Place, Search, search
+from ragbandit.router.storage.decisions.search import LOOKED_AT, Place, Search, search
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState

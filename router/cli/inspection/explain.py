@@ -21,7 +21,7 @@ from ragbandit.router.cli.store import opened
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.values import ArmChance, Explanation, StepShown
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.formats import moment, number, printable
 from ragbandit.shared.types import Feedback, Reward
 

@@ -19,7 +19,7 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_o
 from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.storage.archive.segments import Segment
-from ragbandit.router.storage.decisions import readable
+from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError

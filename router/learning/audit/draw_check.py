@@ -9,7 +9,7 @@ from sqlalchemy import func, select, tuple_
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
-from ragbandit.router.storage.decisions import readable
+from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.tables import decisions

@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.offline.warm.material import Material
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical, reward_value

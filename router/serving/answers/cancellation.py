@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes

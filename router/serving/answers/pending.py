@@ -13,7 +13,7 @@ from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.checks.fields import checked_id, checked_type
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 

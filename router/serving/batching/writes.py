@@ -6,8 +6,8 @@ from typing import Final
 from ragbandit.router.jobs.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.vote_limits import VoteLimit
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 __all__ = ["feedback_writes", "outcome_writes"]

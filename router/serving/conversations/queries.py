@@ -7,8 +7,8 @@ from contextlib import suppress
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.questions import Chat, chat_of, with_chat
 from ragbandit.router.serving.conversations.rewriting import Rewrite, Rewriter, rewriter_of
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.sessions import MOST_LISTED, TurnRecord, turns_of
+from ragbandit.router.storage.decisions.sessions import MOST_LISTED, TurnRecord, turns_of
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import Decision, DecisionId, Message, Query

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.sessions import SessionTurn, newest_turns
+from ragbandit.router.storage.decisions.sessions import SessionTurn, newest_turns
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, DecisionId, Json, Query
 

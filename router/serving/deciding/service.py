@@ -20,8 +20,8 @@ from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, S
 from ragbandit.router.serving.deciding.question import Question, offer_arms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.idempotency import settle
+from ragbandit.router.storage.decisions.idempotency import settle
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import canonical, query_hash
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import InvalidInput

@@ -1,6 +1,6 @@
 """Progress: where a decision is on its way to the ledger, and why it waits."""
 
-from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.shared.formats import moment
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from ragbandit.client.replies.decisions import RecordReply
-from ragbandit.router.storage.decisions import DecisionRecord
+from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.shared.types import ArmName, DecisionId, Json, JudgedBy
 
 __all__ = [

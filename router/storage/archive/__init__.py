@@ -1,7 +1,6 @@
-"""Archive: decisions that are done with, moved out of the database into sealed Parquet segments.
+"""Archive: decisions that are done with, as sealed Parquet segments (`router/retention/archiving.py` makes them).
 
 segments   what a segment is; writing one, reading one
-moving     from the database into a new segment
 reading    segments and database as one
 
 The reasons stand in docs/decisions/archive-by-segments.md.

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_
 
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
-from ragbandit.router.storage.decisions import readable
+from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Batch, Entry
 from ragbandit.router.storage.rows.conversion import (
     body_hash,

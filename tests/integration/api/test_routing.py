@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.storage.decision_links import linked_decisions
+from ragbandit.router.storage.decisions.links import linked_decisions
 from tests.support.servers.http_service import QUESTION, refused
 
 BODIES = {

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ragbandit.router.cli.inspection.top import screen
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.router.storage.arm_hours.extending import Extender
+from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.types import Query
 
 SECONDS = (0.2, 1.8, 6.53)

@@ -10,7 +10,7 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault

@@ -7,7 +7,7 @@ import pytest
 from ragbandit.router.learning.lessons import lessons
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of

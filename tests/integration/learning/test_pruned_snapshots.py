@@ -7,7 +7,7 @@ from sqlalchemy import func, insert, select, update
 
 from ragbandit.router.learning import learner
 from ragbandit.router.learning.audit import versions
-from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.rows.conversion import snapshot_row
 from ragbandit.router.storage.sql.tables import decisions, snapshots

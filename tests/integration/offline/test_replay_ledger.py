@@ -12,7 +12,7 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
 from ragbandit.router.offline.replay.parts import SourcePart
-from ragbandit.router.storage.archive.moving import archive
+from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError

@@ -11,7 +11,7 @@ from ragbandit.router.jobs.queue import RedisJobs
 from ragbandit.router.serving.answers import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound

@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.retention.archiving import archive
+from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.neighbours import nearest
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source

@@ -15,7 +15,7 @@ from sqlalchemy import func, insert, select, update
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.process_identity import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId, Query

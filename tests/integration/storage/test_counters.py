@@ -16,9 +16,9 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.retention.archiving import archive
 from ragbandit.router.serving.answers import cancellation
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.closing import ClosingRule
@@ -84,7 +84,7 @@ _PROCESS = """
 import pickle, sys
 from dataclasses import replace
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.types import Feedback
 
 made = pickle.load(sys.stdin.buffer)

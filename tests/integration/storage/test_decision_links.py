@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.decision_links import decisions_named, linked_decisions, named_ids, trace_links
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.retention.archiving import archive
+from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.storage.decisions.links import decisions_named, linked_decisions, named_ids, trace_links
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import decision_links, decisions
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query

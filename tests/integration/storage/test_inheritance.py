@@ -9,8 +9,8 @@ from sqlalchemy import func, insert, select
 
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.retention.archiving import archive
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit, is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -182,7 +182,7 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
         assert inserted.wait(10)
         return found
 
-    monkeypatch.setattr("ragbandit.router.storage.feedback_writes.lock_waiting", slowly)
+    monkeypatch.setattr("ragbandit.router.storage.decisions.feedback_writes.lock_waiting", slowly)
     note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
     thread = threading.Thread(target=lambda: store.add_feedback([note]))
     assert second.acquire(holder=HOLDER, lease_s=60.0)

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.retention.archiving import archivable
+from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.archive.moving import archivable
-from ragbandit.router.storage.decisions import DecisionStore
-from ragbandit.router.storage.erasure import Selection, erase
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import Claim, DayBudget, Judgements, Spent, due, expire, judge_state
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database

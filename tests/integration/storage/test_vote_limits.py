@@ -5,9 +5,9 @@ from threading import Barrier
 
 import pytest
 
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.shared.errors import Conflict, Forbidden
 from ragbandit.shared.types import Feedback, Receipt
 

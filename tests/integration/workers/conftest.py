@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms

@@ -14,7 +14,7 @@ from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.judge_rows import next_day

@@ -10,7 +10,7 @@ from ragbandit.router.jobs.streams.keys import STREAM_SECRET
 from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.storage.decisions import DecisionStore
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from ragbandit.router.storage.decision_links import linked_decisions
+from ragbandit.router.storage.decisions.links import linked_decisions
 from ragbandit.shared.types import StatusNote, TextPiece
 from tests.integration.api.openai.test_streams import chunks_of, events_of, in_pieces  # noqa: F401 - a fixture
 

@@ -3,7 +3,7 @@
 from ragbandit.router.api.ui.charts import earned_charts
 from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.serving.overview import Overview, Point
-from ragbandit.router.storage.arm_hours.extending import Progress
+from ragbandit.router.storage.totals.extending import Progress
 from ragbandit.shared.types import ArmTotals, PolicyLabel
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.serving.overview import saved_of
-from ragbandit.router.storage.arm_hours.differences import comparisons
+from ragbandit.router.storage.totals.differences import comparisons
 from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmTotals
 
 NAMES = (

@@ -29,10 +29,10 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.archive.moving import change_segment
+from ragbandit.router.retention.archiving import change_segment
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
-from ragbandit.router.storage.decision_links import forget_links
+from ragbandit.router.storage.decisions.links import forget_links
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.calibration_rows import forget_due

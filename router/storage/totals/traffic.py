@@ -14,9 +14,9 @@ from sqlalchemy import Connection, Table, func, select, tuple_
 
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, read_segment
-from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
+from ragbandit.router.storage.totals.rows import Deltas, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
 __all__ = ["RECHECKED_S", "SETTLED_S", "TRAFFIC", "TrafficPage", "next_traffic"]

@@ -12,8 +12,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
-from ragbandit.router.storage.arm_hours.rewards import next_rewards, rewards_reader
-from ragbandit.router.storage.arm_hours.rows import (
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import decisions, policies
+from ragbandit.router.storage.totals.rewards import next_rewards, rewards_reader
+from ragbandit.router.storage.totals.rows import (
     Deltas,
     add_deltas,
     fold,
@@ -21,10 +24,7 @@ from ragbandit.router.storage.arm_hours.rows import (
     move_position,
     position_of,
 )
-from ragbandit.router.storage.arm_hours.traffic import TRAFFIC, next_traffic
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import decisions, policies
+from ragbandit.router.storage.totals.traffic import TRAFFIC, next_traffic
 
 __all__ = ["LEASE_S", "PAGE_ROWS", "Extender", "Progress", "progress_of"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
+from ragbandit.router.retention import erasure
+from ragbandit.router.retention.archiving import archive
+from ragbandit.router.retention.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage import erasure
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput

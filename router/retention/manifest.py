@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter
 
-from ragbandit.router.backup.places import Place, Progress, plain_parts, sha256_of
+from ragbandit.router.retention.places import Place, Progress, plain_parts, sha256_of
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import BEFORE_1_0, InvalidInput, NotFound, StoreError
 

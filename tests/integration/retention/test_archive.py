@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from ragbandit.router.storage.archive import moving
-from ragbandit.router.storage.archive.moving import archivable, archive, change_segment
+from ragbandit.router.retention import archiving
+from ragbandit.router.retention.archiving import archivable, archive, change_segment
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals, segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, seal_of, sealed_columns, write_segment
 from ragbandit.router.storage.ledgers.chain import Chain
@@ -133,10 +133,10 @@ def test_the_seal_covers_what_erasure_leaves_and_the_segment_before(world, tmp_p
 def test_a_move_that_was_cut_off_is_taken_up(world, tmp_path, monkeypatch, died_at):
     """Killed after the files, after the seal, or between two batches: everything is there all the time, once."""
     before = learned(world)
-    monkeypatch.setattr(moving, "_BATCH", 4)
+    monkeypatch.setattr(archiving, "_BATCH", 4)
     names = {"files": "insert", "seal": "_empty", "rows": "delete"}
     calls = []
-    real = getattr(moving, names[died_at])
+    real = getattr(archiving, names[died_at])
 
     def dies(*given, **options):
         calls.append(given)
@@ -145,7 +145,7 @@ def test_a_move_that_was_cut_off_is_taken_up(world, tmp_path, monkeypatch, died_
         return real(*given, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(moving, names[died_at], dies)
+        patched.setattr(archiving, names[died_at], dies)
         with pytest.raises(KeyboardInterrupt):
             move(world, tmp_path / "archive")
     assert learned(world) == before
@@ -159,14 +159,14 @@ def test_a_move_that_was_cut_off_is_taken_up(world, tmp_path, monkeypatch, died_
 def test_rows_that_came_after_the_seal_keep_their_decision_in_the_store(world, tmp_path, monkeypatch):
     """Late feedback between the seal and the move is not lost: its decision stays, with all of its rows."""
     before, late = learned(world), next(iter(world.ledger.read(after=0))).decision_id
-    real = moving._empty
+    real = archiving._empty
 
     def judged_meanwhile(*given, **options):
         world.router.feedback(late, reward=0.5)
         return real(*given, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(moving, "_empty", judged_meanwhile)
+        patched.setattr(archiving, "_empty", judged_meanwhile)
         moved = move(world, tmp_path / "archive")
     assert (moved.decisions, moved.kept) == (10, 1)
     assert len(world.store.record(late).feedback) == 2

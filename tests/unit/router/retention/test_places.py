@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from ragbandit.router.backup.places import Place, copy_file, sha256_of
+from ragbandit.router.retention.places import Place, copy_file, sha256_of
 
 
 @pytest.fixture

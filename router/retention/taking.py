@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from sqlalchemy import create_engine, select
 
-from ragbandit.router.backup.database_copy import copy_database, count_rows
-from ragbandit.router.backup.manifest import CONFIG_FILE, DATABASE_FILE, INDEXES, MANIFEST_FILE, BackupFile, Manifest
-from ragbandit.router.backup.places import Place, Progress, copy_file, sha256_of
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.retention.database_copy import copy_database, count_rows
+from ragbandit.router.retention.manifest import CONFIG_FILE, DATABASE_FILE, INDEXES, MANIFEST_FILE, BackupFile, Manifest
+from ragbandit.router.retention.places import Place, Progress, copy_file, sha256_of
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, segment_files
 from ragbandit.router.storage.sql.database import Database

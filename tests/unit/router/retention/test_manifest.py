@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from ragbandit.router.backup.manifest import DATABASE_FILE, FORMAT, MANIFEST_FILE, read_manifest
-from ragbandit.router.backup.places import Place
+from ragbandit.router.retention.manifest import DATABASE_FILE, FORMAT, MANIFEST_FILE, read_manifest
+from ragbandit.router.retention.places import Place
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput, StoreError
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.archive.reading import rows_of_ledger
-from ragbandit.router.storage.arm_hours.differences import comparisons
-from ragbandit.router.storage.arm_hours.rows import Deltas, hour_of
 from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
+from ragbandit.router.storage.totals.differences import comparisons
+from ragbandit.router.storage.totals.rows import Deltas, hour_of
 from ragbandit.shared.types import IMPORTED
 
 __all__ = ["RewardPage", "next_rewards", "rewards_reader"]

@@ -14,9 +14,10 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.storage import answer_queue
-from ragbandit.router.storage.decision_links import write_links
-from ragbandit.router.storage.feedback_writes import write_feedback
-from ragbandit.router.storage.idempotency import is_foreign, outcome_reply, settle, unknown_decision
+from ragbandit.router.storage.decisions.feedback_writes import write_feedback
+from ragbandit.router.storage.decisions.idempotency import is_foreign, outcome_reply, settle, unknown_decision
+from ragbandit.router.storage.decisions.links import write_links
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -47,7 +48,6 @@ from ragbandit.router.storage.sql.waiting import (
     lock_waiting,
     waiting_row,
 )
-from ragbandit.router.storage.vote_limits import VoteLimit
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import (
     Decision,

@@ -10,14 +10,14 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from ragbandit.router.storage.idempotency import feedback_reply
+from ragbandit.router.storage.decisions.idempotency import feedback_reply
+from ragbandit.router.storage.decisions.vote_limits import VoteLimit, lock_votes, refused_votes
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.calibration_rows import note_due
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, number_transaction
-from ragbandit.router.storage.vote_limits import VoteLimit, lock_votes, refused_votes
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, FeedbackId, PolicyLabel, Receipt
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.backup.database_copy import count_rows
-from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, BackupFile, Manifest
-from ragbandit.router.backup.places import Place, no_progress, sha256_of
-from ragbandit.router.backup.restoring import check_backup, restore_backup
+from ragbandit.router.retention.database_copy import count_rows
+from ragbandit.router.retention.manifest import DATABASE_FILE, MANIFEST_FILE, BackupFile, Manifest
+from ragbandit.router.retention.places import Place, no_progress, sha256_of
+from ragbandit.router.retention.restoring import check_backup, restore_backup
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.shared.errors import InvalidInput, StoreError

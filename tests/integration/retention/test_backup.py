@@ -12,16 +12,16 @@ import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from ragbandit.router.backup import taking
-from ragbandit.router.backup.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
-from ragbandit.router.backup.places import Place, no_progress
-from ragbandit.router.backup.restoring import check_backup, restore_backup
+from ragbandit.router.retention import taking
+from ragbandit.router.retention.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
+from ragbandit.router.retention.places import Place, no_progress
+from ragbandit.router.retention.restoring import check_backup, restore_backup
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, leases, updates
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.workers.cli import app
-from tests.integration.backup import writer
+from tests.integration.retention import writer
 from tests.support.next_release import NEXT, become_next_release
 
 __all__ = ["become_next_release"]
@@ -200,7 +200,7 @@ def test_a_database_with_tables_is_refused(learned, settings, postgres_url, tmp_
 
 def test_a_failed_restore_leaves_nothing(learned, settings, monkeypatch, tmp_path):
     """A restore that breaks off at the database takes the files away that it has put there."""
-    from ragbandit.router.backup import restoring
+    from ragbandit.router.retention import restoring
 
     take(learned, tmp_path / "copy")
     place = settings(data_dir=str(tmp_path / "again"))
@@ -312,7 +312,7 @@ def test_a_backup_of_before_is_refused(learned, tmp_path):
 
 def test_a_newer_backup_is_refused(learned, monkeypatch, tmp_path):
     """A backup of a schema that this version does not know is refused with the version that took it."""
-    from ragbandit.router.backup import restoring
+    from ragbandit.router.retention import restoring
 
     take(learned, tmp_path / "copy")
     monkeypatch.setattr(restoring, "SCHEMA_REVISION", "0000")

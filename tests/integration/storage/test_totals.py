@@ -8,12 +8,12 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from ragbandit.router.offline.estimation.estimators import Estimator, terms
-from ragbandit.router.storage.archive.moving import archive
-from ragbandit.router.storage.arm_hours import extending, rewards
-from ragbandit.router.storage.arm_hours.differences import differences
-from ragbandit.router.storage.arm_hours.extending import Extender, progress_of
-from ragbandit.router.storage.arm_hours.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
+from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
+from ragbandit.router.storage.totals import extending, rewards
+from ragbandit.router.storage.totals.differences import differences
+from ragbandit.router.storage.totals.extending import Extender, progress_of
+from ragbandit.router.storage.totals.rows import DAY, FOLDED_AFTER, KEPT, hour_of, hours_of, totals_ever
 from ragbandit.shared.types import sum_of
 
 #: of the totals, what code before these sums did not write

@@ -18,11 +18,11 @@ from typing import Final
 
 from sqlalchemy import Connection, delete, inspect, make_url, update
 
-from ragbandit.router.backup.database_copy import fill_database
-from ragbandit.router.backup.manifest import DATABASE_FILE, INDEXES, BackupFile, Manifest, check_files, read_manifest
-from ragbandit.router.backup.places import Place, Progress, copy_file
-from ragbandit.router.backup.taking import index_root
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.retention.database_copy import fill_database
+from ragbandit.router.retention.manifest import DATABASE_FILE, INDEXES, BackupFile, Manifest, check_files, read_manifest
+from ragbandit.router.retention.places import Place, Progress, copy_file
+from ragbandit.router.retention.taking import index_root
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import (

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Inspector, inspect, text
 
-from ragbandit.router.backup.places import Progress
+from ragbandit.router.retention.places import Progress
 from ragbandit.router.storage.sql.database import Database, migrate, revision_of, upgrade
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import StoreError

@@ -1,1 +1,0 @@
-"""Backup: a store is copied whole while it is in use, and put into an empty place again."""

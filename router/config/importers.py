@@ -81,8 +81,8 @@ class ImporterSettings(Section):
     def _plain(cls, url: str | None) -> str | None:
         if url is None:
             return None
-        found = re.fullmatch(r"https?://([^\s/?#@]+)(/[^\s?#@]*)?", url)
-        if found is None:
+        match = re.fullmatch(r"https?://([^\s/?#@]+)(/[^\s?#@]*)?", url)
+        if match is None:
             raise ValueError(
                 "url: write http(s)://HOST[:PORT][/PATH] without user, password and query; keys come by env"
             )

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -88,10 +89,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     for variable, keys, value in sorted(_from_environment(environ), key=lambda found: len(found[1])):
         _put(tree, keys, value, variable=variable)
         sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
-    try:
-        settings = Settings.model_validate(tree)
-    except ValidationError as error:
-        raise _explained(error, sources) from error
+    settings = _checked(tree, sources)
     _check_database(settings)
     _check_redis(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
@@ -115,11 +113,7 @@ def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> S
     given: object = arms
     if not isinstance(given, Mapping) or not all(isinstance(each, Mapping | None) for each in given.values()):
         raise ConfigError("arms must be a mapping of names to params", field="arms", remedy=_ARMS_EXAMPLE)
-    tree = settings.model_dump() | {"arms": {name: dict(params or {}) for name, params in arms.items()}}
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise _explained(error, {}) from error
+    return _checked(settings.model_dump() | {"arms": {name: dict(params or {}) for name, params in arms.items()}})
 
 
 def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]) -> Settings:
@@ -138,10 +132,15 @@ def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]
         stays = given.get("name", former.get("name")) == former.get("name")
         if section == "policy" and isinstance(params := given.get("params", {}), Mapping):
             tree[section]["params"] = {**(former["params"] if stays else {}), **params}
+    return _checked(tree)
+
+
+def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})) -> Settings:
+    """The settings of a tree. Raises ConfigError."""
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise _explained(error, {}) from error
+        raise _explained(error, sources) from error
 
 
 def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
@@ -156,11 +155,11 @@ def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
 def changed_settings(settings: Settings) -> dict[str, object]:
     """Dotted key -> value of every leaf that is not the default, as they may be printed."""
     default = {".".join(path): value for path, value in _paths(Settings().model_dump())}
-    found = _paths(settings.model_dump(mode="json"))
+    leaves = _paths(settings.model_dump(mode="json"))
     given = {".".join(path): value for path, value in _paths(settings.model_dump())}
     none = object()
     return dict(
-        _shown(path, value) for path, value in found if default.get(key := ".".join(path), none) != given.get(key)
+        _shown(path, value) for path, value in leaves if default.get(key := ".".join(path), none) != given.get(key)
     )
 
 
@@ -172,10 +171,20 @@ def _shown(path: tuple[str, ...], value: Any) -> tuple[str, object]:
 
 def _shown_url(url: str) -> str:
     """The URL of a database or of Redis, without its password and the values of its options."""
-    from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
+    parsed = _parsed_url(url)
+    shown: str = parsed.set(query=dict.fromkeys(parsed.query, HIDDEN)).render_as_string(hide_password=True)
+    return shown
 
-    made = make_url(url)
-    return made.set(query=dict.fromkeys(made.query, HIDDEN)).render_as_string(hide_password=True)
+
+def _parsed_url(url: str) -> Any:
+    """A URL in the form of SQLAlchemy's, which those of Redis have too; None for what is none."""
+    from sqlalchemy.engine import make_url  # a fifth of a second, and most hosts name no URL
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # ValueError: a port that is no number
+        return None
 
 
 def _source_of(key: str, sources: Mapping[str, str]) -> str | None:
@@ -224,16 +233,8 @@ def _read(file: Path) -> dict[str, Any]:
 def _refuse_secrets(tree: Mapping[str, Any]) -> None:
     for variable, key in _PLAIN_ENV.items():
         value = tree.get(key)
-        if not isinstance(value, str):
-            continue
-        from sqlalchemy.engine import make_url
-        from sqlalchemy.exc import ArgumentError
-
-        try:
-            url = make_url(value)
-        except (ArgumentError, ValueError):  # the checks of the URLs below report it better
-            continue
-        if url.password or "password" in url.query:
+        url = _parsed_url(value) if isinstance(value, str) else None  # what is none is reported by the checks below
+        if url is not None and (url.password or "password" in url.query):
             raise ConfigError(
                 "the file has a URL with a password, which whoever reads the file would know",
                 field=key,
@@ -249,19 +250,19 @@ def _refuse_secrets(tree: Mapping[str, Any]) -> None:
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[tuple[str, tuple[str, ...], Any]]:
-    found: list[tuple[str, tuple[str, ...], Any]] = []
+    variables: list[tuple[str, tuple[str, ...], Any]] = []
     for variable, value in environ.items():
         if variable in _PLAIN_ENV and value:
-            found.append((variable, (_PLAIN_ENV[variable],), value))
+            variables.append((variable, (_PLAIN_ENV[variable],), value))
         elif variable.startswith(ENV_PREFIX) and variable not in _NOT_SETTINGS:
             keys = tuple(variable.removeprefix(ENV_PREFIX).lower().split("__"))
             try:
-                found.append((variable, keys, yaml.safe_load(value)))
+                variables.append((variable, keys, yaml.safe_load(value)))
             except yaml.YAMLError:
                 # Without `from`: what YAML says repeats the value.
                 message = "the value of this variable is not a YAML value"
                 raise ConfigError(message, field=variable, remedy="put the value in quotes") from None
-    return found
+    return variables
 
 
 def _put(tree: dict[str, Any], keys: tuple[str, ...], value: object, *, variable: str) -> None:
@@ -371,16 +372,12 @@ def _section_example(section: str) -> str | None:
 def _check_database(settings: Settings) -> None:
     if settings.database_url is None:
         return
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        dialect = make_url(settings.database).get_backend_name()
-    except (ArgumentError, ValueError) as error:  # ValueError: a port that is no number
+    url = _parsed_url(settings.database)
+    if url is None:
         raise ConfigError(
             "this is not a database URL", field="database_url", remedy="for example postgresql+psycopg://host/name"
-        ) from error
-    if dialect not in ("sqlite", "postgresql"):
+        )
+    if (dialect := url.get_backend_name()) not in ("sqlite", "postgresql"):
         raise ConfigError(
             f"databases of the kind {dialect!r} are not supported",
             field="database_url",
@@ -391,12 +388,6 @@ def _check_database(settings: Settings) -> None:
 def _check_redis(settings: Settings) -> None:
     if not settings.redis_url:
         return
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        scheme = make_url(settings.redis_url).drivername
-    except (ArgumentError, ValueError):
-        scheme = ""
-    if scheme not in ("redis", "rediss", "unix"):
+    url = _parsed_url(settings.redis_url)
+    if url is None or url.drivername not in ("redis", "rediss", "unix"):
         raise ConfigError("this is not a Redis URL", field="redis_url", remedy="for example redis://host:6379/0")

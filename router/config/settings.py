@@ -21,7 +21,6 @@ from ragbandit.router.config.sections import (
     Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
-from ragbandit.router.config.telemetry import TelemetrySettings
 
 __all__ = [
     "COLD_START_SHARE",
@@ -55,8 +54,6 @@ COUNTED_S: Final = 3600.0
 
 _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {}, "multi_step": {}}
 
-
-_Section = Section
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -66,7 +63,7 @@ FLOOR: Final = 0.01
 COLD_START_SHARE: Final = 0.05
 
 
-class PolicySettings(_Section):
+class PolicySettings(Section):
     """The policy that decides, and the ledger that it learns from."""
 
     #: a registered policy, or "package.module:Class"
@@ -104,7 +101,7 @@ class PolicySettings(_Section):
         return COLD_START_SHARE if self.incumbent is None else 0.0
 
 
-class BudgetSettings(_Section):
+class BudgetSettings(Section):
     """Caps on every answer; a query may ask for less, never for more."""
 
     #: rounds of search and generation; None: no limit
@@ -119,7 +116,7 @@ class BudgetSettings(_Section):
     dollars: Annotated[float, Field(gt=0)] | None = None
 
 
-class HealthSettings(_Section):
+class HealthSettings(Section):
     """The circuit breaker: an arm that only fails is not offered for a while."""
 
     #: outcomes of an arm that failed one after the other; 0: arms are offered however often they fail
@@ -138,7 +135,7 @@ class HealthSettings(_Section):
         return cool_down_s
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """What decisions and outcomes keep of texts, and the form of the processes' log."""
 
     #: full: questions, contexts, answers, traces and messages of errors; none: none of them.
@@ -152,7 +149,16 @@ class LogSettings(_Section):
     format: Literal["text", "json"] = "text"
 
 
-class WorkerSettings(_Section):
+class TelemetrySettings(Section):
+    """Traces by OpenTelemetry (the extra `otel`), sent by OTLP over HTTP. See docs/telemetry.md."""
+
+    #: make traces of requests, decisions, answers and feedback. OTEL_EXPORTER_OTLP_ENDPOINT says where they are sent
+    enabled: bool = False
+    #: the name of this service in them, where OTEL_SERVICE_NAME gives none
+    service_name: Annotated[str, Field(min_length=1, max_length=200)] = "ragbandit"
+
+
+class WorkerSettings(Section):
     """Processes that `ragbandit up` starts."""
 
     #: answer workers that `ragbandit up` starts
@@ -165,7 +171,7 @@ class WorkerSettings(_Section):
     sweep_interval_s: Seconds = 2.0
 
 
-class Settings(_Section):
+class Settings(Section):
     """All settings."""
 
     #: folder of SQLite, snapshots, indexes and logs

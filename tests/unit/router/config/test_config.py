@@ -497,19 +497,6 @@ def test_a_copy_of_the_file_names_the_folder_of_the_original(written, monkeypatc
     assert sys.path[-1] == "/original"
 
 
-def test_source_of_what_was_given_as_a_whole(written):
-    """A mapping set by one variable names it as the source of all that is in it, and replaces what the file said."""
-    path = written("arms: {fast: {run_by: caller}, deep: {}}\n")
-    environ = {"RAGBANDIT_ARMS": "{fast: {run_by: caller}}", "RAGBANDIT_ARMS__SLOW__RUN_BY": "caller"}
-    loaded = load(path, environ=environ)
-    assert set(loaded.settings.arms) == {"fast", "slow"}
-    sources = {key: source for key, _, source in effective(loaded) if key.startswith("arms.")}
-    assert sources == {
-        "arms.fast.run_by": "environment RAGBANDIT_ARMS",
-        "arms.slow.run_by": "environment RAGBANDIT_ARMS__SLOW__RUN_BY",
-    }
-
-
 def test_a_wrong_value_is_told_the_default(written):
     """The remedy for a value of a wrong type is the default, and for a section an example."""
     plain = "write a plain number, without quotes and unit; the default is 256"
@@ -535,7 +522,9 @@ def test_sources_of_mappings_from_the_environment(tmp_path):
         "RAGBANDIT_ARMS": "{mine: {run_by: caller}, single_step: {passages: 4}, multi_step: }",
         "RAGBANDIT_ARMS__V2__RUN_BY": "caller",
     }
-    rows = {key: source for key, _, source in effective(load(tmp_path / "c.yaml", environ=environ))}
+    loaded = load(tmp_path / "c.yaml", environ=environ)
+    assert set(loaded.settings.arms) == {"mine", "single_step", "multi_step", "v2"}
+    rows = {key: source for key, _, source in effective(loaded)}
     of_headers, of_arms = "environment RAGBANDIT_GENERATOR__OPENAI__HEADERS", "environment RAGBANDIT_ARMS"
     assert rows["generator.openai.headers.X-Team"] == rows["generator.openai.headers.a.b"] == of_headers
     assert rows["generator.openai.fields.seed"] == "environment RAGBANDIT_GENERATOR__OPENAI__FIELDS__SEED"

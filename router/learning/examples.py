@@ -10,8 +10,8 @@ import numpy as np
 from ragbandit.router.config.settings import LearningSettings, Settings
 from ragbandit.router.learning.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
+from ragbandit.router.storage.rows.held_rows import HELD
 from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.held_rows import HELD
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
     IMPORTED,
@@ -110,17 +110,10 @@ def _judged(
     weight = getattr(settings.learning.weights, judged_by)
     if any(one != 1.0 for one in theirs):
         weight *= math.fsum(theirs) / len(theirs)
-    reward = explicit_reward(
-        used,
-        outcome=outcome,
-        settings=settings.reward,
-        how=settings.learning.aggregate,
-        judged_by=judged_by,
-        sample_weight=weight,
-    )
+    reward = explicit_reward(used, outcome=outcome, settings=settings.reward, how=settings.learning.aggregate)
     measure = settings.reward.quality
     return Example(
-        reward=reward,
+        reward=replace(reward, judged_by=judged_by, sample_weight=weight),
         feedback=used,
         disagreement=disagreement(stands, outcome=outcome, measure=measure),
         pair=scored_and_judged(stands, outcome=outcome, measure=measure, how=settings.learning.aggregate),

@@ -6,12 +6,11 @@ taken. Quality and cost stay apart in the result, so that lambda can be changed 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ragbandit.router.learning.answer_metrics import containment, exact_match, f1, normalise
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Aggregate, Feedback, JudgedBy, Outcome, Reward
+from ragbandit.shared.types import Aggregate, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
@@ -77,12 +76,8 @@ def explicit_reward(
     outcome: Outcome | None,
     settings: "RewardSettings",
     how: Aggregate,
-    judged_by: JudgedBy | None = None,
-    sample_weight: float = 1.0,
 ) -> Reward:
     """The reward that the collected feedback gives. Feedback of kind "reward" has its cost inside already.
-
-    judged_by: the class of the feedback; sample_weight: how many rows that counts as.
 
     Where raw rewards are among the feedback they alone count: quality and reward are on different scales.
     Raises InvalidInput if a number is not finite: the row goes to quarantine.
@@ -94,8 +89,7 @@ def explicit_reward(
     weight = 0.0 if raw else settings.weight
     kinds = {item.kind for item in feedback}
     preset = "reward" if raw else "mixed" if len(kinds) > 1 else settings.quality if "label" in kinds else "rating"
-    made = _made(quality, cost=cost, weight=weight, preset=preset, settings=settings, source="explicit")
-    return replace(made, judged_by=judged_by, sample_weight=sample_weight)
+    return _made(quality, cost=cost, weight=weight, preset=preset, settings=settings, source="explicit")
 
 
 def default_reward(value: float, *, outcome: Outcome | None, settings: "RewardSettings") -> Reward:

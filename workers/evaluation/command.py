@@ -97,11 +97,11 @@ def evaluate(
         if retry_failed:
             kept.forget_failed()
         answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
-        judged_by = None if judging is None else judging()
+        quiz = None if judging is None else judging()
         judged_as = (
             qualities(rows, answered=answered, family=family)
-            if judged_by is None
-            else _quiz(rows, answered=answered, judge=judged_by, answers=kept, concurrency=concurrency)
+            if quiz is None
+            else _quiz(rows, answered=answered, judge=quiz, answers=kept, concurrency=concurrency)
         )
     found = evaluated(rows, answered=answered, judged_as=judged_as)
     if table is not None:
@@ -109,7 +109,7 @@ def evaluate(
     if log is not None:
         records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
         _write(log, _encoded(records, asked=rows, settings=settings))
-    show(found, file=file, judge=None if judged_by is None else judged_by.generator.name, as_json=as_json)
+    show(found, file=file, judge=None if quiz is None else quiz.generator.name, as_json=as_json)
     _tell_lost(found)
 
 

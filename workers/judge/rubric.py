@@ -194,8 +194,8 @@ def _fitted(
     text_chars: int,
     again: str,
 ) -> Asked:
-    judged_by = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
-    criteria = tuple(name for name in CRITERIA if judged_by[name])
+    applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
+    criteria = tuple(name for name in CRITERIA if applies[name])
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
     texts = {
         "question": material.question[:text_chars],

@@ -5,6 +5,7 @@ stands beside it, and a decision with neither is a row without a reward.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import exists, or_, select
@@ -106,9 +107,8 @@ def _reward(people: Sequence[Feedback], *, outcome: Outcome | None, settings: Se
     given = settings.reward
     if people:
         judged_by, used = most_trusted(people)
-        return explicit_reward(
-            used, outcome=outcome, settings=given, how=settings.learning.aggregate, judged_by=judged_by
-        )
+        reward = explicit_reward(used, outcome=outcome, settings=given, how=settings.learning.aggregate)
+        return replace(reward, judged_by=judged_by)
     assert outcome is not None
     cost = cost_of(outcome, terms=given.cost)
     value = min(max(0.0 - given.weight * cost, given.minimum), given.maximum)

@@ -10,10 +10,11 @@ from sqlalchemy import select
 from ragbandit.router.policies import needs_of
 from ragbandit.router.serving.explanations.values import Neighbour, Neighbours, SnapshotShown
 from ragbandit.router.storage.rows.feature_bytes import features_value
+from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import ArmName, Decision, DecisionId, Json
+from ragbandit.shared.types import Decision, Json
 
 __all__ = ["NEIGHBOURS", "WINDOW", "nearest"]
 
@@ -21,6 +22,8 @@ __all__ = ["NEIGHBOURS", "WINDOW", "nearest"]
 NEIGHBOURS: Final = 5
 #: newest updates that are compared
 WINDOW: Final = 2_000
+
+_NEIGHBOURS: Final = TableRows(updates, Neighbour)
 
 
 def nearest(
@@ -76,9 +79,8 @@ def _learned(
     database: Database, decision: Decision, *, snapshot: SnapshotShown, tenant: str | None, window: int
 ) -> list[Mapping[str, Any]]:
     """The updates that can be compared, of the newest `window`."""
-    columns = ("seq", "decision_id", "arm", "value", "quality", "judged_by")
     newest = (
-        select(*(updates.c[name] for name in columns))
+        select(*(updates.c[name] for name in (*_NEIGHBOURS.names, "value")))
         .where(updates.c.policy == snapshot.label, updates.c.seq <= snapshot.learned)
         .order_by(updates.c.seq.desc())
         .limit(window)
@@ -118,13 +120,5 @@ def _texts(database: Database, ids: list[str]) -> dict[str, str]:
 
 
 def _neighbour(row: Mapping[str, Any], similarity: float, texts: Mapping[str, str]) -> Neighbour:
-    return Neighbour(
-        decision_id=DecisionId(row["decision_id"]),
-        seq=row["seq"],
-        similarity=similarity,
-        question=texts.get(row["decision_id"], ""),
-        arm=ArmName(row["arm"]),
-        reward=row["value"],
-        quality=row["quality"],
-        judged_by=row["judged_by"],
-    )
+    question = texts.get(row["decision_id"], "")
+    return _NEIGHBOURS.value(row, similarity=similarity, question=question, reward=row["value"])

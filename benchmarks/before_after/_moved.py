@@ -9,6 +9,7 @@ MOVED = {
     "ragbandit.router.serving.checks.reports": "ragbandit.router.serving.validation",
     "ragbandit.router.serving.deciding.live": "ragbandit.router.serving.versions.live",
     "ragbandit.router.serving.deciding.service": "ragbandit.router.serving.service",
+    "ragbandit.router.storage.decisions.store": "ragbandit.router.storage.decisions",
     "ragbandit.shared.errors": "ragbandit.router.errors",
     "ragbandit.shared.files.atomic": "ragbandit.router.storage.files.atomic",
     "ragbandit.shared.process_identity": "ragbandit.router.process_identity",

@@ -24,7 +24,7 @@ from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.held_rows import HeldRow
+from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update

@@ -9,7 +9,7 @@ from ragbandit.router.learning.examples import Example
 from ragbandit.router.learning.raters import scored_and_judged
 from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.calibration_rows import due_pairs, last_pair, paired, read_pairs
+from ragbandit.router.storage.rows.calibration_rows import due_pairs, last_pair, paired, read_pairs
 from ragbandit.shared.types import ArmName, CalibrationPair, ClosedDecision, Decision, JoinedDecision
 
 __all__ = ["Pairs", "calibrator_at"]

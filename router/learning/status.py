@@ -10,9 +10,9 @@ from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select,
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.judge_rows import today
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import kept
-from ragbandit.router.storage.sql.judge_rows import today
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, waiting
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters

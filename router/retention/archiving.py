@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, or_, select, true, update
 
-from ragbandit.router.storage.archive.reading import segment_value, segments
+from ragbandit.router.storage.archive.reading import SEGMENTS, segments
 from ragbandit.router.storage.archive.segments import (
     ARCHIVED,
     Rows,
@@ -80,7 +80,7 @@ def archive(
     kept: set[str] = set()  # for the next call: what is judged again and again must not hold this one up
     with database.read() as connection:
         unfinished = connection.execute(select(archive_segments).where(~archive_segments.c.moved)).mappings().all()
-    pending = [segment_value(row) for row in unfinished]
+    pending = [SEGMENTS.value(row) for row in unfinished]
     while True:
         for sealed in pending:
             left, stayed = _empty(database, sealed, before=moved, progress=progress)
@@ -150,18 +150,7 @@ def _sealed_next(
         number=1 + max((one.number for one in earlier), default=0),
         seal_before=earlier[-1].seal if earlier else "",
     )
-    row = {
-        "number": segment.number,
-        "root": root,
-        "manifest_sha256": segment.manifest_sha256,
-        "seal": segment.seal,
-        "decisions": segment.decisions,
-        "spans": json.dumps(segment.spans),
-        "kept": "[]",
-        "made_before": before,
-        "made_at": now,
-        "moved": False,
-    }
+    row = SEGMENTS.row(segment) | {"made_before": before, "made_at": now, "moved": False}
     with database.write() as connection:
         connection.execute(insert(archive_segments), [row])
     sweep_segment(segment)  # what a call that was cut off has left

@@ -79,11 +79,11 @@ def _copy_tables(connection: Connection, *, file: Path, revision: str, progress:
         migrate(made, revision=revision)
     finally:
         made.close()
-    found = tables_of(inspect(connection))
+    tables = tables_of(inspect(connection))
     with opened(file, to_write=True) as target:
         target.execute("PRAGMA synchronous=OFF")  # it is synchronised as a whole when it is done
         target.execute("BEGIN")
-        for each in found:
+        for each in tables:
             target.execute(f'DELETE FROM "{each.table}"')  # noqa: S608 - names from the schema
             rows = connection.execution_options(yield_per=BATCH).exec_driver_sql(_select(each))
             marks = ", ".join("?" * len(each.names))
@@ -125,9 +125,9 @@ def fill_database(
 
 def _count_on(connection: Connection) -> None:
     """Have the numbers that PostgreSQL gives out go on after those that are there."""
-    found = inspect(connection)
-    for table in found.get_table_names():
-        for column in found.get_columns(table):
+    inspector = inspect(connection)
+    for table in inspector.get_table_names():
+        for column in inspector.get_columns(table):
             if "nextval(" in str(column.get("default") or ""):
                 name = column["name"]
                 connection.execute(

@@ -33,12 +33,12 @@ from ragbandit.router.retention.archiving import change_segment
 from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
 from ragbandit.router.storage.decisions.links import forget_links
+from ragbandit.router.storage.rows.calibration_rows import forget_due
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
+from ragbandit.router.storage.rows.judge_rows import drop_due
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.calibration_rows import forget_due
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.judge_rows import drop_due
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -49,6 +49,7 @@ from ragbandit.router.storage.sql.tables import (
     outcomes,
     waiting,
 )
+from ragbandit.router.storage.sql.waiting import lock_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED
 
@@ -74,14 +75,14 @@ class Selection:
 
     def rows(self) -> ColumnElement[bool]:
         """As a condition on `decisions`."""
-        found = []
+        conditions = []
         if self.decision is not None:
-            found.append(decisions.c.id == self.decision)
+            conditions.append(decisions.c.id == self.decision)
         if self.tenant is not None:
-            found.append(decisions.c.tenant == self.tenant)
+            conditions.append(decisions.c.tenant == self.tenant)
         if self.before is not None:
-            found.append(decisions.c.made_at < self.before)
-        return and_(*found)
+            conditions.append(decisions.c.made_at < self.before)
+        return and_(*conditions)
 
     def has(self, row: Mapping[str, Any]) -> bool:
         """As a test of one row."""
@@ -164,9 +165,9 @@ def _fold_log(database: Database) -> None:
 
 def _begun(database: Database, selection: Selection, *, features: bool, now: float) -> tuple[int, str, Erased]:
     """The number of the erasure, the last decision that it has looked at, and what it has erased so far."""
-    asked = canonical(asdict(selection))
+    selected = canonical(asdict(selection))
     with database.write() as connection:
-        same = erasures.c.finished_at.is_(None), erasures.c.selection == asked, erasures.c.features == features
+        same = erasures.c.finished_at.is_(None), erasures.c.selection == selected, erasures.c.features == features
         row = connection.execute(select(erasures).where(*same)).mappings().first()
         if row is not None:
             done = Erased(decisions=row["decisions"], waiting=row["waiting"], archived=0)
@@ -174,7 +175,7 @@ def _begun(database: Database, selection: Selection, *, features: bool, now: flo
         number = 1 + int(connection.execute(select(func.coalesce(func.max(erasures.c.number), 0))).scalar_one())
         new = {
             "number": number,
-            "selection": asked,
+            "selection": selected,
             "features": features,
             "asked_at": now,
             "erased_to": "",
@@ -206,8 +207,8 @@ def _erase_batch(
             drop_due(connection, [row["id"] for row in rows], moves=moves)
             _blank_rows(connection, rows, features=features)
         counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
-        place = update(erasures).where(erasures.c.number == number)
-        connection.execute(place.values(erased_to=ids[-1], **counted))
+        progress = update(erasures).where(erasures.c.number == number)
+        connection.execute(progress.values(erased_to=ids[-1], **counted))
     return ids[-1], len(rows), waited
 
 
@@ -219,13 +220,9 @@ def _overwrite(connection: Connection) -> None:
 
 def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, now: float) -> int:
     """Close what any ledger still waits for, and cancel what no worker has answered; how many decisions waited."""
-    made = {row["id"]: row for row in rows}
-    here = waiting.c.decision_id.in_(made)
-    # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-    locked = connection.execute(
-        select(waiting).where(here).order_by(waiting.c.decision_id, waiting.c.policy).with_for_update()
-    )
-    waits = locked.mappings().all()
+    by_id = {row["id"]: row for row in rows}
+    here = waiting.c.decision_id.in_(by_id)
+    waits = lock_rows(connection, here)
     if not waits:
         return 0
     connection.execute(delete(waiting).where(here))
@@ -235,9 +232,9 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
     connection.execute(insert(closures), closed)
     moves.closures(closed)
     unanswered = {w["decision_id"] for w in waits if w["run_by"] == "worker" and not w["has_outcome"]}
-    asked = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
-    insert_new(connection, cancellations, asked, key="decision_id")
-    own = [w["decision_id"] for w in waits if made[w["decision_id"]]["policy"] == w["policy"]]
+    cancelled = [{"decision_id": key, "asked_at": now} for key in sorted(unanswered)]
+    insert_new(connection, cancellations, cancelled, key="decision_id")
+    own = [w["decision_id"] for w in waits if by_id[w["decision_id"]]["policy"] == w["policy"]]
     late = update(feedback).where(feedback.c.decision_id.in_(own), ~feedback.c.late).values(late=True)
     moves.add("late_feedback", connection.execute(late).rowcount)
     return len({one["decision_id"] for one in waits})
@@ -263,9 +260,11 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     connection.execute(update(feedback).where(*labels).values(value="[]"))
     ours = feedback.c.decision_id.in_(ids)
     connection.execute(update(feedback).where(ours, feedback.c.rater.is_not(None)).values(rater=ERASED))
-    told = connection.execute(select(feedback.c.id, feedback.c.facts).where(ours, feedback.c.facts.is_not(None))).all()
-    if told:
-        numbers = [{"key": row.id, "new_facts": _numbers_of(row.facts)} for row in told]
+    with_facts = connection.execute(
+        select(feedback.c.id, feedback.c.facts).where(ours, feedback.c.facts.is_not(None))
+    ).all()
+    if with_facts:
+        numbers = [{"key": row.id, "new_facts": _numbers_of(row.facts)} for row in with_facts]
         connection.execute(
             update(feedback).where(feedback.c.id == bindparam("key")).values(facts=bindparam("new_facts")), numbers
         )
@@ -282,8 +281,8 @@ def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
     except ValueError:  # a damaged row has the same right to be forgotten
         facts = {}
     gone = features or facts.get(ERASED) == "texts and features"
-    kept = {name: facts[name] for name in (IMPORTED,) if name in facts}
-    known = {**_without_texts(facts), **kept, ERASED: "texts and features" if gone else "texts"}
+    imported = {name: facts[name] for name in (IMPORTED,) if name in facts}
+    known = {**_without_texts(facts), **imported, ERASED: "texts and features" if gone else "texts"}
     blank: dict[str, Any] = {"text": "", "context": "{}", "facts": canonical(known), "session": None}
     blank["request"] = without_messages(row["request"])
     blank["fault"] = None if row["fault"] is None else ERASED

@@ -119,11 +119,11 @@ class Place:
             system, path = remote_system(self.root, field="the backup")
             path = path.rstrip("/")
             system.invalidate_cache()
-            found = [str(each)[len(path) :].lstrip("/") for each in system.find(path)] if system.exists(path) else []
+            names = [str(each)[len(path) :].lstrip("/") for each in system.find(path)] if system.exists(path) else []
         else:
             top = Path(self.root)
-            found = [each.relative_to(top).as_posix() for each in top.rglob("*") if each.is_file()]
-        return sorted(name for name in found if not any(part.startswith(_UNFINISHED) for part in name.split("/")))
+            names = [each.relative_to(top).as_posix() for each in top.rglob("*") if each.is_file()]
+        return sorted(name for name in names if not any(part.startswith(_UNFINISHED) for part in name.split("/")))
 
     def remove(self, name: str) -> None:
         """Delete a file; one that is not there is fine."""

@@ -135,11 +135,11 @@ def _copy_named(taking: _Taking, file: Path, *, settings: Settings) -> None:
         "sqlite://", creator=lambda: sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
     )
     with engine.connect() as connection:
-        kept = set(connection.execute(select(snapshots.c.version)).scalars())
+        versions = set(connection.execute(select(snapshots.c.version)).scalars())
         checked = set(connection.execute(select(checkpoints.c.version)).scalars())
         sealed = segments(connection)
     engine.dispose()
-    _copy_pairs(taking, kept, root=settings.snapshot_root, folder="snapshots")
+    _copy_pairs(taking, versions, root=settings.snapshot_root, folder="snapshots")
     _copy_pairs(taking, checked, root=settings.checkpoint_root, folder="checkpoints")
     _copy_archive(taking, sealed)
 
@@ -148,8 +148,8 @@ def _copy_pairs(taking: _Taking, versions: set[str], *, root: str, folder: str) 
     """Both files of every version that is there; one that is deleted meanwhile is left out."""
     source = Place(root, follow_links=True)
     there = set(source.names())
-    found = sorted(v for v in versions if {f"{v}.safetensors", f"{v}.json"} <= there)
-    for done, version in enumerate(found, start=1):
+    complete = sorted(v for v in versions if {f"{v}.safetensors", f"{v}.json"} <= there)
+    for done, version in enumerate(complete, start=1):
         names = [f"{version}.safetensors", f"{version}.json"]
         try:
             for name in names:
@@ -158,7 +158,7 @@ def _copy_pairs(taking: _Taking, versions: set[str], *, root: str, folder: str) 
             for name in names:
                 taking.files[:] = [file for file in taking.files if file.name != f"{folder}/{name}"]
                 taking.place.remove(f"{folder}/{name}")
-        taking.progress(folder, done, len(found))
+        taking.progress(folder, done, len(complete))
 
 
 def _copy_archive(taking: _Taking, sealed: Sequence[Segment]) -> None:
@@ -207,9 +207,9 @@ def _is_whole(folder: Path) -> bool:
 
 def _listing(folder: Path) -> dict[str, Any]:
     """File -> what changes when it is written anew, named within the folder above."""
-    found = {}
+    listed = {}
     for name in Place(str(folder)).names():
         with contextlib.suppress(FileNotFoundError):
             there = (folder / name).stat()
-            found[f"{folder.name}/{name}"] = (there.st_ino, there.st_size, there.st_mtime_ns)
-    return found
+            listed[f"{folder.name}/{name}"] = (there.st_ino, there.st_size, there.st_mtime_ns)
+    return listed

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.tables import feedback, import_cursors, waiting
 from ragbandit.shared.types import Json
 
@@ -39,9 +39,9 @@ class Imported:
 
 def position_of(connection: Connection, source: str) -> dict[str, Any]:
     """The position of this source; empty before its first import, and where it cannot be read."""
-    found = connection.execute(select(import_cursors.c.position).where(import_cursors.c.source == source)).scalar()
+    text = connection.execute(select(import_cursors.c.position).where(import_cursors.c.source == source)).scalar()
     try:
-        position = json.loads(found) if found else {}
+        position = json.loads(text) if text else {}
     except ValueError:
         return {}
     return position if isinstance(position, dict) else {}
@@ -49,10 +49,9 @@ def position_of(connection: Connection, source: str) -> dict[str, Any]:
 
 def move_cursor(connection: Connection, source: str, *, position: Mapping[str, Json], now: float) -> None:
     """Let the next import of this source begin there, once this transaction is committed."""
-    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(import_cursors)
     row = {"position": canonical(dict(position)), "moved_at": now}
-    moved = insert.values(source=source, **row).on_conflict_do_update(index_elements=["source"], set_=row)
-    connection.execute(moved)
+    moved = insert_into(connection, import_cursors).values(source=source, **row)
+    connection.execute(moved.on_conflict_do_update(index_elements=["source"], set_=row))
 
 
 def votes_of(connection: Connection, decision_ids: Sequence[str]) -> set[tuple[str, str, str | None, str]]:
@@ -73,11 +72,11 @@ def open_imports(connection: Connection, *, raters: str) -> list[Imported]:
     newest = select(*columns).where(*here, feedback.c.decision_id.in_(open_ones))
     newest = newest.order_by(feedback.c.decision_id.desc()).limit(MOST_OPEN)
     rows = sorted(connection.execute(newest), key=lambda row: (row.received_at, row.id))
-    found = []
+    imported = []
     for row in rows:
         facts = _facts_of(row.facts)
         if facts:
-            found.append(
+            imported.append(
                 Imported(
                     feedback_id=row.id,
                     decision_id=row.decision_id,
@@ -89,12 +88,12 @@ def open_imports(connection: Connection, *, raters: str) -> list[Imported]:
                     received_at=row.received_at,
                 )
             )
-    return found
+    return imported
 
 
 def _facts_of(facts: str) -> dict[str, str]:
     try:
-        found = json.loads(facts)[IMPORTED_FACTS]
+        noted = json.loads(facts)[IMPORTED_FACTS]
     except (ValueError, KeyError, TypeError):
         return {}
-    return found if isinstance(found, dict) and isinstance(found.get("id"), str) else {}
+    return noted if isinstance(noted, dict) and isinstance(noted.get("id"), str) else {}

@@ -5,15 +5,15 @@ killed leaves nothing behind but an attempt. A score, what it cost and the end o
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, Update, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge
 from ragbandit.router.storage.sql.tables import judge_due
 from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.retries import back_off
@@ -56,11 +56,7 @@ class Spent:
 
     def as_counts(self) -> dict[str, float]:
         """By the columns of `judge_days`."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "dollars": self.dollars,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,8 +101,8 @@ class Judgements:
             return "gone" if there is None else "later"
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             day = move_day(connection, now=now)  # locked: the budget is that of all judges
-            found = select(judge_due).where(judge_due.c.decision_id == decision_id).with_for_update()
-            row = connection.execute(found).mappings().first()
+            locked = select(judge_due).where(judge_due.c.decision_id == decision_id).with_for_update()
+            row = connection.execute(locked).mappings().first()
             if row is None:
                 return "gone"
             if row["due_at"] > now:

@@ -156,8 +156,8 @@ def change_version(
         since=now,
     )
     _write(connection, changed, seen=seen)
-    told = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
-    _record(connection, changed, action=action, actor=actor, facts=told, now=now)
+    changes = {"from": [seen.state, seen.weight], "to": [state, weight], "reason": reason, **(facts or {})}
+    _record(connection, changed, action=action, actor=actor, facts=changes, now=now)
     _bump(connection, base=seen.base, actor=actor, now=now)
     return changed
 
@@ -188,8 +188,8 @@ def add_verdict(
     )
     connection.execute(insert(policy_verdicts).values(**_VERDICTS.row(verdict)))
     named = policy_verdicts.c.version == seen.name
-    kept = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
-    last = connection.execute(kept.offset(VERDICTS_KEPT).limit(1)).scalar()
+    newest = select(policy_verdicts.c.number).where(named).order_by(policy_verdicts.c.number.desc())
+    last = connection.execute(newest.offset(VERDICTS_KEPT).limit(1)).scalar()
     if last is not None:
         connection.execute(policy_verdicts.delete().where(named, policy_verdicts.c.number <= last))
     ours = (policy_versions.c.name == seen.name, policy_versions.c.revision == seen.revision)

@@ -16,7 +16,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
-from ragbandit.router.storage.decisions.search import LOOKED_AT, Place, Search, search
+from ragbandit.router.storage.decisions.search import LOOKED_AT, PageEnd, Search, search
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState
@@ -44,7 +44,7 @@ def add_decision_pages(app: FastAPI) -> None:
             await reads_of(request).run(lambda: router.decision(named))
             return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
         wanted = _wanted(request, given)
-        after = _place(request.query_params.get("after"))
+        after = _page_end(request.query_params.get("after"))
         results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
         values: dict[str, Any] = {
             "given": given,
@@ -103,13 +103,13 @@ def _seconds(text: str, *, field: str) -> float | None:
         raise InvalidInput(f"{text!r:.80} is no time", field=field, remedy=remedy) from error
 
 
-def _place(text: str | None) -> Place | None:
+def _page_end(text: str | None) -> PageEnd | None:
     """Where the page before has ended, as its link says."""
     if not text:
         return None
     made_at, _, named = text.partition(",")
     try:
-        return Place(made_at=float(made_at), id=checked_id(named, field="after"))
+        return PageEnd(made_at=float(made_at), id=checked_id(named, field="after"))
     except ValueError as error:
         raise InvalidInput("this link leads nowhere", field="after", remedy="begin the search again") from error
 

@@ -4,7 +4,7 @@ from collections import deque
 
 from ragbandit.router.learning.pairs import calibrator_at
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.calibration_rows import read_pairs
+from ragbandit.router.storage.rows.calibration_rows import read_pairs
 from ragbandit.shared.types import Update
 
 __all__ = ["CalibrationCheck"]

@@ -16,7 +16,7 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.ledgers.held_feedback import judged_lately
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines_of
-from ragbandit.router.storage.sql.held_rows import HeldRow, states_of
+from ragbandit.router.storage.rows.held_rows import HeldRow, states_of
 from ragbandit.shared.types import Feedback, JoinedDecision
 
 __all__ = ["Screened", "Screening"]

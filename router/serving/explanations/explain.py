@@ -23,9 +23,9 @@ from ragbandit.router.serving.explanations.values import (
 from ragbandit.router.storage.archive.reading import archived_rows
 from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore, made_record
+from ragbandit.router.storage.rows.held_rows import states_of
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.held_rows import states_of
 from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import (

@@ -20,8 +20,8 @@ from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.requirements import check_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.judge_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
-from ragbandit.router.storage.sql.judge_rows import JudgeSample
 from ragbandit.shared.errors import QueueError, StoreError
 from ragbandit.shared.types import PolicyLabel
 

@@ -115,8 +115,8 @@ class KeysInForce:
 
 def split_key(text: str) -> tuple[str, str] | None:
     """Public id and secret of a key; None for a text that has not the form of one."""
-    found = _KEY.fullmatch(text)
-    return None if found is None else (found[1], found[2])
+    match = _KEY.fullmatch(text)
+    return None if match is None else (match[1], match[2])
 
 
 class KeyStore:
@@ -138,8 +138,8 @@ class KeyStore:
     ) -> NewKey:
         """A new key. Raises InvalidInput naming field and remedy."""
         check_scopes(scopes or {})
-        made = _checked(name=name, role=role, tenant=tenant, expires_at=expires_at, now=now)
-        new = _new(made | {"scopes": dict(scopes or {}), "made_at": now, "made_by": actor[:64]})
+        checked = _checked(name=name, role=role, tenant=tenant, expires_at=expires_at, now=now)
+        new = _new(checked | {"scopes": dict(scopes or {}), "made_at": now, "made_by": actor[:64]})
         with self.database.write() as connection:
             self._check_room(connection, now=now)
             _insert(connection, new)

@@ -104,8 +104,8 @@ def record(
 def last_of(connection: Connection) -> tuple[int, str]:
     """Number and sha256 of the last entry; 0 and "" of an empty log."""
     query = select(audit_log.c.number, audit_log.c.sha256).order_by(audit_log.c.number.desc()).limit(1)
-    found = connection.execute(query).first()
-    return (0, "") if found is None else (found.number, found.sha256)
+    last = connection.execute(query).first()
+    return (0, "") if last is None else (last.number, last.sha256)
 
 
 def last_entry(connection: Connection, *, action: str, target: str) -> AuditEntry | None:
@@ -158,5 +158,5 @@ def _rows(database: Database, *, after: int) -> Iterator[RowMapping]:
 
 
 def _chained(before: str, row: Row) -> str:
-    said = canonical([before, *(row[name] for name in _HASHED)])
-    return hashlib.sha256(said.encode("utf-8", "surrogatepass")).hexdigest()
+    content = canonical([before, *(row[name] for name in _HASHED)])
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()

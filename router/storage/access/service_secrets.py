@@ -15,10 +15,10 @@ def shared_secret(database: Database, *, name: str, now: float) -> bytes:
     """The secret of this name, 32 random bytes."""
     query = select(service_secrets.c.value).where(service_secrets.c.name == name)
     with database.read() as connection:
-        found = connection.execute(query).scalar()
-    if found is None:
+        secret = connection.execute(query).scalar()
+    if secret is None:
         with database.write() as connection:
             row = {"name": name, "value": secrets.token_hex(32), "made_at": now}
             insert_new(connection, service_secrets, [row], key="name")
-            found = connection.execute(query).scalar_one()  # another process may have been first
-    return bytes.fromhex(str(found))
+            secret = connection.execute(query).scalar_one()  # another process may have been first
+    return bytes.fromhex(str(secret))

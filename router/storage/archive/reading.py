@@ -5,7 +5,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, Table, select
 
@@ -17,25 +17,35 @@ from ragbandit.router.storage.archive.segments import (
     seal_of,
     sealed_columns,
 )
-from ragbandit.router.storage.rows.conversion import Row
+from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
 from ragbandit.shared.errors import StoreError
 
 __all__ = [
+    "SEGMENTS",
     "ArchivedRows",
     "archived_decisions",
     "archived_rows",
     "archived_spans",
     "broken_seals",
     "rows_of_ledger",
-    "segment_value",
     "segments",
     "update_rows",
 ]
 
 #: segments that a reader keeps in memory
 _KEPT = 2
+#: rows of `archive_segments`
+SEGMENTS: Final = TableRows(
+    archive_segments,
+    Segment,
+    spans=Form(
+        write=lambda spans: json.dumps(dict(spans)),
+        read=lambda text: {label: (first, last) for label, (first, last) in json.loads(text).items()},
+    ),
+    kept=Form(write=lambda kept: json.dumps(sorted(kept)), read=lambda text: frozenset(json.loads(text))),
+)
 #: an update's row, and the row of its decision where it was asked for
 Pair = tuple[Row, Row | None]
 
@@ -43,26 +53,13 @@ Pair = tuple[Row, Row | None]
 def segments(connection: Connection) -> list[Segment]:
     """The sealed segments, in the order of their numbers."""
     rows = connection.execute(select(archive_segments).order_by(archive_segments.c.number)).mappings()
-    return [segment_value(row) for row in rows]
+    return [SEGMENTS.value(row) for row in rows]
 
 
 def archived_spans(connection: Connection, *, label: str) -> list[tuple[int, int]]:
     """(first seq, last seq) of a ledger's updates in every segment that has some."""
     spans = (json.loads(text) for text in connection.execute(select(archive_segments.c.spans)).scalars())
     return [(int(span[label][0]), int(span[label][1])) for span in spans if label in span]
-
-
-def segment_value(row: RowMapping) -> Segment:
-    """The segment of a row."""
-    return Segment(
-        number=row["number"],
-        root=row["root"],
-        manifest_sha256=row["manifest_sha256"],
-        seal=row["seal"],
-        decisions=row["decisions"],
-        spans={label: (first, last) for label, (first, last) in json.loads(row["spans"]).items()},
-        kept=frozenset(json.loads(row["kept"])),
-    )
 
 
 class ArchivedRows:
@@ -83,26 +80,26 @@ class ArchivedRows:
 
     def beside(self, table: Table, first: int, last: int) -> list[dict[str, Any]]:
         """The rows of a table that are about the decisions of these updates."""
-        found = []
+        rows = []
         for segment in self._segments(first, last):
             wanted = {
                 row["decision_id"]
                 for row in self._rows(segment, updates)
                 if row["policy"] == self.label and first <= row["seq"] <= last
             }
-            found += [row for row in self._rows(segment, table) if row[decision_key(table)] in wanted]
-        return found
+            rows += [row for row in self._rows(segment, table) if row[decision_key(table)] in wanted]
+        return rows
 
     def versions(self) -> dict[str, list[Segment]]:
         """Policy version -> segments with decisions that it made for this ledger."""
         with self.database.read() as connection:
-            found = segments(connection)
-        made: dict[str, list[Segment]] = {}
-        for segment in found:
+            sealed = segments(connection)
+        by_version: dict[str, list[Segment]] = {}
+        for segment in sealed:
             rows = read_segment(segment, tables=[decisions])["decisions"]
             for version in {row["version"] for row in rows if row["policy"] == self.label}:
-                made.setdefault(version, []).append(segment)
-        return made
+                by_version.setdefault(version, []).append(segment)
+        return by_version
 
     def decided_by(self, version: str, *, among: Sequence[Segment]) -> Iterator[Row]:
         """The decisions of this ledger that a policy version made, in these segments."""
@@ -113,8 +110,8 @@ class ArchivedRows:
 
     def _segments(self, first: int, last: int) -> list[Segment]:
         with self.database.read() as connection:
-            found = segments(connection)
-        spans = [(segment, segment.spans.get(self.label)) for segment in found]
+            sealed = segments(connection)
+        spans = [(segment, segment.spans.get(self.label)) for segment in sealed]
         return [segment for segment, span in spans if span and span[0] <= last and span[1] >= first]
 
     def _rows(self, segment: Segment, table: Table) -> list[dict[str, Any]]:
@@ -130,8 +127,8 @@ class ArchivedRows:
 def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[str, Any]]]]:
     """The archived decisions' rows that are not in the database any more, a segment at a time."""
     with database.read() as connection:
-        found = segments(connection)
-    for segment in found:
+        sealed = segments(connection)
+    for segment in sealed:
         rows = read_segment(segment, tables=[decisions])["decisions"]
         with database.read() as connection:
             here = _still_here(connection, [row["id"] for row in rows])
@@ -144,8 +141,8 @@ def archived_rows(database: Database, decision_id: str) -> dict[str, list[dict[s
     It opens the segments, the newest first, until one has it: seconds for a large archive. Raises StoreError.
     """
     with database.read() as connection:
-        found = segments(connection)
-    for segment in reversed(found):
+        sealed = segments(connection)
+    for segment in reversed(sealed):
         rows = read_segment(segment, tables=[decisions])["decisions"]
         if any(row["id"] == decision_id for row in rows):
             tables = read_segment(segment)
@@ -157,9 +154,9 @@ def archived_rows(database: Database, decision_id: str) -> dict[str, list[dict[s
 def broken_seals(database: Database) -> Iterator[str]:
     """What is wrong with the segments, one line each: a file missing or changed, a seal that does not follow."""
     with database.read() as connection:
-        found = segments(connection)
+        sealed = segments(connection)
     before = ""
-    for segment in found:
+    for segment in sealed:
         try:
             # All rows, also those of decisions that stayed in the database: the seal is older than that.
             tables = read_segment(replace(segment, kept=frozenset()))
@@ -201,9 +198,9 @@ class _Ledger:
         looked = -1
         while True:
             with self.database.read() as connection:
-                found = [segment for segment in segments(connection) if self.label in segment.spans]
+                sealed = [segment for segment in segments(connection) if self.label in segment.spans]
             moved_on = False
-            for pair in self._merged(found, after=after, upto=upto):
+            for pair in self._merged(sealed, after=after, upto=upto):
                 seq = pair[0]["seq"]
                 if seq != after + 1 and looked != after:
                     looked, moved_on = after, True
@@ -232,8 +229,8 @@ class _Ledger:
                 batch = connection.execute(query.order_by(updates.c.seq).limit(self.page)).mappings().all()
                 if self.joined:
                     ids = [row["decision_id"] for row in batch]
-                    made = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-                    by_id = {row["id"]: row for row in made}
+                    joined = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+                    by_id = {row["id"]: row for row in joined}
             for row in batch:
                 yield row, by_id[row["decision_id"]] if self.joined else None
             if not batch:
@@ -270,10 +267,10 @@ class _Ledger:
 
     def _of_segment(self, segment: Segment, *, after: int) -> Iterator[Pair]:
         rows = read_segment(segment, tables=[updates, decisions] if self.joined else [updates])
-        made = {row["id"]: row for row in rows["decisions"]} if self.joined else {}
+        by_id = {row["id"]: row for row in rows["decisions"]} if self.joined else {}
         for row in rows["updates"]:
             if row["policy"] == self.label and row["seq"] > after:
-                yield row, made[row["decision_id"]] if self.joined else None
+                yield row, by_id[row["decision_id"]] if self.joined else None
 
 
 def _still_here(connection: Connection, ids: list[str]) -> set[str]:

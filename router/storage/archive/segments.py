@@ -201,8 +201,8 @@ def segment_files(segment: Segment) -> list[str]:
 
 def sealed_columns(segment: Segment) -> dict[str, list[str]]:
     """The columns that its seal covers, as of the schema that it was made with. Raises StoreError."""
-    found: dict[str, list[str]] = _manifest(segment)["sealed"]
-    return found
+    columns: dict[str, list[str]] = _manifest(segment)["sealed"]
+    return columns
 
 
 def _fixed() -> dict[str, list[str]]:
@@ -220,8 +220,8 @@ def _manifest(segment: Segment) -> dict[str, Any]:
         raise _unreadable(segment, error) from error
     if hashlib.sha256(described).hexdigest() != segment.manifest_sha256:
         raise StoreError(f"{segment.name} in {segment.root} was changed: its manifest is another", remedy=_REMEDY)
-    found: dict[str, Any] = json.loads(described)
-    return found
+    manifest: dict[str, Any] = json.loads(described)
+    return manifest
 
 
 def _unreadable(segment: Segment, error: OSError) -> StoreError:
@@ -268,5 +268,5 @@ def _type(kind: object, pyarrow: Any) -> Any:
 
 
 def _rows(data: bytes) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = _pyarrow().parquet.read_table(io.BytesIO(data)).to_pylist()
-    return found
+    rows: list[dict[str, Any]] = _pyarrow().parquet.read_table(io.BytesIO(data)).to_pylist()
+    return rows

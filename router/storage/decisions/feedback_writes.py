@@ -12,9 +12,9 @@ from sqlalchemy import Connection, RowMapping, select
 
 from ragbandit.router.storage.decisions.idempotency import feedback_reply
 from ragbandit.router.storage.decisions.vote_limits import VoteLimit, lock_votes, refused_votes
+from ragbandit.router.storage.rows.calibration_rows import note_due
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.calibration_rows import note_due
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, number_transaction
@@ -96,9 +96,9 @@ def _item(
 
 def _insert(connection: Connection, items: Sequence[_Item]) -> None:
     """Keep what is of a known decision and not refused; of an id that stands twice the first."""
-    kept = [item for item in items if item.policy is not None and item.refused is None]
-    new = insert_new(connection, feedback, [item.row for item in kept], key="id")
-    for item in kept:
+    accepted = [item for item in items if item.policy is not None and item.refused is None]
+    new = insert_new(connection, feedback, [item.row for item in accepted], key="id")
+    for item in accepted:
         if item.row["id"] in new:
             item.is_new = True
             new.discard(item.row["id"])

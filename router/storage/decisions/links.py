@@ -60,16 +60,16 @@ class Linked:
 
 def trace_links(traceparent: str | None) -> dict[str, str]:
     """The links of a W3C header traceparent: `trace`, and `span` of the caller; none of a header that is not valid."""
-    found = _TRACEPARENT.fullmatch(traceparent.strip().lower()) if traceparent else None
-    if found is None or found[0].startswith("ff") or not found[1].strip("0") or not found[2].strip("0"):
+    match = _TRACEPARENT.fullmatch(traceparent.strip().lower()) if traceparent else None
+    if match is None or match[0].startswith("ff") or not match[1].strip("0") or not match[2].strip("0"):
         return {}
-    return {"trace": found[1], "span": found[2]}
+    return {"trace": match[1], "span": match[2]}
 
 
 def links_of(request: Mapping[str, Json]) -> Mapping[str, str]:
     """The links among what the edge knows of a request: kind -> value."""
-    found = request.get(LINKS)
-    return found if isinstance(found, Mapping) else {}
+    links = request.get(LINKS)
+    return links if isinstance(links, Mapping) else {}
 
 
 def write_links(connection: Connection, made: Iterable[Decision]) -> None:
@@ -93,8 +93,8 @@ def linked_decisions(
 
     A value that stands for none is left out. tenant: whose decisions, without those in the archive; None: of all.
     """
-    made = func.coalesce(decisions.c.made_at, 0.0)
-    found: dict[str, list[Linked]] = defaultdict(list)
+    made_at = func.coalesce(decisions.c.made_at, 0.0)
+    by_value: dict[str, list[Linked]] = defaultdict(list)
     for start in range(0, len(values), _BATCH):
         here: tuple[ColumnElement[bool], ...] = (
             decision_links.c.kind == kind,
@@ -102,14 +102,14 @@ def linked_decisions(
         )
         if tenant is not None:
             here = *here, decisions.c.tenant == tenant
-        newest_first = [made.desc(), decision_links.c.decision_id.desc()]
+        newest_first = [made_at.desc(), decision_links.c.decision_id.desc()]
         rank = func.row_number().over(partition_by=decision_links.c.value, order_by=newest_first)
         rows = (
             select(
                 decision_links.c.value,
                 decision_links.c.decision_id,
                 decisions.c.tenant,
-                made.label("made_at"),
+                made_at.label("made_at"),
                 rank.label("rank"),
             )
             .outerjoin(decisions, decisions.c.id == decision_links.c.decision_id)
@@ -118,8 +118,8 @@ def linked_decisions(
         )
         chosen = select(rows).where(rows.c.rank <= _MOST).order_by(rows.c.value, rows.c.rank)
         for row in connection.execute(chosen):
-            found[row.value].append(Linked(decision_id=row.decision_id, tenant=row.tenant, made_at=row.made_at))
-    return dict(found)
+            by_value[row.value].append(Linked(decision_id=row.decision_id, tenant=row.tenant, made_at=row.made_at))
+    return dict(by_value)
 
 
 def links_between(
@@ -129,11 +129,11 @@ def links_between(
 
     after: time and id of a decision; those up to it are left out. Links of one decision come together, whatever limit.
     """
-    place = [decisions.c.made_at >= since, decisions.c.made_at < until]
+    within = [decisions.c.made_at >= since, decisions.c.made_at < until]
     if after is not None:
-        place.append(tuple_(decisions.c.made_at, decisions.c.id) > tuple_(*map(literal, after)))
+        within.append(tuple_(decisions.c.made_at, decisions.c.id) > tuple_(*map(literal, after)))
     there = exists().where(decision_links.c.kind == kind, decision_links.c.decision_id == decisions.c.id)
-    some = select(decisions.c.id, decisions.c.made_at).where(*place, there)
+    some = select(decisions.c.id, decisions.c.made_at).where(*within, there)
     chosen = some.order_by(decisions.c.made_at, decisions.c.id).limit(limit).subquery()
     rows = (
         select(decision_links.c.value, chosen.c.made_at, chosen.c.id)
@@ -159,11 +159,11 @@ def named_ids(value: str) -> tuple[str, ...]:
 
 def decisions_named(connection: Connection, values: Sequence[str]) -> dict[str, Linked]:
     """The decisions that these values name directly (`named_ids`), by value; a value that names none is left out."""
-    asked: dict[str, list[str]] = defaultdict(list)
+    values_of: dict[str, list[str]] = defaultdict(list)
     for value in values:
         for key in named_ids(value):
-            asked[key].append(value)
-    ids, found = list(asked), dict[str, Linked]()
+            values_of[key].append(value)
+    ids, found = list(values_of), dict[str, Linked]()
     columns = decisions.c["id", "tenant", "made_at"]
     for start in range(0, len(ids), _BATCH):
         rows: Iterable[Any] = connection.execute(
@@ -171,7 +171,7 @@ def decisions_named(connection: Connection, values: Sequence[str]) -> dict[str, 
         )
         for row in rows:
             one = Linked(decision_id=row.id, tenant=row.tenant, made_at=row.made_at)
-            found.update({value: one for value in asked[row.id] if value not in found or value == row.id})
+            found.update({value: one for value in values_of[row.id] if value not in found or value == row.id})
     return found
 
 

@@ -13,16 +13,16 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import ArmName, DecisionState, OutcomeStatus, PolicyLabel
 
-__all__ = ["LOOKED_AT", "MOST_FOUND", "Found", "FoundDecision", "Place", "Search", "search"]
+__all__ = ["LOOKED_AT", "MOST_ROWS", "PageEnd", "Search", "SearchPage", "SearchRow", "search"]
 
 #: decisions that one search by a column without an index looks at
 LOOKED_AT: Final = 5_000
 #: decisions on one page
-MOST_FOUND: Final = 200
+MOST_ROWS: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class PageEnd:
     """Where a page ended: the next one holds what is older."""
 
     made_at: float
@@ -45,7 +45,7 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FoundDecision:
+class SearchRow:
     """One decision of a page."""
 
     id: str
@@ -67,17 +67,21 @@ class FoundDecision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchPage:
     """One page of a search."""
 
-    decisions: tuple[FoundDecision, ...]
+    decisions: tuple[SearchRow, ...]
     #: where the next page begins; None: this was the last
-    next: Place | None
+    next: PageEnd | None
 
 
-def search(database: Database, wanted: Search, *, after: Place | None = None, limit: int = 50) -> Found:
+#: columns of `decisions` that a result shows as they are
+_COLUMNS: Final = ("id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at")
+
+
+def search(database: Database, wanted: Search, *, after: PageEnd | None = None, limit: int = 50) -> SearchPage:
     """A page of decisions, the newest first. Raises StoreError."""
-    limit = min(limit, MOST_FOUND)
+    limit = min(limit, MOST_ROWS)
     unindexed = [wanted.tenant, wanted.arm, wanted.state]
     looked_at = limit + 1 if unindexed == [None, None, None] else LOOKED_AT
     inner = _newest(wanted, after=after).limit(looked_at).subquery()
@@ -88,13 +92,13 @@ def search(database: Database, wanted: Search, *, after: Place | None = None, li
         if len(rows) <= limit:
             counted = connection.execute(select(inner.c.id).offset(looked_at - 1).limit(1)).first()
             oldest = None if counted is None else connection.execute(last).first()
-    found = tuple(_found(row) for row in rows[:limit])
+    results = tuple(_row(row) for row in rows[:limit])
     if len(rows) > limit:
-        return Found(decisions=found, next=Place(made_at=found[-1].made_at, id=found[-1].id))
-    return Found(decisions=found, next=None if oldest is None else Place(made_at=oldest.made_at, id=oldest.id))
+        return SearchPage(decisions=results, next=PageEnd(made_at=results[-1].made_at, id=results[-1].id))
+    return SearchPage(decisions=results, next=None if oldest is None else PageEnd(made_at=oldest.made_at, id=oldest.id))
 
 
-def _newest(wanted: Search, *, after: Place | None) -> Select[Any]:
+def _newest(wanted: Search, *, after: PageEnd | None) -> Select[Any]:
     """Ids in the order of the search, by what has an index."""
     conditions: list[ColumnElement[bool]] = []
     made_at: ColumnElement[float] = decisions.c.made_at
@@ -123,8 +127,7 @@ def _matching(inner: Any, wanted: Search) -> Select[Any]:
         conditions.append(decisions.c.arm == wanted.arm)
     if wanted.state is not None:
         conditions.append(_in_state(wanted.state))
-    names = ("id", "tenant", "text", "arm", "propensity", "explored", "session", "made_at")
-    columns = [*(decisions.c[name] for name in names), decisions.c.fault.is_not(None).label("faulty")]
+    columns = [*(decisions.c[name] for name in _COLUMNS), decisions.c.fault.is_not(None).label("faulty")]
     columns += [outcomes.c.status, updates.c.value, updates.c.seq, updates.c.source]
     columns.append(closures.c.state.label("closed"))
     joined = (
@@ -145,22 +148,10 @@ def _in_state(state: DecisionState) -> ColumnElement[bool]:
     return updates.c.source == ("explicit" if state == "learned" else "default")
 
 
-def _found(row: Any) -> FoundDecision:
+def _row(row: Any) -> SearchRow:
     state: DecisionState = row["closed"] or "waiting"
     if row["seq"] is not None:
         state = "learned" if row["source"] == "explicit" else "defaulted"
-    return FoundDecision(
-        id=row["id"],
-        tenant=row["tenant"],
-        text=row["text"],
-        arm=row["arm"],
-        propensity=row["propensity"],
-        explored=bool(row["explored"]),
-        faulty=bool(row["faulty"]),
-        session=row["session"],
-        made_at=row["made_at"],
-        status=row["status"],
-        state=state,
-        reward=row["value"],
-        seq=row["seq"],
+    return SearchRow(
+        **{name: row[name] for name in (*_COLUMNS, "faulty", "status", "seq")}, state=state, reward=row["value"]
     )

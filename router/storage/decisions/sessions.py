@@ -62,14 +62,14 @@ def turns_of(database: Database, *, session: str, tenant: str, limit: int) -> li
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:
     """(session, tenant) -> its newest turn, of those that have one. Raises StoreError."""
-    found: dict[tuple[str, str], SessionTurn] = {}
+    turns: dict[tuple[str, str], SessionTurn] = {}
     with database.read() as connection:
         for session, tenant in sorted(sessions):
             rows = connection.execute(_NEWEST, {"session": session, "tenant": tenant}).mappings().all()
             turn = _turn(rows)
             if turn is not None:
-                found[session, tenant] = turn
-    return found
+                turns[session, tenant] = turn
+    return turns
 
 
 # Made once: SQLAlchemy takes longer to put a statement together than a database to answer this one.

@@ -27,12 +27,12 @@ from ragbandit.router.storage.rows.conversion import (
     reward_value,
     without_messages,
 )
+from ragbandit.router.storage.rows.judge_rows import JudgeSample, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
 from ragbandit.router.storage.sql.closing import is_missing_outcome
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.judge_rows import JudgeSample, sample_outcomes
 from ragbandit.router.storage.sql.tables import (
     cancellations,
     closures,
@@ -208,10 +208,10 @@ class DecisionStore:
         if self.text != "full":
             rows = [row | KEPT_OF_OUTCOME for row in rows]
         with self._writing() as (connection, moves):
-            asked = {row["decision_id"] for row in rows}
-            known = {key: row["run_by"] for key, row in _by_id(connection, asked, columns=("id", "run_by")).items()}
-            kept = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
-            new = insert_new(connection, outcomes, kept, key="decision_id")
+            ids = {row["decision_id"] for row in rows}
+            known = {key: row["run_by"] for key, row in _by_id(connection, ids, columns=("id", "run_by")).items()}
+            accepted = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
+            new = insert_new(connection, outcomes, accepted, key="decision_id")
             if new:
                 open_rows = lock_waiting(connection, new)
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
@@ -235,8 +235,8 @@ class DecisionStore:
         row = outcome_row(outcome)
         standing = select(outcomes.c.body_hash).where(outcomes.c.decision_id == row["decision_id"])
         with self.database.read() as connection:
-            found = connection.execute(standing).scalar()
-        return found is not None and found == row["body_hash"]
+            stored_hash = connection.execute(standing).scalar()
+        return stored_hash is not None and stored_hash == row["body_hash"]
 
     def with_outcome(self, ids: Iterable[str]) -> list[str]:
         """Those of these decisions that have an outcome."""
@@ -294,10 +294,10 @@ class DecisionStore:
             yield connection, moves
 
     def _one(self, connection: Connection, table: Table, decision_id: str) -> RowMapping | None:
-        found = connection.execute(
+        rows = connection.execute(
             select(table).where(table.c.policy == self.label, table.c.decision_id == decision_id)
         ).mappings()
-        return found.first()
+        return rows.first()
 
 
 def made_record(
@@ -352,10 +352,10 @@ def _by_id(
 def _settled(
     decision: Decision, row: Mapping[str, Any], standing: Mapping[str, RowMapping]
 ) -> Decision | RagBanditError:
-    kept = standing.get(decision.id)
-    if kept is None:
+    stored = standing.get(decision.id)
+    if stored is None:
         return decision
-    return settle(readable(kept), kept["body_hash"], asked=row["body_hash"])
+    return settle(readable(stored), stored["body_hash"], asked=row["body_hash"])
 
 
 def readable(row: Row) -> Decision | StoreError:

@@ -10,12 +10,12 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.ledgers.chain import advance
+from ragbandit.router.storage.rows.calibration_rows import append_pairs, note_due
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.sql.calibration_rows import append_pairs, note_due
+from ragbandit.router.storage.rows.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, updates, waiting
-from ragbandit.router.storage.sql.waiting import calm
+from ragbandit.router.storage.sql.waiting import lock_rows, reset_feedback_flags
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import (
     CalibrationPair,
@@ -73,7 +73,7 @@ class Batch:
         self._append_closures(connection, moves)
         moves.add("held", hold(connection, self.held, label=self.label, now=self.now), label=self.label)
         read: dict[str, int] = {one.decision.id: len(one.feedback) for one in self.idle}
-        calm(connection, read, label=self.label, moves=moves)
+        reset_feedback_flags(connection, read, label=self.label, moves=moves)
         in_time = self._feedback_in_time(connection)
         self._mark_late(connection, moves, in_time=in_time)
         self._note_unused(connection, in_time=in_time)
@@ -85,9 +85,7 @@ class Batch:
     def _leave_waiting(self, connection: Connection, moves: Moves) -> None:
         """Take the decisions out of the waiting room, all of which must be there."""
         here = and_(waiting.c.policy == self.label, waiting.c.decision_id.in_(self.done))
-        # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-        locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
-        moves.waiting(locked.mappings(), sign=-1)
+        moves.waiting(lock_rows(connection, here), sign=-1)
         if connection.execute(delete(waiting).where(here)).rowcount != len(self.done):
             raise Conflict("a decision of this batch was closed by somebody else")
         answer_queue.remove(connection, self.done, running=False)

@@ -47,12 +47,12 @@ def link(previous: str, row: Row) -> str:
 def advance(connection: Connection, rows: list[dict[str, Any]]) -> None:
     """Move the end of the chain over these new rows of one ledger, if it ends right before them; else leave it."""
     label, end = rows[0]["policy"], rows[0]["seq"] - 1
-    found = connection.execute(select(chains.c.last_seq, chains.c.sha256).where(chains.c.policy == label)).first()
-    if (0 if found is None else found.last_seq) == end:
-        last = START[1] if found is None else found.sha256
+    stored = connection.execute(select(chains.c.last_seq, chains.c.sha256).where(chains.c.policy == label)).first()
+    if (0 if stored is None else stored.last_seq) == end:
+        last = START[1] if stored is None else stored.sha256
         for row in rows:
             last = link(last, row)
-        _move(connection, label, before=None if found is None else end, to=(rows[-1]["seq"], last))
+        _move(connection, label, before=None if stored is None else end, to=(rows[-1]["seq"], last))
 
 
 def _move(connection: Connection, label: str, *, before: int | None, to: tuple[int, str]) -> None:

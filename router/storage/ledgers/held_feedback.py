@@ -8,22 +8,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, or_, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import feedback_value
+from ragbandit.router.storage.rows.held_rows import HELD
 from ragbandit.router.storage.sql.counters import Moves, moving
-from ragbandit.router.storage.sql.held_rows import HELD
 from ragbandit.router.storage.sql.tables import (
     closures,
     decisions,
     feedback,
     held_feedback,
-    outcomes,
     updates,
     waiting,
 )
+from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Feedback
 
@@ -93,8 +93,8 @@ def held(
     """Feedback that this ledger holds, the newest first."""
     query = select(*_columns()).where(_chosen(ledger, source=source, feedback_id=feedback_id))
     with ledger.database.read() as connection:
-        found = connection.execute(query.order_by(held_feedback.c.held_at.desc()).limit(limit)).mappings()
-        return [HeldFeedback(**row) for row in found]
+        rows = connection.execute(query.order_by(held_feedback.c.held_at.desc()).limit(limit)).mappings()
+        return [HeldFeedback(**row) for row in rows]
 
 
 def held_lately(ledger: Ledger, *, limit: int = 50) -> list[HeldFeedback]:
@@ -102,7 +102,7 @@ def held_lately(ledger: Ledger, *, limit: int = 50) -> list[HeldFeedback]:
 
     Of the first SOURCES sources, and of the newest LOOKED_AT of each; what lies further back is left out.
     """
-    found: list[HeldFeedback] = []
+    listed: list[HeldFeedback] = []
     mine = held_feedback.c.policy == ledger.label
     source: str | None = ""
     with ledger.database.read() as connection:
@@ -114,8 +114,8 @@ def held_lately(ledger: Ledger, *, limit: int = 50) -> list[HeldFeedback]:
             newest = select(*_columns()).where(mine, held_feedback.c.source == source)
             looked_at = newest.order_by(held_feedback.c.held_at.desc()).limit(LOOKED_AT).subquery()
             query = select(looked_at).where(looked_at.c.released_at.is_(None))
-            found += [HeldFeedback(**row) for row in connection.execute(query.limit(limit)).mappings()]
-    return sorted(found, key=lambda one: -one.held_at)[:limit]
+            listed += [HeldFeedback(**row) for row in connection.execute(query.limit(limit)).mappings()]
+    return sorted(listed, key=lambda one: -one.held_at)[:limit]
 
 
 def sources_held(ledger: Ledger) -> dict[str, int]:
@@ -163,20 +163,15 @@ def _release(
     connection: Connection, ledger: Ledger, rows: Sequence[Any], *, moves: Moves, actor: str, now: float
 ) -> Released:
     ids, label = sorted({row.decision_id for row in rows}), ledger.label
-    # Locked in the order of ids, before anything else is: as feedback and the learner do.
-    locked = select(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids))
-    locked = locked.order_by(waiting.c.decision_id).with_for_update()
-    open_rows = {row["decision_id"]: row for row in connection.execute(locked).mappings()}
+    # Before anything else is locked: as feedback and the learner do.
+    open_rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(ids))
     mine = held_feedback.c.policy == label, held_feedback.c.feedback_id.in_([row.feedback_id for row in rows])
     changed = update(held_feedback).where(*mine, held_feedback.c.released_at.is_(None))
     count = connection.execute(changed.values(released_at=now, released_by=actor[:128])).rowcount
     moves.add("held", -count, label=label)
-    for key, row in open_rows.items():
-        flags = _flags(connection, key)
-        here = waiting.c.policy == label, waiting.c.decision_id == key
-        connection.execute(update(waiting).where(*here).values(**flags))
-        moves.flagged([row], **flags)
-    reopened = _reopen(connection, label=label, ids=[key for key in ids if key not in open_rows], moves=moves)
+    flag_as_stored(connection, open_rows, moves=moves)
+    closed = sorted({*ids} - {row["decision_id"] for row in open_rows})
+    reopened = _reopen(connection, label=label, ids=closed, moves=moves)
     both = len(open_rows) + reopened
     return Released(feedback=count, waiting=both, reopened=reopened, unchanged=len(ids) - both)
 
@@ -188,29 +183,10 @@ def _reopen(connection: Connection, *, label: str, ids: Sequence[str], moves: Mo
     if not gone:
         return 0
     keys = [row["decision_id"] for row in gone]
-    made = select(decisions.c.id, decisions.c.made_at, decisions.c.run_by).where(decisions.c.id.in_(keys))
-    rooms = [
-        {"policy": label, "decision_id": row.id, "decided_at": row.made_at, "run_by": row.run_by}
-        | _flags(connection, row.id)
-        for row in connection.execute(made).all()
-    ]
-    here = {room["decision_id"] for room in rooms}  # what was archived stays closed
-    back = [row for row in gone if row["decision_id"] in here]
+    here = add_stored(connection, decisions.c.id.in_(keys), label=label, moves=moves)  # what was archived stays closed
     connection.execute(delete(closures).where(*theirs[:2], closures.c.decision_id.in_(sorted(here))))
-    moves.closures(back, sign=-1)
-    if rooms:
-        connection.execute(insert(waiting), rooms)
-        moves.waiting(rooms)
-    return len(rooms)
-
-
-def _flags(connection: Connection, decision_id: str) -> dict[str, bool]:
-    """The flags of a decision in `waiting`, all its feedback counted; the learner takes back what is not so."""
-    said = select(feedback.c.kind).where(feedback.c.decision_id == decision_id, feedback.c.value != "null")
-    kinds = set(connection.execute(said).scalars())
-    done = select(outcomes.c.decision_id).where(outcomes.c.decision_id == decision_id)
-    outcome = connection.execute(done).first() is not None
-    return {"has_outcome": outcome, "has_feedback": bool(kinds), "has_reward": "reward" in kinds}
+    moves.closures([row for row in gone if row["decision_id"] in here], sign=-1)
+    return len(here)
 
 
 def _sum(one: Released, other: Released) -> Released:
@@ -252,13 +228,13 @@ def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> li
         if among is not None:
             query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
         rows = connection.execute(query.order_by(updates.c.seq.desc()).limit(limit)).all()
-        said: dict[str, list[Any]] = {}
+        notes_of: dict[str, list[Any]] = {}
         for start in range(0, len(rows), 500):
             ids = [row.decision_id for row in rows[start : start + 500]]
             notes = select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.id)
             for note in connection.execute(notes).mappings():
-                said.setdefault(note["decision_id"], []).append(note)
-    return [_judged(row, said.get(row.decision_id, [])) for row in reversed(rows)]
+                notes_of.setdefault(note["decision_id"], []).append(note)
+    return [_judged(row, notes_of.get(row.decision_id, [])) for row in reversed(rows)]
 
 
 def _judged(row: Any, notes: Iterable[Any]) -> JudgedUpdate:

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Select, and_, delete, exists, literal, select, text, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, delete, exists, select, text, update
 
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, policies, updates, waiting
+from ragbandit.router.storage.sql.tables import closures, decisions, policies, updates, waiting
+from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import NotFound
 
 __all__ = ["BEGUN", "Pace", "Step", "inherit", "is_inheriting", "retire"]
@@ -39,15 +39,6 @@ Step = Literal["batch", "wait", "done"]
 
 #: columns of `policies` for a label that is to get its place for every decision before it
 BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inherit_after": None, "retired_at": None}
-
-#: columns of `waiting`, in the order of `_lacking`
-_COLUMNS = ["policy", "decision_id", "decided_at", "run_by", "has_outcome", "has_feedback", "has_reward"]
-_FED = exists().where(feedback.c.decision_id == decisions.c.id)
-_FLAGS = {
-    "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
-    "has_feedback": _FED.where(feedback.c.value != "null"),
-    "has_reward": _FED.where(feedback.c.kind == "reward", feedback.c.value != "null"),
-}
 
 
 class Pace:
@@ -143,10 +134,7 @@ def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves, rows
     """Insert what the label lacks of the next decisions; the last id, None if these were the last."""
     after = row["inherited_to"]
     last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after, rows=rows)
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    lacking = _lacking(row["label"], after=after, last=last)
-    statement = dialect.insert(waiting).from_select(_COLUMNS, lacking).on_conflict_do_nothing().returning(waiting)
-    moves.waiting(connection.execute(statement).mappings().all())
+    add_stored(connection, *_unknown(row["label"], after=after, last=last), label=row["label"], moves=moves)
     return last if more else None
 
 
@@ -155,23 +143,9 @@ def _look_again(connection: Connection, row: RowMapping, *, moves: Moves, rows: 
     after = row["inherited_to"]
     ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
     last, more = _next(connection, ours, waiting.c.decision_id, after=after, rows=rows)
-    here = and_(
-        waiting.c.policy == row["label"],
-        waiting.c.decision_id > after,
-        waiting.c.decision_id <= last,
-        ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward),
-    )
-    # Locked in the order of ids, as feedback does: neither waits for the other in a circle.
-    locked = connection.execute(select(waiting).where(here).order_by(waiting.c.decision_id).with_for_update())
-    before = {one["decision_id"]: one for one in locked.mappings()}
-    found = select(decisions.c.id, *(flag.label(name) for name, flag in _FLAGS.items()))
-    for seen in connection.execute(found.where(decisions.c.id.in_(before))).mappings():
-        flags = {name: bool(seen[name]) for name in _FLAGS}
-        old = before[seen["id"]]
-        if any(flags[name] != bool(old[name]) for name in _FLAGS):
-            one = waiting.c.policy == row["label"], waiting.c.decision_id == seen["id"]
-            connection.execute(update(waiting).where(*one).values(**flags))
-            moves.flagged([old], **flags)
+    here = waiting.c.policy == row["label"], waiting.c.decision_id > after, waiting.c.decision_id <= last
+    incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
+    flag_as_stored(connection, lock_rows(connection, *here, incomplete), moves=moves)
     return last if more else None
 
 
@@ -185,11 +159,8 @@ def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, r
     return ids[-1] if ids else after, len(ids) == rows
 
 
-def _lacking(label: str, *, after: str, last: str) -> Select[Any]:
-    """Waiting rows for the decisions of which this ledger knows nothing: made before it, or while it was retired.
-
-    Of ids in (after, last].
-    """
+def _unknown(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:
+    """Decisions with ids in (after, last] of which this ledger knows nothing: of before it, or while it was retired."""
     unseen = [
         # The range for each table: PostgreSQL may read all of the table that it is left out for, in every batch.
         ~exists().where(
@@ -200,8 +171,7 @@ def _lacking(label: str, *, after: str, last: str) -> Select[Any]:
         )
         for table in (waiting, updates, closures)
     ]
-    columns = literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, *_FLAGS.values()
-    return select(*columns).select_from(decisions).where(decisions.c.id > after, decisions.c.id <= last, *unseen)
+    return [decisions.c.id > after, decisions.c.id <= last, *unseen]
 
 
 def _number(connection: Connection, label: str) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tup
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Batch, Entry
+from ragbandit.router.storage.rows.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.rows.conversion import (
     body_hash,
     decision_value,
@@ -23,13 +24,12 @@ from ragbandit.router.storage.rows.conversion import (
     unreadable_field,
     update_value,
 )
+from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.held_rows import HeldRow
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
     decisions,
@@ -84,26 +84,26 @@ class Ledger:
 
         One that cannot be read comes as its ClosedDecision. after: (made_at, id) of the last one of the page before.
         """
-        place = tuple_(waiting.c.decided_at, waiting.c.decision_id)
-        found: set[tuple[float, str]] = set()
+        position = tuple_(waiting.c.decided_at, waiting.c.decision_id)
+        ready: set[tuple[float, str]] = set()
         with self.database.read() as connection:
             for condition in (*rule.complete_ranges(now=now), rule.expired_rows(now=now)):  # no index serves them all
                 rows = connection.execute(
                     select(waiting.c.decided_at, waiting.c.decision_id)
-                    .where(waiting.c.policy == self.label, condition, place > tuple_(*after))
+                    .where(waiting.c.policy == self.label, condition, position > tuple_(*after))
                     .order_by(waiting.c.decided_at, waiting.c.decision_id)
                     .limit(limit)
                 )
-                found.update((row.decided_at, row.decision_id) for row in rows)
-            return self._joined(connection, [key for _, key in sorted(found)[:limit]])
+                ready.update((row.decided_at, row.decision_id) for row in rows)
+            return self._joined(connection, [key for _, key in sorted(ready)[:limit]])
 
     def _joined(self, connection: Connection, ids: list[str]) -> list[JoinedDecision | ClosedDecision]:
-        found = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
+        made_rows = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
         done = connection.execute(select(outcomes).where(outcomes.c.decision_id.in_(ids))).mappings()
         notes = connection.execute(
             select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
         ).mappings()
-        by_id = {row["id"]: row for row in found}
+        by_id = {row["id"]: row for row in made_rows}
         outcome = {row["decision_id"]: row for row in done}
         collected: dict[str, list[RowMapping]] = {}
         for note in notes:
@@ -206,8 +206,8 @@ class Ledger:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
         query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
-            found: str | None = connection.execute(query).scalar()
-        return found
+            newest: str | None = connection.execute(query).scalar()
+        return newest
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
         """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""
@@ -246,17 +246,17 @@ class Ledger:
         The newest of every algorithm, params and encoder stays: the deep check must know which policies there were.
         """
         newer = snapshots.alias()
-        place = ("last_seq", "made_at", "version")
+        order = ("last_seq", "made_at", "version")
         same = [newer.c[name] == snapshots.c[name] for name in ("policy", "algorithm", "params_sha256", "encoder_hash")]
-        later = tuple_(*(newer.c[name] for name in place)) > tuple_(*(snapshots.c[name] for name in place))
+        later = tuple_(*(newer.c[name] for name in order)) > tuple_(*(snapshots.c[name] for name in order))
         old = select(snapshots.c.version).where(snapshots.c.policy == self.label)
-        old = old.order_by(*(snapshots.c[name].desc() for name in place)).offset(SNAPSHOT_ROWS).limit(FORGOTTEN_AT_ONCE)
+        old = old.order_by(*(snapshots.c[name].desc() for name in order)).offset(SNAPSHOT_ROWS).limit(FORGOTTEN_AT_ONCE)
         doomed = select(snapshots).where(snapshots.c.version.in_(old), exists().where(*same, later))
         with self.database.write() as connection:
-            found = [snapshot_value(row) for row in connection.execute(doomed).mappings()]
-            gone = [info.version for info in found]
+            forgotten = [snapshot_value(row) for row in connection.execute(doomed).mappings()]
+            gone = [info.version for info in forgotten]
             connection.execute(delete(snapshots).where(snapshots.c.version.in_(gone)))
-        return found
+        return forgotten
 
     def feedback_times(self, *, after: int, upto: int) -> list[float]:
         """Times at which the last feedback of each update in (after, upto] came in, for measuring the lag."""

@@ -1,12 +1,11 @@
 """Quarantines: sources of feedback that a ledger is learned without."""
 
-import json
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import quarantines
 from ragbandit.shared.errors import NotFound
@@ -39,6 +38,9 @@ class Quarantine:
         return (self.since is None or received_at >= self.since) and (self.until is None or received_at < self.until)
 
 
+_ROWS: Final = TableRows(quarantines, Quarantine)
+
+
 def quarantines_of(database: Database, *, new_label: str | None = None, lifted: bool = False) -> list[Quarantine]:
     """Quarantines in force, the oldest first. new_label: of one ledger; lifted: those that were lifted too."""
     with database.read() as connection:
@@ -58,19 +60,10 @@ def in_force(connection: Connection, *, new_label: str | None = None, lifted: bo
 def add_quarantine(connection: Connection, made: Quarantine) -> Quarantine:
     """Store it under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
-    selection = {"source": made.source, "since": made.since, "until": made.until}
-    row = {
-        "number": int(last) + 1,
-        "selection": canonical(selection),
-        "policy": made.label,
-        "new_policy": made.new_label,
-        "reason": made.reason,
-        "actor": made.actor[:128],
-        "made_at": made.made_at,
-        "lifted_at": None,
-    }
+    numbered = replace(made, number=int(last) + 1, actor=made.actor[:128], lifted_at=None)
+    row = {**_ROWS.row(numbered), "policy": made.label, "new_policy": made.new_label}
     connection.execute(insert(quarantines).values(**row))
-    return _value(row)
+    return numbered
 
 
 def lift(connection: Connection, number: int, *, now: float) -> Quarantine:
@@ -84,16 +77,4 @@ def lift(connection: Connection, number: int, *, now: float) -> Quarantine:
 
 
 def _value(row: Any) -> Quarantine:
-    selection = json.loads(row["selection"])
-    return Quarantine(
-        number=row["number"],
-        source=selection["source"],
-        since=selection["since"],
-        until=selection["until"],
-        label=row["policy"],
-        new_label=row["new_policy"],
-        reason=row["reason"],
-        actor=row["actor"],
-        made_at=row["made_at"],
-        lifted_at=row["lifted_at"],
-    )
+    return _ROWS.value(row, label=row["policy"], new_label=row["new_policy"])

@@ -32,14 +32,14 @@ def register_policy(
             "encoder_hash": encoder_hash,
             "made_at": now,
         }
-        kept = _policy_row(connection, label=label)
-        if kept is None:
+        known = _policy_row(connection, label=label)
+        if known is None:
             if insert_new(connection, policies, [row | BEGUN], key="label"):
                 _record(connection, "ledger.register", row)
                 return
-            kept = _policy_row(connection, label=label)  # another router was first
-            assert kept is not None
-        other = _other_encoder(connection, kept["encoder_hash"], ours=encoder_hash, label=label)
+            known = _policy_row(connection, label=label)  # another router was first
+            assert known is not None
+        other = _other_encoder(connection, known["encoder_hash"], ours=encoder_hash, label=label)
         if other is not None:
             raise Conflict(
                 f"the ledger {label!r} was learned with encoder {other[:12]}, "
@@ -48,9 +48,9 @@ def register_policy(
                 remedy="set the encoder back, or start a new ledger with another policy.label",
             )
         changed: dict[str, Any] = {}
-        if (kept["algorithm"], kept["params"], kept["encoder_hash"]) != (algorithm, params, encoder_hash):
+        if (known["algorithm"], known["params"], known["encoder_hash"]) != (algorithm, params, encoder_hash):
             changed = row
-        if kept["retired_at"] is not None:
+        if known["retired_at"] is not None:
             changed = changed | BEGUN
         if changed:
             _record(connection, "ledger.change" if "algorithm" in changed else "ledger.return", row)

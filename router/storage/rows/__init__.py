@@ -1,1 +1,1 @@
-"""Rows: values of the domain to columns and back; features and texts packed into bytes."""
+"""Rows: values of the domain to columns and back, by table; features and traces packed into bytes."""

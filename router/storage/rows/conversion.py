@@ -103,22 +103,22 @@ def _conversation(query: Query) -> dict[str, Any]:
     """What a query has of a conversation; empty for a question that stands alone."""
     if not (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns):
         return {}
-    found = {
+    parts = {
         "asked": query.asked,
         "forced": query.forced or None,
         "messages": [[message.role, message.text] for message in query.messages] or None,
         "session": query.session,
         "sticky_turns": query.sticky_turns,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in parts.items() if value is not None}
 
 
 def _request(query: Query) -> str | None:
     """The column `request` of a query: what is beside the question and has no column of its own."""
-    found = {name: value for name, value in _conversation(query).items() if name != "session"}
+    parts = {name: value for name, value in _conversation(query).items() if name != "session"}
     if query.request:
-        found["edge"] = dict(query.request)
-    return canonical(found) if found else None
+        parts["edge"] = dict(query.request)
+    return canonical(parts) if parts else None
 
 
 def without_messages(request: str | None) -> str | None:

@@ -42,13 +42,13 @@ def trace_value(events: list[dict[str, Any]]) -> tuple[TraceEvent, ...]:
     """The inverse of `trace_json`; an event that a newer version wrote is kept as a branch that says so."""
     trace: list[TraceEvent] = []
     for event in events:
-        made = _EVENTS.get(event["type"])
-        if made is None:
+        kind = _EVENTS.get(event["type"])
+        if kind is None:
             trace.append(Branch(rule="unknown_event", value=canonical(event)))
             continue
-        known = {field.name for field in fields(made)}
+        known = {field.name for field in fields(kind)}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in event.items() if k in known}
-        trace.append(cast("Callable[..., TraceEvent]", made)(**values))
+        trace.append(cast("Callable[..., TraceEvent]", kind)(**values))
     return tuple(trace)
 
 

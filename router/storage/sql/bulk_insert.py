@@ -11,10 +11,16 @@ from functools import lru_cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, types
+from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = ["insert_new", "insert_rows"]
+__all__ = ["insert_into", "insert_new", "insert_rows"]
 
 Row = Mapping[str, Any]
+
+
+def insert_into(connection: Connection, table: Table) -> "sqlite.Insert | postgresql.Insert":
+    """An INSERT of this database, which has ON CONFLICT."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def insert_new(connection: Connection, table: Table, rows: Sequence[Row], *, key: str) -> set[str]:
@@ -90,7 +96,7 @@ def _arrays(table: Table, names: tuple[str, ...], *, rows: Sequence[Row]) -> tup
     """One list per column."""
     arrays = []
     for name in names:
-        made = _array_of(table.c[name].type)[1]
+        cast = _array_of(table.c[name].type)[1]
         values = [row[name] for row in rows]
-        arrays.append(values if made is None else [None if value is None else made(value) for value in values])
+        arrays.append(values if cast is None else [None if value is None else cast(value) for value in values])
     return tuple(arrays)

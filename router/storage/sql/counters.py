@@ -157,8 +157,8 @@ def moving(connection: Connection, *, shard: int) -> Iterator[Moves]:
 
 def kept(connection: Connection, *, label: str) -> dict[str, int]:
     """Every counter of the store and of this label, as it is kept."""
-    found = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
-    return {name: found.get(name, 0) for name in get_args(CounterName)}
+    stored = {name: int(value) for name, value in connection.execute(_KEPT, {"label": label})}
+    return {name: stored.get(name, 0) for name in get_args(CounterName)}
 
 
 def counted(connection: Connection, *, label: str) -> dict[str, int]:
@@ -206,8 +206,8 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
             if before[name] != value:
                 wrong[f"{owner} {name}".strip()] = (before[name], value)
     connection.execute(delete(counters))
-    found = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
-    connection.execute(insert(counters), found)
+    counts = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
+    connection.execute(insert(counters), counts)
     return wrong
 
 

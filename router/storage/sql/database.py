@@ -101,8 +101,8 @@ class Database:
         """
         if isinstance(self.engine.pool, StaticPool):  # a database in memory has one connection
             with self.read() as connection:
-                found = connection.execute(statement, parameters).mappings().first()
-                return None if found is None else dict(found)
+                first = connection.execute(statement, parameters).mappings().first()
+                return None if first is None else dict(first)
         with self._wrapped():
             return self._kept.row(statement, parameters)
 
@@ -142,12 +142,12 @@ class _KeptConnection:
             compiled, places = self._compiled(statement)
             given = dict(parameters) if places is None else tuple(parameters[name] for name in places)
             while True:
-                kept = self._connection is not None  # then it may have been cut off meanwhile
+                reused = self._connection is not None  # then it may have been cut off meanwhile
                 try:
                     return self._asked(compiled, given)
                 except errors as error:
                     self._drop()
-                    if not kept:
+                    if not reused:
                         raise DBAPIError.instance(compiled, None, error, errors, dialect=dialect) from error
 
     def close(self) -> None:
@@ -306,9 +306,9 @@ def check_schema(database: Database) -> None:
     if empty and database.is_sqlite:
         migrate(database)
         return
-    found = "no schema" if current is None else f"schema {current}"
+    present = "no schema" if current is None else f"schema {current}"
     raise StoreError(
-        f"the database has {found}, this version needs {_wanted()}",
+        f"the database has {present}, this version needs {_wanted()}",
         field="database_url",
         remedy="install the version of ragbandit that made it, or a newer one" if newer else "run: ragbandit migrate",
     )

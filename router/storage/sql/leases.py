@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.process_identity import ProcessIdentity
@@ -62,9 +62,9 @@ class Lease:
         if self.database.is_sqlite:
             free.append(leases.c.expires_at > now + lease_s)
         row: dict[str, Any] = {"holder": holder, "expires_at": now + lease_s}
-        insert = (sqlite if self.database.is_sqlite else postgresql).insert(leases).values(name=self.name, **row)
-        taken = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=or_(*free))
         with self.database.write() as connection:
+            insert = insert_into(connection, leases).values(name=self.name, **row)
+            taken = insert.on_conflict_do_update(index_elements=[leases.c.name], set_=row, where=or_(*free))
             return connection.execute(taken.returning(leases.c.name)).first() is not None
 
     def release(self, *, holder: str) -> None:

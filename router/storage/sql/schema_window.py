@@ -57,8 +57,8 @@ def steps() -> dict[str, str]:
 
     config = Config()
     config.set_main_option("script_location", SCRIPTS)
-    found = ScriptDirectory.from_config(config).walk_revisions()
-    return {script.revision: script.module.oldest_code for script in reversed(list(found))}
+    scripts = ScriptDirectory.from_config(config).walk_revisions()
+    return {script.revision: script.module.oldest_code for script in reversed(list(scripts))}
 
 
 def _to_come(current: str | None) -> dict[str, str]:
@@ -95,11 +95,11 @@ def check_connected(connection: Connection, *, current: str | None) -> None:
     if connection.dialect.name != "postgresql" or not to_come:
         return
     needed = max(to_come.values())
-    asked = text(
+    query = text(
         "SELECT DISTINCT application_name FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE :ours"
     )
-    names = connection.execute(asked, {"ours": f"{SESSION}%"}).scalars()
+    names = connection.execute(query, {"ours": f"{SESSION}%"}).scalars()
     older = sorted(schema for name in names if (schema := str(name).removeprefix(SESSION)) < needed)
     if older:
         raise StoreError(
@@ -135,12 +135,12 @@ def write_comments(connection: Connection) -> None:
     """Write what tables and columns mean into the database, for readers with psql; SQLite keeps no comments."""
     if connection.dialect.name != "postgresql":
         return
-    found = inspect(connection)
+    inspector = inspect(connection)
     for table in metadata.sorted_tables:
-        if not found.has_table(table.name):
+        if not inspector.has_table(table.name):
             continue
         connection.execute(SetTableComment(table))
-        there = {column["name"] for column in found.get_columns(table.name)}
+        there = {column["name"] for column in inspector.get_columns(table.name)}
         for column in table.columns:
             if column.comment and column.name in there:
                 connection.execute(SetColumnComment(column))
@@ -153,8 +153,10 @@ def give_way_first(connection: Connection) -> None:
     """
     # A large table takes longer than the time limit of a statement of ours.
     connection.execute(text("SET LOCAL statement_timeout = 0"))
-    found = connection.execute(text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")).scalar_one()
-    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(found) * _BEFORE_DEADLOCK))}"))
+    timeout_ms = connection.execute(
+        text("SELECT setting FROM pg_settings WHERE name = 'deadlock_timeout'")
+    ).scalar_one()
+    connection.execute(text(f"SET LOCAL lock_timeout = {max(1, int(float(timeout_ms) * _BEFORE_DEADLOCK))}"))
     connection.execute(text(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})"))
 
 

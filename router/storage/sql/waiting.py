@@ -1,30 +1,45 @@
 """Rows of `waiting`: the decisions that each ledger has not closed, and the flags that say what they have by now."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, func, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, literal, select, update
 
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import feedback, policies, waiting
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, waiting
 from ragbandit.shared.types import Decision
 
-__all__ = ["calm", "flag_waiting", "labels_in_use", "lock_waiting", "number_transaction", "waiting_row"]
+__all__ = [
+    "add_stored",
+    "flag_as_stored",
+    "flag_waiting",
+    "labels_in_use",
+    "lock_rows",
+    "lock_waiting",
+    "number_transaction",
+    "reset_feedback_flags",
+    "waiting_row",
+]
+
+_FED: Final = exists().where(feedback.c.decision_id == decisions.c.id)
+#: flag -> whether a decision has it, by all that is stored; the learner takes back what it cannot use
+_STORED: Final = {
+    "has_outcome": exists().where(outcomes.c.decision_id == decisions.c.id),
+    "has_feedback": _FED.where(feedback.c.value != "null"),
+    "has_reward": _FED.where(feedback.c.kind == "reward", feedback.c.value != "null"),
+}
+
+
+def lock_rows(connection: Connection, *where: ColumnElement[bool]) -> list[RowMapping]:
+    """Rows of `waiting`, locked in the order of ids: two writers never wait for each other in a circle."""
+    query = select(waiting).where(*where).order_by(waiting.c.decision_id, waiting.c.policy)
+    return list(connection.execute(query.with_for_update()).mappings())
 
 
 def lock_waiting(connection: Connection, ids: set[str]) -> dict[tuple[str, str], RowMapping]:
-    """The rows of `waiting` of these decisions by (decision, label), locked.
-
-    Always in the order of ids: two writers never wait for each other in a circle.
-    """
-    if not ids:
-        return {}
-    locked = connection.execute(
-        select(waiting)
-        .where(waiting.c.decision_id.in_(ids))
-        .order_by(waiting.c.decision_id, waiting.c.policy)
-        .with_for_update()
-    ).mappings()
+    """The rows of these decisions by (decision, label), locked."""
+    locked = lock_rows(connection, waiting.c.decision_id.in_(ids)) if ids else []
     return {(row["decision_id"], row["policy"]): row for row in locked}
 
 
@@ -43,16 +58,41 @@ def flag_waiting(connection: Connection, rows: Iterable[RowMapping], *, moves: M
         moves.flagged(group, **flags)
 
 
-def calm(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
+def flag_as_stored(connection: Connection, rows: Iterable[RowMapping], *, moves: Moves) -> None:
+    """Set the flags of these locked rows of one label as outcomes and feedback say that are stored now."""
+    before = {row["decision_id"]: row for row in rows}
+    query = select(decisions.c.id, *(flag.label(name) for name, flag in _STORED.items()))
+    for row in connection.execute(query.where(decisions.c.id.in_(before))).mappings():
+        flags = {name: bool(row[name]) for name in _STORED}
+        if any(flags[name] != bool(before[row["id"]][name]) for name in _STORED):
+            flag_waiting(connection, [before[row["id"]]], moves=moves, **flags)
+
+
+def add_stored(connection: Connection, *where: ColumnElement[bool], label: str, moves: Moves) -> set[str]:
+    """Let stored decisions wait for a label, unless they do; their ids. where: conditions on `decisions`."""
+    insert = insert_into(connection, waiting).from_select(_COLUMNS, _stored_rows(label).where(*where))
+    rows = connection.execute(insert.on_conflict_do_nothing().returning(waiting)).mappings().all()
+    moves.waiting(rows)
+    return {row["decision_id"] for row in rows}
+
+
+_COLUMNS: Final = ["policy", "decision_id", "decided_at", "run_by", *_STORED]
+
+
+def _stored_rows(label: str) -> Select[Any]:
+    """Decisions as rows of `waiting`, in the order of _COLUMNS."""
+    columns = literal(label), decisions.c.id, decisions.c.made_at, decisions.c.run_by, *_STORED.values()
+    return select(*columns).select_from(decisions)
+
+
+def reset_feedback_flags(connection: Connection, read: Mapping[str, int], *, label: str, moves: Moves) -> None:
     """Let decisions count as without feedback, none of which may be learned; they are not looked at again for it.
 
     read: how many feedback rows of each were looked at. One that has more by now keeps its flags.
     """
     if not read:
         return
-    here = waiting.c.policy == label, waiting.c.decision_id.in_(read)
-    locked = select(waiting).where(*here).order_by(waiting.c.decision_id).with_for_update()
-    rows = connection.execute(locked).mappings().all()
+    rows = lock_rows(connection, waiting.c.policy == label, waiting.c.decision_id.in_(read))
     counts = select(feedback.c.decision_id, func.count()).where(feedback.c.decision_id.in_(read))
     now = {row[0]: int(row[1]) for row in connection.execute(counts.group_by(feedback.c.decision_id))}
     same = [row for row in rows if now.get(row["decision_id"], 0) == read[row["decision_id"]]]

@@ -58,8 +58,8 @@ def comparisons(
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """The place of each arm that has a difference, with what the update adds to its `ArmTotals`."""
     reward_range = maximum - minimum
-    found = differences(pmf=pmf, scores=scores, drawn=drawn, reward=reward, minimum=minimum, maximum=maximum)
-    for place, difference in enumerate(found.tolist()):
+    values = differences(pmf=pmf, scores=scores, drawn=drawn, reward=reward, minimum=minimum, maximum=maximum)
+    for place, difference in enumerate(values.tolist()):
         if not math.isfinite(difference):
             continue
         weight = 1.0 / pmf[place]

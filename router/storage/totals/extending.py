@@ -123,8 +123,8 @@ class Extender:
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
     """How far the totals are. newest: when the newest decision was made; last_seq: the ledger's end."""
-    place = position_of(connection, TRAFFIC).get("decisions")
-    decided_to = None if place is None or place[0] < 0 else float(place[0])
+    position = position_of(connection, TRAFFIC).get("decisions")
+    decided_to = None if position is None or position[0] < 0 else float(position[0])
     reached = decided_to
     if newest is not None and reached is None:  # nothing is counted yet: the oldest decision is what waits longest
         reached = connection.execute(select(func.min(decisions.c.made_at))).scalar()

@@ -91,7 +91,7 @@ def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, flo
         return []
     if len(arms) < 2 or len(pmf) != len(arms) or row["arm"] not in arms:
         return []
-    found = comparisons(
+    pairs = comparisons(
         pmf=pmf,
         scores=scores,
         drawn=arms.index(row["arm"]),
@@ -99,4 +99,4 @@ def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, flo
         minimum=row["minimum"],
         maximum=row["maximum"],
     )
-    return [(arms[place], amounts) for place, amounts in found]
+    return [(arms[place], amounts) for place, amounts in pairs]

@@ -12,9 +12,9 @@ from operator import add
 from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
 from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
 
@@ -136,10 +136,10 @@ def _hour(row: Any) -> ArmHour:
 
 def totals_value(text: str) -> ArmTotals:
     """The totals of their JSON; of a row of a newer version what this one knows."""
-    found = {name: value for name, value in json.loads(text).items() if name in _NAMES}
-    if "latency" in found:
-        found["latency"] = tuple(found["latency"])
-    return ArmTotals(**found)
+    values = {name: value for name, value in json.loads(text).items() if name in _NAMES}
+    if "latency" in values:
+        values["latency"] = tuple(values["latency"])
+    return ArmTotals(**values)
 
 
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
@@ -149,9 +149,9 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
     """
     sums: dict[Key, dict[str, Any]] = {}
     for (policy, hour, arm), amounts in deltas.items():
-        kept = _kept_at(hour, now=hour_of(now))
-        if kept is not None:
-            key = policy, kept, arm
+        row_hour = _kept_at(hour, now=hour_of(now))
+        if row_hour is not None:
+            key = policy, row_hour, arm
             sums[key] = _sum(sums[key], amounts) if key in sums else amounts
     _add(connection, sums)
 
@@ -189,13 +189,14 @@ _BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> None:
     if not rows:
         return
-    made = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(arm_hours)
-    made = made.on_conflict_do_update(index_elements=["policy", "hour", "arm"], set_={"totals": made.excluded.totals})
+    insert = insert_into(connection, arm_hours)
+    changed = {"totals": insert.excluded.totals}
+    insert = insert.on_conflict_do_update(index_elements=["policy", "hour", "arm"], set_=changed)
     values = [
         {"policy": policy, "hour": hour, "arm": arm, "totals": canonical(dict(totals))}
         for (policy, hour, arm), totals in rows.items()
     ]
-    connection.execute(made, values)
+    connection.execute(insert, values)
 
 
 def fold(connection: Connection, *, policy: str, now: float) -> int:
@@ -218,15 +219,15 @@ def fold(connection: Connection, *, policy: str, now: float) -> int:
 
 
 def _pages(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    found = list(keys)
-    for start in range(0, len(found), _PAGE):
-        yield found[start : start + _PAGE]
+    listed = list(keys)
+    for start in range(0, len(listed), _PAGE):
+        yield listed[start : start + _PAGE]
 
 
 def position_of(connection: Connection, reader: str) -> dict[str, Any]:
     """Up to where a reader has read; empty before it began."""
-    found = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader))
-    text = found.scalar()
+    rows = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader))
+    text = rows.scalar()
     return {} if text is None else dict(json.loads(text))
 
 
@@ -236,8 +237,6 @@ def move_position(
     """Let a reader go on from there; False, with nothing written, if it is not at `seen` any more."""
     row = {"position": canonical(dict(to)), "moved_at": now}
     if not seen:
-        made = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(reading_positions)
-        first = made.values(reader=reader, **row).on_conflict_do_nothing().returning(reading_positions.c.reader)
-        return connection.execute(first).first() is not None
+        return bool(insert_new(connection, reading_positions, [{"reader": reader, **row}], key="reader"))
     ours = reading_positions.c.reader == reader, reading_positions.c.position == canonical(dict(seen))
     return connection.execute(reading_positions.update().where(*ours).values(**row)).rowcount == 1

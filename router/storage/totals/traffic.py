@@ -114,10 +114,10 @@ def _page(
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
         query, key = select(*names, *decisions.c["policy", "arm", "facts"]), outcomes.c.decision_id
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
-    made = table.c.made_at
+    time = table.c.made_at
     # The first bound is for the index, which has no ids.
-    query = query.where(made >= max(after[0], since), made < until, tuple_(made, key) > tuple_(*after))
-    return [dict(row) for row in connection.execute(query.order_by(made, key).limit(limit)).mappings()]
+    query = query.where(time >= max(after[0], since), time < until, tuple_(time, key) > tuple_(*after))
+    return [dict(row) for row in connection.execute(query.order_by(time, key).limit(limit)).mappings()]
 
 
 def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> None:
@@ -126,9 +126,9 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             continue
         key = row["policy"], hour_of(row["made_at"]), row["arm"]
         if table is decisions:
-            found = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
-            found |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
-            deltas.add(key, decided=1, **{name: 1 for name, counts in found.items() if counts})
+            flags = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
+            flags |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
+            deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
         else:
             _count_outcome(key, row, deltas)
 
@@ -156,16 +156,16 @@ def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: De
 def _count_segment(segment: Segment, *, places: Mapping[str, tuple[Any, ...]], deltas: Deltas) -> None:
     """Count of a segment what its readers have not come to; what stayed in the database is not in it."""
     rows = read_segment(segment, tables=[decisions, outcomes])
-    made = {row["id"]: row for row in rows["decisions"]}
+    by_id = {row["id"]: row for row in rows["decisions"]}
     first = [
         {**row, "faulty": row["fault"] is not None, "was_forced": _FORCED in (row.get("request") or "")}
-        for row in made.values()
+        for row in by_id.values()
         if (row["made_at"], row["id"]) > places["decisions"]
     ]
     then = [
-        {**row, **{name: made[row["decision_id"]][name] for name in ("policy", "arm", "facts")}}
+        {**row, **{name: by_id[row["decision_id"]][name] for name in ("policy", "arm", "facts")}}
         for row in rows["outcomes"]
-        if row["decision_id"] in made and (row["made_at"], row["decision_id"]) > places["outcomes"]
+        if row["decision_id"] in by_id and (row["made_at"], row["decision_id"]) > places["outcomes"]
     ]
     _count(decisions, first, deltas)
     _count(outcomes, then, deltas)

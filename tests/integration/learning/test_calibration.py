@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.retention.erasure import Selection, erase
-from ragbandit.router.storage.sql.calibration_rows import read_pairs
+from ragbandit.router.storage.rows.calibration_rows import read_pairs
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, updates
 from tests.conftest import World
 

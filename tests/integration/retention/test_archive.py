@@ -46,12 +46,19 @@ def move(world, root: Path, **options):
 
 
 def test_the_ledger_reads_segments_and_store_as_one(world, tmp_path):
-    """After the move the ledger gives the same rows in the same order, and a new learner learns the same policy."""
-    before, policy = learned(world), world.learner().policy.state()
+    """After the move the ledger gives the same rows in the same order, and a new learner learns the same policy.
+
+    `after` and `upto` cut both alike, and the sha256 chain over both is the one that was kept while learning.
+    """
+    before, policy, chain = learned(world), world.learner().policy.state(), Chain(world.database, label="main").end()
     moved = move(world, tmp_path / "archive", size=5)
     assert (moved.segments, moved.decisions, moved.kept) == (3, 11, 0)
     assert count(world, decisions) == count(world, updates) == 1
     assert learned(world) == before
+    for after, upto in ((0, 3), (2, 9), (6, 12), (11, 12), (12, 12)):
+        rows = world.ledger.read(after=after, upto=upto)
+        assert [u.seq for u in rows] == [seq for seq, *_ in before if after < seq <= upto]
+    assert Chain(world.database, label="main").at(chain[0]) == chain[1]
     world.files.prune([info.version for info in world.ledger.latest_snapshots(limit=99)])
     again = world.learner().policy.state()
     assert again[1] == policy[1]
@@ -59,20 +66,14 @@ def test_the_ledger_reads_segments_and_store_as_one(world, tmp_path):
 
 
 def test_learning_goes_on_after_the_end_of_the_archive(world, tmp_path):
-    """The last update stays in the store: the next one follows it without a gap."""
+    """The last update stays in the store: the next one follows it without a gap. What is archived is judged no more."""
+    first = next(iter(world.ledger.read(after=0))).decision_id
     move(world, tmp_path / "archive")
+    with pytest.raises(NotFound):
+        world.router.feedback(first, reward=1.0)
     world.judged(2)
     assert world.learn() == 2
     assert [seq for seq, *_ in learned(world)] == list(range(1, 15))
-
-
-def test_a_page_of_the_ledger_begins_and_ends_anywhere(world, tmp_path):
-    """`after` and `upto` cut segments and store alike."""
-    before = learned(world)
-    move(world, tmp_path / "archive", size=4)
-    for after, upto in ((0, 3), (2, 9), (6, 12), (11, 12), (12, 12)):
-        rows = world.ledger.read(after=after, upto=upto)
-        assert [u.seq for u in rows] == [seq for seq, *_ in before if after < seq <= upto]
 
 
 def test_what_waits_stays(world, tmp_path):
@@ -88,14 +89,6 @@ def test_a_decision_that_another_ledger_still_waits_for_stays(world, make_world)
     """All ledgers must be done with it."""
     make_world(database_url=world.settings.database, policy={"label": "second", "name": "linucb"})
     assert archivable(world.database, before=LATER) == 0
-
-
-def test_feedback_for_an_archived_decision_is_refused(world, tmp_path):
-    """Its id is unknown to the store, as docs say."""
-    first = next(iter(world.ledger.read(after=0))).decision_id
-    move(world, tmp_path / "archive")
-    with pytest.raises(NotFound):
-        world.router.feedback(first, reward=1.0)
 
 
 def test_a_changed_file_is_refused(world, tmp_path):
@@ -196,13 +189,6 @@ def test_a_url_of_fsspec_is_an_archive(world, tmp_path):
     assert moved.decisions == 11
     assert len(Folder(f"memory:/{tmp_path}").names("segment-000001")) == len(ARCHIVED) + 1
     assert learned(world) == before
-
-
-def test_the_chain_goes_over_archived_rows(world, tmp_path):
-    """The sha256 chain made again from segments and store is the one that was kept while learning."""
-    kept = Chain(world.database, label="main").end()
-    move(world, tmp_path / "archive", size=5)
-    assert Chain(world.database, label="main").at(kept[0]) == kept[1]
 
 
 def test_seals_are_checked(world, tmp_path):

@@ -429,7 +429,7 @@ def test_label_registered_while_a_decision_is_kept(store, database, make_decisio
 
     def slowly(decision, *, label):
         begun.set()
-        registered.wait(0.5)
+        registered.wait(0.2)
         return made_row(decision, label=label)
 
     monkeypatch.setattr(store_module, "waiting_row", slowly)

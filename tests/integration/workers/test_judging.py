@@ -17,7 +17,7 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql.judge_rows import next_day
+from ragbandit.router.storage.rows.judge_rows import next_day
 from ragbandit.router.storage.sql.tables import judge_due
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Query, Retrieved

@@ -5,16 +5,19 @@ Where both judgements came in time the pair is written with the update. Where on
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from ragbandit.router.storage.rows.mapping import TableRows
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, feedback
-from ragbandit.shared.types import ArmName, CalibrationPair, DecisionId
+from ragbandit.shared.types import CalibrationPair
 
 __all__ = ["append_pairs", "due_pairs", "forget_due", "last_pair", "note_due", "paired", "read_pairs"]
 
+_PAIRS: Final = TableRows(calibration_pairs, CalibrationPair)
 _SCORED = and_(feedback.c.source == "judge", feedback.c.kind == "rating")
 _JUDGED = and_(feedback.c.source.in_(("human", "code")), feedback.c.kind.in_(("label", "rating")))
 
@@ -25,18 +28,9 @@ def read_pairs(database: Database, *, label: str, after: int = 0, upto: int | No
     if upto is not None:
         here.append(calibration_pairs.c.number <= upto)
     with database.read() as connection:
-        rows = connection.execute(select(calibration_pairs).where(*here).order_by(calibration_pairs.c.number)).all()
-    return [
-        CalibrationPair(
-            number=row.number,
-            decision_id=DecisionId(row.decision_id),
-            arm=ArmName(row.arm),
-            score=row.score,
-            quality=row.quality,
-            after_seq=row.after_seq,
-        )
-        for row in rows
-    ]
+        query = select(calibration_pairs).where(*here).order_by(calibration_pairs.c.number)
+        rows = connection.execute(query).mappings().all()
+    return [_PAIRS.value(row) for row in rows]
 
 
 def last_pair(database: Database, *, label: str, before_seq: int | None = None) -> int:
@@ -50,20 +44,8 @@ def last_pair(database: Database, *, label: str, before_seq: int | None = None) 
 
 def append_pairs(connection: Connection, pairs: Sequence[CalibrationPair], *, label: str) -> None:
     """Write pairs, in the transaction that their place in the ledger follows from."""
-    rows = [
-        {
-            "policy": label,
-            "number": pair.number,
-            "decision_id": pair.decision_id,
-            "arm": pair.arm,
-            "score": pair.score,
-            "quality": pair.quality,
-            "after_seq": pair.after_seq,
-        }
-        for pair in pairs
-    ]
-    if rows:
-        connection.execute(insert(calibration_pairs), rows)
+    if pairs:
+        connection.execute(insert(calibration_pairs), [{"policy": label, **_PAIRS.row(pair)} for pair in pairs])
 
 
 def paired(database: Database, ids: Iterable[str], *, label: str) -> set[str]:
@@ -91,12 +73,12 @@ def note_due(
         .where(feedback.c.decision_id.in_(wanted), _SCORED)
         .intersect(select(feedback.c.decision_id).where(feedback.c.decision_id.in_(wanted), _JUDGED))
     )
-    found = sorted(connection.execute(both).scalars())
-    rows = [{"policy": to, "decision_id": key} for key in found for to in sorted(labels) if (key, to) not in waiting]
-    if not rows:
-        return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    connection.execute(dialect.insert(calibration_due).values(rows).on_conflict_do_nothing())
+    ids_with_both = sorted(connection.execute(both).scalars())
+    rows = [
+        {"policy": to, "decision_id": key} for key in ids_with_both for to in sorted(labels) if (key, to) not in waiting
+    ]
+    if rows:
+        connection.execute(insert_into(connection, calibration_due).values(rows).on_conflict_do_nothing())
 
 
 def due_pairs(database: Database, *, label: str, limit: int) -> list[str]:

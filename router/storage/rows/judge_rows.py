@@ -112,9 +112,9 @@ def drop_due(connection: Connection, ids: Iterable[str], *, moves: Moves) -> lis
     gone = connection.execute(
         delete(judge_due).where(judge_due.c.decision_id.in_(wanted)).returning(judge_due.c.decision_id)
     )
-    found = list(gone.scalars())
-    moves.add("judge_due", -len(found))
-    return found
+    dropped = list(gone.scalars())
+    moves.add("judge_due", -len(dropped))
+    return dropped
 
 
 def waiting_for_judge(connection: Connection) -> int:
@@ -157,5 +157,5 @@ def next_day(now: float) -> float:
 def due_ids(connection: Connection, *, now: float, limit: int) -> list[DecisionId]:
     """Decisions that a judge may begin now, those first that have been due longest."""
     ids = select(judge_due.c.decision_id).where(judge_due.c.due_at <= now)
-    found = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
-    return [DecisionId(key) for key in found.scalars()]
+    due = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
+    return [DecisionId(key) for key in due.scalars()]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, select
-from sqlalchemy.dialects import postgresql, sqlite
 
+from ragbandit.router.storage.rows.mapping import Form, TableRows
+from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.tables import held_feedback
 
 __all__ = ["HELD", "HeldRow", "hold", "states_of"]
@@ -25,6 +26,9 @@ class HeldRow:
     reason: str
 
 
+_HELD: Final = TableRows(held_feedback, HeldRow, source=Form(write=lambda source: source[:160], read=str))
+
+
 def states_of(connection: Connection, ids: Iterable[str], *, label: str) -> dict[str, bool]:
     """Feedback of these decisions that is held or was -> whether it was released."""
     query = select(held_feedback.c.feedback_id, held_feedback.c.released_at)
@@ -36,17 +40,6 @@ def hold(connection: Connection, rows: Sequence[HeldRow], *, label: str, now: fl
     """Hold feedback; how many were not held before."""
     if not rows:
         return 0
-    values = [
-        {
-            "policy": label,
-            "feedback_id": row.feedback_id,
-            "decision_id": row.decision_id,
-            "source": row.source[:160],
-            "reason": row.reason,
-            "held_at": now,
-        }
-        for row in rows
-    ]
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(held_feedback).values(values).on_conflict_do_nothing()
+    values = [{"policy": label, "held_at": now, **_HELD.row(row)} for row in rows]
+    statement = insert_into(connection, held_feedback).values(values).on_conflict_do_nothing()
     return len(connection.execute(statement.returning(held_feedback.c.feedback_id)).all())

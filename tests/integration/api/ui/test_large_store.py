@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event, insert
 
 from ragbandit.router.api.ui import operation
-from ragbandit.router.storage.decisions.store import search as decision_search
+from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters, held_feedback
 from tests.integration.api.ui.conftest import answered
 from tests.support.large_store import grow

@@ -103,7 +103,7 @@ def _add_asking(app: FastAPI) -> None:
         if wait_s is not None and not 0 <= wait_s <= MAX_WAIT_S:
             remedy = f"send a number in [0, {MAX_WAIT_S}]"
             raise InvalidInput(f'"wait_s" is out of range: {wait_s!r}', field="wait_s", remedy=remedy)
-        query = await whole_query(request, body, key=idempotency_key)
+        query = await whole_query(request, body, key=idempotency_key, run_by="worker")
         with router.answers.place(query):
             decision, seconds = await decide(request, query, run_by="worker")
             if stream:

@@ -5,7 +5,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -23,17 +22,17 @@ from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.schemas.shape_errors import complaint
-from ragbandit.router.api.security.ownership import for_caller, note_owner, tenant_of
+from ragbandit.router.api.security.ownership import note_owner, permitted_arms, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.router.serving.checks.questions import MAX_LINKS
-from ragbandit.router.storage.decisions.links import LINKS, links_of, trace_links
+from ragbandit.router.storage.decisions.links import LINKS, trace_links
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
-from ragbandit.shared.types import ArmName, Budget, Caller, Decision, DecisionId, Message, Query, RunBy
+from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
-__all__ = ["DECISIONS", "add_routing", "decide", "whole_query"]
+__all__ = ["DECISIONS", "add_routing", "decide", "traced_links", "whole_query"]
 
 #: tag of the endpoints of decisions in /docs
 DECISIONS = "Decisions"
@@ -92,7 +91,7 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     """A reply for each item, in order."""
     metrics: Metrics = request.app.state.metrics
     router = router_of(request)
-    questions = await _questions(request, [_item_query(request, item) for item in items])
+    questions = await _questions(request, items)
     questions = await _within_quotas(request, questions)
     queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
     began = time.perf_counter()
@@ -149,22 +148,12 @@ async def _within_quotas(request: Request, questions: Sequence[Query | BaseExcep
     return [within(question) for question in questions]
 
 
-async def _questions(
-    request: Request, items: "Sequence[Query | Future[Query] | RagBanditError]"
-) -> list[Query | BaseException]:
-    """The items, the rewritten ones among them; all rewrites are waited for at once."""
-    waiting = [item for item in items if isinstance(item, Future)]
+async def _questions(request: Request, items: Sequence[Mapping[str, Any]]) -> list[Query | BaseException]:
+    """The query of each item, or what is wrong with it; all rewrites are waited for at once."""
+    queries = [_item_query(request, item) for item in items]
+    waiting = [query for query in queries if isinstance(query, Future)]
     rewritten = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
-    return [_allowed(request, next(rewritten) if isinstance(item, Future) else item) for item in items]
-
-
-def _allowed(request: Request, question: Query | BaseException) -> Query | BaseException:
-    if not isinstance(question, Query):
-        return question
-    try:
-        return _permitted(request, question, offered=router_of(request).service.arms)
-    except Forbidden as error:
-        return error
+    return [next(rewritten) if isinstance(query, Future) else query for query in queries]
 
 
 def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
@@ -173,7 +162,7 @@ def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Qu
     except ValidationError as error:
         return complaint(error.errors()[0])
     try:
-        return _query(request, body, key=None)
+        return _query(request, body, key=None, run_by="caller")
     except (InvalidInput, Forbidden) as error:
         return error
 
@@ -211,22 +200,18 @@ async def _plain_body(request: Request) -> RouteBody | None:
 
 
 async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:
-    query = await whole_query(request, body, key=key)
+    query = await whole_query(request, body, key=key, run_by="caller")
     decision, seconds = await decide(request, query, run_by="caller")
     return JsonReply(route_json(decision, seconds=seconds), headers=headers(decision))
 
 
 async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Decision, float]:
-    """The decision, committed, and the seconds it took; it is counted. Raises Forbidden as `for_caller`.
+    """The decision, committed, and the seconds it took; it is counted.
 
     `request.state.named` says whether the caller chose its id, and so may ask for it again.
     """
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
-    offered = router.service.worker_arms if run_by == "worker" else router.service.arms
-    query = _permitted(request, query, offered=offered)
-    if router.settings.importers.know_traces:
-        query = _traced(query, request.headers.get("traceparent"))
     quotas: Quotas = request.app.state.quotas
     await quotas.take("decisions", tenant=query.tenant)
     tracing = tracing_of(request)
@@ -242,33 +227,35 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     return decision, seconds
 
 
-def _permitted(request: Request, query: Query, *, offered: Sequence[ArmName]) -> Query:
-    """The query as the caller of this request may ask it. Raises Forbidden."""
-    turns = router_of(request).settings.conversation.sticky_turns
-    return for_caller(query, caller=caller_of(request), offered=offered, sticky_turns=turns)
-
-
-def _traced(query: Query, traceparent: str | None) -> Query:
-    """The query with the links of this header, where it names none of those kinds itself and has room for them."""
-    known = links_of(query.request)
-    links = {**trace_links(traceparent), **known}
-    if len(links) == len(known) or len(links) > MAX_LINKS:
-        return query
-    return replace(query, request={**query.request, LINKS: links})
-
-
-async def whole_query(request: Request, body: RouteBody, *, key: str | None) -> Query:
+async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
     """The query of a body and of the header Idempotency-Key; one with messages is rewritten first, if it can be.
 
-    Raises InvalidInput, Forbidden for a tenant that is not the caller's, and CallerGone.
+    Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, and CallerGone.
     """
-    query = _query(request, body, key=key)
+    query = _query(request, body, key=key, run_by=run_by, traceparent=request.headers.get("traceparent"))
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
-def _query(request: Request, body: RouteBody, *, key: str | None) -> "Query | Future[Query]":
+def _query(
+    request: Request, body: RouteBody, *, key: str | None, run_by: RunBy, traceparent: str | None = None
+) -> "Query | Future[Query]":
     """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden."""
-    query = query_of(body, key=key, caller=caller_of(request))
+    decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
+    tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
+    arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
+    links = traced_links(request, body.links or {}, traceparent=traceparent)
+    query = Query(
+        id=None if decision_id is None else DecisionId(decision_id),
+        text=body.question,
+        context=body.context,
+        arms=permitted_arms(arms, turns=body.sticky_turns, request=request, run_by=run_by),
+        budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
+        tenant=tenant,
+        session=body.session_id,
+        sticky_turns=body.sticky_turns,
+        api_key=caller.key,
+        request={LINKS: links} if links else {},
+    )
     if not body.messages:
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
@@ -276,21 +263,9 @@ def _query(request: Request, body: RouteBody, *, key: str | None) -> "Query | Fu
     return router_of(request).conversations.submit([*turns, question], query=query)
 
 
-def query_of(body: RouteBody, *, key: str | None, caller: Caller) -> Query:
-    """The query of a body and of the header Idempotency-Key, for the caller's tenant.
-
-    Raises InvalidInput if they name two ids, Forbidden for a tenant that is not the caller's.
-    """
-    decision_id = identity(body.decision_id, key=key, field="decision_id")
-    given = "budget" in body.model_fields_set
-    return Query(
-        id=None if decision_id is None else DecisionId(decision_id),
-        text=body.question,
-        context=body.context,
-        arms=None if body.arms is None else tuple(ArmName(arm) for arm in body.arms),
-        budget=Budget(**body.budget.model_dump()) if given else Budget(),
-        tenant=tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None),
-        session=body.session_id,
-        sticky_turns=body.sticky_turns,
-        request={LINKS: body.links} if body.links else {},
-    )
+def traced_links(request: Request, links: Mapping[str, str], *, traceparent: str | None) -> Mapping[str, str]:
+    """The links that a caller names, and those of this header, where there is room and it names none of their kinds."""
+    if not router_of(request).settings.importers.know_traces:
+        return links
+    traced = {**trace_links(traceparent), **links}
+    return links if len(traced) > MAX_LINKS else traced

@@ -11,16 +11,17 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, awaited, caller_of, router_of
-from ragbandit.router.api.endpoints.routing import decide
+from ragbandit.router.api.endpoints.routing import decide, traced_links
 from ragbandit.router.api.openai.chunks import Chunks, Pieces
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.openai.messages import turns_of
 from ragbandit.router.api.openai.models import forced_arm
-from ragbandit.router.api.openai.open_webui import background_task, is_open_webui, task_answer
+from ragbandit.router.api.openai.open_webui import background_task, is_open_webui, links_of, task_answer
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusal
+from ragbandit.router.api.security.ownership import permitted_arms
 from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once, with_pauses
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -61,13 +62,17 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
     task = background_task(request.headers, turns=turns)
     if task is not None:
         return _task_reply(body, text=task_answer(task, turns=turns))
+    forced = forced_arm(body.model, router=router)
+    links = links_of(request.headers)
     query = query_of_chat(
         body,
         headers=request.headers,
         key=key,
-        forced=forced_arm(body.model, router=router),
+        forced=forced is not None,
+        arms=permitted_arms(None if forced is None else (forced,), request=request, run_by="worker"),
         caller=caller_of(request),
         schema=router.settings.context,
+        links=traced_links(request, links, traceparent=request.headers.get("traceparent")),
     )
     with router.answers.place(query):
         query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")

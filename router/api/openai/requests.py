@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.open_webui import links_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT, limits
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
@@ -124,14 +123,16 @@ def query_of_chat(
     *,
     headers: Headers,
     key: str | None,
-    forced: ArmName | None,
+    forced: bool,
+    arms: tuple[ArmName, ...] | None,
     caller: Caller,
     schema: ContextSchema,
+    links: Mapping[str, str],
 ) -> Query:
     """The query of a chat completion, still without its question and what was said before.
 
-    key: the id that its decision is to have. forced: the arm that the caller chose. schema: the
-    setting `context`. Raises InvalidInput naming the parameter, as the request has it.
+    key: the id that its decision is to have. forced: the caller chose the one arm of `arms`. schema: the setting
+    `context`. links: ids of other systems. Raises InvalidInput naming the parameter, as the request has it.
     """
     _check_supported(body)
     context, metadata = _context_of(body.metadata or {}, schema=schema)
@@ -139,12 +140,12 @@ def query_of_chat(
         id=None if key is None else DecisionId(key),
         text="",
         context=context,
-        arms=None if forced is None else (forced,),
-        forced=forced is not None,
+        arms=arms,
+        forced=forced,
         tenant=caller.tenant or "default",
         session=_session(headers),
         api_key=caller.key,
-        request=_facts(body, metadata=metadata, headers=headers),
+        request=_facts(body, metadata=metadata, links=links),
     )
 
 
@@ -154,7 +155,7 @@ def _session(headers: Headers) -> str | None:
     return next((name for name in sent if name and "{{" not in name), None)
 
 
-def _facts(body: ChatBody, *, metadata: Mapping[str, str], headers: Headers) -> dict[str, Json]:
+def _facts(body: ChatBody, *, metadata: Mapping[str, str], links: Mapping[str, str]) -> dict[str, Json]:
     """What is kept of a request beside its question."""
     user = body.safety_identifier or body.user
     if user:
@@ -164,7 +165,7 @@ def _facts(body: ChatBody, *, metadata: Mapping[str, str], headers: Headers) -> 
         "ignored": _ignored(body),
         "metadata": dict(metadata),
         "user": user[:_LONGEST_USER] if user else None,
-        LINKS: links_of(headers),
+        LINKS: dict(links),
     }
     return {name: value for name, value in facts.items() if value}
 

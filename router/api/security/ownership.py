@@ -5,7 +5,6 @@ Another tenant's decision is to it what a decision that was never made is: the s
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from fastapi import Request
@@ -13,9 +12,9 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import ArmName, Caller, Decision, Query
+from ragbandit.shared.types import ArmName, Caller, Decision, RunBy
 
-__all__ = ["Owners", "check_owner", "for_caller", "note_owner", "strangers", "tenant_of"]
+__all__ = ["Owners", "check_owner", "note_owner", "permitted_arms", "strangers", "tenant_of"]
 
 #: decisions whose tenant one process remembers; it never changes
 MOST: Final = 20_000
@@ -55,31 +54,32 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
     return caller.tenant
 
 
-def for_caller(query: Query, *, caller: Caller, offered: Sequence[ArmName], sticky_turns: int) -> Query:
-    """The query as this caller may ask it: with its key, for its tenant, over the arms that its key is narrowed to.
+def permitted_arms(
+    arms: tuple[ArmName, ...] | None, *, turns: int | None = None, request: Request, run_by: RunBy
+) -> tuple[ArmName, ...] | None:
+    """The arms of a question as the caller may ask it: those that it names, or that its key is narrowed to.
 
-    offered: the arms that there are. sticky_turns: the setting `conversation.sticky_turns`. Raises Forbidden.
+    arms, turns: what the caller names, and for how many turns it wants to stay. Raises Forbidden.
     """
-    if caller.key is None:
-        return query
-    tenant_of(caller, given=query.tenant)
+    caller, router = caller_of(request), router_of(request)
     if caller.scopes.get("forced") is False:
-        _check_unforced(query, sticky_turns=sticky_turns)
-    return replace(query, api_key=caller.key, arms=_narrowed(query.arms, caller=caller, offered=offered))
+        _check_unforced(arms, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
+    offered = router.service.worker_arms if run_by == "worker" else router.service.arms
+    return _narrowed(arms, caller=caller, offered=offered)
 
 
-def _check_unforced(query: Query, *, sticky_turns: int) -> None:
+def _check_unforced(arms: tuple[ArmName, ...] | None, *, turns: int | None, sticky_turns: int) -> None:
     """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn."""
-    if query.forced or query.arms is not None:
+    if arms is not None:
         raise Forbidden(
             "this key leaves the choice of the arm to the policy",
             field="arms",
             remedy="leave arms out, or use the model auto",
         )
     most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
-    if query.sticky_turns is not None and query.sticky_turns > most:
+    if turns is not None and turns > most:
         raise Forbidden(
-            f"this key leaves the choice to the policy, and may not stay on an arm for {query.sticky_turns} turns",
+            f"this key leaves the choice to the policy, and may not stay on an arm for {turns} turns",
             field="sticky_turns",
             remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns)",
         )

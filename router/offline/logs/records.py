@@ -6,6 +6,7 @@ Its record is the JSON object that a line of JSONL holds. The other formats say 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
@@ -113,6 +114,16 @@ class Defaults:
 
 _OF_ROW = frozenset(part.name for part in fields(Logged))
 _OF_DECISION = frozenset(part.name for part in fields(Decision))
+_REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)}
+
+
+def _path(key: str) -> str:
+    """Where a row has what a key of its record says."""
+    owner = "" if key in _OF_ROW else "decision." if key in _OF_DECISION else "decision.query."
+    return owner + ("arms" if key == "allowed" else key)
+
+
+_VALUES = attrgetter(*map(_path, OURS))
 
 
 def reward_defaults(
@@ -134,24 +145,18 @@ def reward_defaults(
 
 def record_of(row: Logged) -> Record:
     """The row's record: every key of OURS in that order, then `extra`. Arrays and mappings are the row's own."""
-    decision, query = row.decision, row.decision.query
-    renamed = {
-        "allowed": query.arms,
-        "budget": {name: cap for name in _CAPS if (cap := getattr(query.budget, name)) is not None},
-        "reward": _reward_parts(row.reward),
-    }
-    record: Record = {}
-    for key in OURS:
-        owner = row if key in _OF_ROW else decision if key in _OF_DECISION else query
-        record[key] = _plain(renamed[key] if key in renamed else getattr(owner, key))
+    record: Record = dict(zip(OURS, map(_listed, _VALUES(row)), strict=True))
+    budget, reward = record["budget"], record["reward"]
+    record["context"], record["facts"] = dict(record["context"]), dict(record["facts"])
+    record["budget"] = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
+    record["reward"] = _reward_parts(reward) | {"terms": dict(reward.terms)}
     return {**record, **row.extra}
 
 
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _reward_parts(reward: Reward) -> dict[str, Any]:
     """All parts but those that are what they are by default."""
-    parts = {part.name: (getattr(reward, part.name), part.default) for part in fields(Reward)}
-    return {name: _plain(value) for name, (value, default) in parts.items() if value != default}
+    return {name: value for name, default in _REWARD_DEFAULTS.items() if (value := getattr(reward, name)) != default}

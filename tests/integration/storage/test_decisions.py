@@ -13,8 +13,8 @@ from sqlalchemy import event, func, select
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions import store as store_module
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row

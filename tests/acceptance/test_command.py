@@ -14,6 +14,7 @@ import pytest
 from benchmarks.service_process import free_port
 from ragbandit.client import Client
 from ragbandit.shared.errors import RagBanditError
+from ragbandit.strategies.retrievers.bm25 import build_index
 
 from .conftest import PASSAGES, ROOT
 
@@ -50,14 +51,14 @@ def test_up_and_ctrl_c(tmp_path):
         for victim in _children(up.pid):  # Redis, service, answer worker, learner: each in turn
             os.kill(victim, signal.SIGKILL)
             _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
-        again = _answer(command, run, port, up, tmp_path)
+        again = _asked(port, up, tmp_path)
         assert again["status"] == "answered"
         assert len(again["pmf"]) == 3
         tree = json.loads((tmp_path / "config.yaml").read_text()) | {"arms": {"single_step": {}}}
         (tmp_path / "config.yaml").write_text(json.dumps(tree))
         up.send_signal(signal.SIGHUP)
         _wait(lambda: _offered(port) == {"single_step"})
-        assert _answer(command, run, port, up, tmp_path)["status"] == "answered"
+        assert _asked(port, up, tmp_path)["status"] == "answered"
         (tmp_path / "config.yaml").write_text("arms: [")
         up.send_signal(signal.SIGHUP)
         log = tmp_path / "up.log"
@@ -66,7 +67,7 @@ def test_up_and_ctrl_c(tmp_path):
             with contextlib.suppress(ProcessLookupError):  # a worker that has just handed over to its successor
                 os.kill(victim, signal.SIGKILL)
             _wait(lambda gone=victim: gone not in _children(up.pid) and len(_children(up.pid)) == 4)
-        after = _answer(command, run, port, up, tmp_path)
+        after = _asked(port, up, tmp_path)
         assert (after["status"], set(after["pmf"])) == ("answered", {"single_step"})
         assert "the arms of the new configuration are in use action=offer arms=single_step" in log.read_text()
         killed = "answer-1 was killed (SIGKILL; out of memory?); restarting; log: "
@@ -79,14 +80,28 @@ def test_up_and_ctrl_c(tmp_path):
     assert [pid for pid in children if Path(f"/proc/{pid}/stat").exists()] == []
 
 
-def _answer(command, run, port, up, folder):
-    """What the command prints as soon as the service is ready."""
+@contextlib.contextmanager
+def _ready(port, up, folder):
+    """A client, as soon as the service is ready."""
     give_up = time.monotonic() + 40
     with Client(f"http://127.0.0.1:{port}") as client:
         while not client.ready():
             assert up.poll() is None, (folder / "up.log").read_text()
             assert time.monotonic() < give_up, (folder / "up.log").read_text()
             time.sleep(0.05)
+        yield client
+
+
+def _asked(port, up, folder):
+    """The reply to a question."""
+    with _ready(port, up, folder) as client:
+        return client.answer("Capital of France?", wait_s=30)
+
+
+def _answer(command, run, port, up, folder):
+    """What the command prints for a question."""
+    with _ready(port, up, folder):
+        pass
     asked = [*command, "answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
     done = subprocess.run(asked, capture_output=True, text=True, **run)
     assert done.returncode == 0, done.stderr
@@ -117,17 +132,15 @@ def _children(pid: int) -> list[int]:
 def test_killed_up_leaves_nothing(tmp_path):
     """When `up` itself is killed, service, workers and Redis end by themselves."""
     port = free_port()
-    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
+    build_index(PASSAGES, tmp_path / "data" / "indexes" / "default")
     tree = {"data_dir": str(tmp_path / "data"), "encoder": {"model": "hashing"}, "generator": {"name": "scripted"}}
     (tmp_path / "config.yaml").write_text(json.dumps(tree | {"server": {"port": port}}))
-    command = [sys.executable, "-m", "ragbandit"]
+    command = [sys.executable, "-m", "ragbandit", "up"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    run = {"cwd": tmp_path, "env": environment, "timeout": 60}
-    subprocess.run([*command, "index", "build", "--corpus", "corpus.jsonl"], check=True, capture_output=True, **run)
     with (tmp_path / "up.log").open("wb") as output:
-        up = subprocess.Popen([*command, "up"], cwd=tmp_path, env=environment, stdout=output, stderr=output)
-    _answer(command, run, port, up, tmp_path)
-    children = _children(up.pid)
+        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output)
+    with _ready(port, up, tmp_path):
+        children = _children(up.pid)
 
     up.kill()
     up.wait(10)

@@ -225,15 +225,14 @@ def test_own_prompts_are_those_of_the_judge(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("templates", "named"),
+    ("where", "templates", "named"),
     [
-        ({"crud_anwser": OWN}, "judge.templates.crud_anwser: is not used here"),
-        ({"crud_answer": "nowhere.txt"}, "judge.templates.crud_answer: 'nowhere.txt' cannot be read"),
-        ({"crud_answer": "[body]\n{text}无法推断"}, "judge.templates.crud_answer: has the fields"),
-        ({"crud_answer": 4}, "judge.templates.crud_answer: must be a valid string, not 4"),
+        ("config.yaml", {"crud_anwser": OWN}, "judge.templates.crud_anwser: is not used here"),
+        ("judge.yaml", {"crud_answer": "nowhere.txt"}, "judge.templates.crud_answer: 'nowhere.txt' cannot be read"),
+        ("config.yaml", {"crud_answer": "[body]\n{text}无法推断"}, "judge.templates.crud_answer: has the fields"),
+        ("judge.yaml", {"crud_answer": 4}, "judge.templates.crud_answer: must be a valid string, not 4"),
     ],
 )
-@pytest.mark.parametrize("where", ["config.yaml", "judge.yaml"])
 def test_own_prompt_that_cannot_be_used_ends_the_command_at_once(run, tmp_path, where, templates, named):
     """Nothing is indexed or answered before the prompts of the judge are read."""
     write_config(tmp_path, JUDGE | ARMS, name=where, judge={"templates": templates})

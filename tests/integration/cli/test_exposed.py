@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.exposure import check_exposure, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError
+from ragbandit.workers.cli import app
 
 EVERY = "0.0.0.0"
 
@@ -28,28 +30,25 @@ def environment():
 
 
 @pytest.mark.parametrize("verb", ["serve", "up"])
-def test_without_a_key_nothing_starts(tmp_path, verb):
+def test_without_a_key_nothing_starts(tmp_path, monkeypatch, verb):
     """`serve` and `up` on every address end with exit code 2 and the command that makes the first key."""
     (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing}}\nserver: {{host: {EVERY}, port: 8199}}\n")
     if verb == "up":
         with (tmp_path / "config.yaml").open("a") as file:
             file.write("arms: {mine: {run_by: caller}}\n")
-    done = subprocess.run(
-        command(verb), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2, done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, [verb])
+    assert done.exit_code == 2, done.output
     assert "CONFIG_INVALID server.host" in done.stderr
     assert "ragbandit keys create --role admin --name NAME" in done.stderr
 
 
-def test_with_a_key_it_starts(tmp_path):
+def test_with_a_key_it_starts(tmp_path, monkeypatch):
     """After `keys create` the same `serve` listens."""
     (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing}}\nserver: {{host: {EVERY}}}\n")
-    make = command("keys", "create", "--role", "admin", "--name", "first")
-    done = subprocess.run(
-        make, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["keys", "create", "--role", "admin", "--name", "first"])
+    assert done.exit_code == 0, done.output
     with subprocess.Popen(
         command("serve", "--port", "0"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as serving:

@@ -58,15 +58,6 @@ def test_client_lone_surrogate(client):
         client.route("\ud800")
 
 
-def test_client_of_nothing():
-    """A client whose service does not answer raises NotReady and says that it is not ready."""
-    with Client("http://127.0.0.1:9", timeout_s=2) as nobody:
-        assert nobody.ready() is False
-        with pytest.raises(errors.NotReady) as caught:
-            nobody.route(QUESTION)
-    assert caught.value.remedy
-
-
 def test_client_says_when_to_try_again(serve):
     """A refusal under overload comes back as its class, with the seconds after which it is worth another try."""
     service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})

@@ -65,7 +65,7 @@ def test_a_fault_that_passes_is_tried_again(name, stream):
     assert said in error.message
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", ["500", "cut", "wrong_shape"])  # refused, broken off, not understood
 def test_an_arm_fails_with_its_cost(name):
     """An arm whose server keeps failing is a failed outcome: one call, its seconds, and no wait beyond the budget."""
     with ScriptedServer([FAULTS[name][0]] * 2) as server:

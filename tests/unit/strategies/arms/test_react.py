@@ -1,14 +1,13 @@
 """react with a scripted model: what it searches, looks up, repairs, and how it ends."""
 
 from functools import partial
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from ragbandit.strategies.arms.react import Action, React, parsed_action
-from ragbandit.strategies.base import Need, Passage
+from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.arms import arm_runs
 from tests.support.arms.arm_runs import branches, purposes, queries
@@ -218,14 +217,3 @@ def test_any_text_is_an_action_or_none(text):
     action = parsed_action(text)
 
     assert action is None or (action.verb == action.verb.lower() and action.verb and "\n" not in action.argument)
-
-
-def test_react_searching_all_the_time_keeps_within_every_cap():
-    """A model that only searches stays within rounds and passages, and its passages are counted once."""
-    generator = ScriptedGenerator(
-        {"Thought": "x\nAction: search[Jaws Spielberg Cincinnati shark]", "": "Ohio"}, capabilities=get_args(Need)
-    )
-    outcome = outcome_of(React(turns=7), generator, rounds=3, passages=2)
-
-    assert (outcome.steps, outcome.stop_reason) == (3, "budget_rounds")
-    assert outcome.cost.passages <= 2

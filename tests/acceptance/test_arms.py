@@ -18,16 +18,10 @@ def played(client, system, count: int, *, good: str) -> list[dict]:
     """Decisions with their reward: 1 for the good arm, 0.2 for others; all learned when this returns."""
     made = []
     before = system.wait_until(lambda s: True).counters.learned
-    for _ in range(0, count, 10):  # few enough at a time that later ones see what was learned from earlier ones
-        decisions = client.route_batch([{"question": "who wrote it?"}] * 10)
-        rewards = [1.0 if decision["arm"] == good else 0.2 for decision in decisions]
-        client.feedback_batch(
-            [
-                {"decision_id": decision["decision_id"], "reward": reward}
-                for decision, reward in zip(decisions, rewards, strict=True)
-            ]
-        )
-        made += decisions
+    for _ in range(count):
+        decision = client.route("who wrote it?")
+        client.feedback(decision["decision_id"], reward=1.0 if decision["arm"] == good else 0.2)
+        made.append(decision)
     system.wait_until(lambda s: s.counters.learned >= before + count)
     return made
 

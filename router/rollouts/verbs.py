@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, select
 
@@ -27,23 +27,21 @@ from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.redaction import credentials_in
 from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-__all__ = ["ALLOWED", "Act", "Verb", "add", "kill", "next_weight", "perform", "perform_within", "unkill", "verbs_of"]
+__all__ = [
+    "TRANSITIONS",
+    "Act",
+    "Verb",
+    "add",
+    "kill",
+    "next_weight",
+    "perform",
+    "perform_within",
+    "unkill",
+    "verbs_of",
+]
 
 Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
 
-#: verb -> the states in which it can be done
-ALLOWED: Final[Mapping[Verb, tuple[VersionState, ...]]] = MappingProxyType(
-    {
-        "shadow": ("draft", "canary", "rolled_back"),
-        "canary": ("shadow", "canary"),
-        "step": ("shadow", "canary"),
-        "promote": ("shadow", "canary"),
-        "pause": ("shadow", "canary"),
-        "resume": ("paused",),
-        "rollback": ("shadow", "canary", "paused", "champion"),
-        "retire": ("draft", "shadow", "canary", "paused", "rolled_back"),
-    }
-)
 #: sections of the configuration that a version may change
 SECTIONS: Final = ("policy", "reward", "arms")
 #: versions of one configuration that are neither rolled back nor retired
@@ -78,7 +76,7 @@ class Act:
 
 def verbs_of(version: PolicyVersion) -> list[Verb]:
     """What can be done to a version in its state."""
-    return [verb for verb, states in ALLOWED.items() if version.state in states]
+    return [verb for verb, transition in TRANSITIONS.items() if version.state in transition.states]
 
 
 def next_weight(version: PolicyVersion, *, settings: RolloutSettings) -> float | None:
@@ -151,14 +149,15 @@ def perform_within(connection: Connection, act: Act, *, settings: RolloutSetting
             field="revision",
             remedy=f"look at it again, then decide: ragbandit policy show {seen.name}",
         )
-    if seen.state not in ALLOWED[act.verb]:
+    transition = TRANSITIONS[act.verb]
+    if seen.state not in transition.states:
         possible = ", ".join(verbs_of(seen)) or "nothing, it is over: add a new version"
         raise Conflict(
             f"{act.verb} is not possible while {seen.name!r} is {_told(seen)}",
             field="state",
             remedy=f"possible now: {possible}",
         )
-    return _VERBS[act.verb](connection, seen, act, settings)
+    return transition.change(connection, seen, act, settings)
 
 
 def kill(
@@ -253,10 +252,6 @@ def _promote(connection: Connection, seen: PolicyVersion, act: Act, _settings: R
     return _change(connection, seen, marked, state="champion", weight=1.0)
 
 
-def _pause(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
-    return _change(connection, seen, act, state="paused", former=seen.state)
-
-
 def _resume(connection: Connection, seen: PolicyVersion, act: Act, settings: RolloutSettings) -> PolicyVersion:
     return (_canary if seen.former == "canary" else _shadow)(connection, seen, act, settings)
 
@@ -284,23 +279,33 @@ def _begin_anew(connection: Connection, seen: PolicyVersion, why: Act) -> None:
             _change(connection, other, replace(why, reason=reason), state="shadow", verb="shadow")
 
 
+def _pause(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
+    return _change(connection, seen, act, state="paused", former=seen.state)
+
+
 def _retire(connection: Connection, seen: PolicyVersion, act: Act, _settings: RolloutSettings) -> PolicyVersion:
     return _change(connection, seen, act, state="retired")
 
 
-_VERBS: Final[Mapping[Verb, Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]]] = (
-    MappingProxyType(
-        {
-            "shadow": _shadow,
-            "canary": _canary,
-            "step": _step,
-            "promote": _promote,
-            "pause": _pause,
-            "resume": _resume,
-            "rollback": _rollback,
-            "retire": _retire,
-        }
-    )
+class _Transition(NamedTuple):
+    """What a verb does, and in which states."""
+
+    states: tuple[VersionState, ...]
+    change: Callable[[Connection, PolicyVersion, Act, RolloutSettings], PolicyVersion]
+
+
+#: all that can be done to a version
+TRANSITIONS: Final[Mapping[Verb, _Transition]] = MappingProxyType(
+    {
+        "shadow": _Transition(("draft", "canary", "rolled_back"), _shadow),
+        "canary": _Transition(("shadow", "canary"), _canary),
+        "step": _Transition(("shadow", "canary"), _step),
+        "promote": _Transition(("shadow", "canary"), _promote),
+        "pause": _Transition(("shadow", "canary"), _pause),
+        "resume": _Transition(("paused",), _resume),
+        "rollback": _Transition(("shadow", "canary", "paused", "champion"), _rollback),
+        "retire": _Transition(("draft", "shadow", "canary", "paused", "rolled_back"), _retire),
+    }
 )
 
 

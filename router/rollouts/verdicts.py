@@ -87,8 +87,8 @@ def judge(
     """
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
-    found = _Judge(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete).found()
-    kind, reason, waits_for, verb = found
+    rules = _Rules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
+    kind, reason, waits_for, verb = rules.verdict()
     return Finding(
         kind=kind,
         reason=reason,
@@ -98,11 +98,12 @@ def judge(
     )
 
 
-_Found = tuple[VerdictKind, str, str, Verb | None]
+#: kind, reason, what the version waits for, and what is done
+_Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 
-class _Judge:
-    """The rules, in their order: what harms first, then what is missing, then what is earned."""
+class _Rules:
+    """The rules, in the order of `verdict`: what harms first, then what is missing, then what is earned."""
 
     def __init__(
         self,
@@ -118,27 +119,35 @@ class _Judge:
         self.control, self.age, self.canary, self.complete = control, age, canary, complete
         self.in_canary = version.state == "canary"
 
-    def found(self) -> _Found:
+    def verdict(self) -> _Verdict:
         """The verdict of the first rule that has one."""
-        harm = self._harm()
-        if harm is not None:
-            return harm
-        if self.control.killed is not None:
-            return _hold("the switch is thrown, nothing of it is served", "ragbandit policy unkill")
+        rules = (self._harm, self._killed, self._expired, self._unread, self._missing, self._guarded, self._earned)
+        return next(verdict for rule in rules if (verdict := rule()) is not None)
+
+    def _killed(self) -> _Verdict | None:
+        if self.control.killed is None:
+            return None
+        return _hold("the switch is thrown, nothing of it is served", "ragbandit policy unkill")
+
+    def _expired(self) -> _Verdict | None:
         if self.in_canary and self.age >= self.settings.max_age_s:
             days = f"{self.settings.max_age_s / 86400:.3g} days"
             return "expire", f"{EXPIRED}: neither better nor worse for sure in {days}", "", "shadow"
         if self.version.reason.startswith(EXPIRED):
             return _hold(self.version.reason, f"a person: ragbandit policy canary {self.version.name}")
-        if not self.complete:
-            return _hold("its ledger is being read", "the end of the ledger: a few looks more")
-        return self._missing() or (self._last() if self._next is None else self._step())
+        return None
+
+    def _unread(self) -> _Verdict | None:
+        return None if self.complete else _hold("its ledger is being read", "the end of the ledger: a few looks more")
+
+    def _earned(self) -> _Verdict:
+        return self._last() if self._next is None else self._step()
 
     @property
     def _next(self) -> float | None:
         return next_weight(self.version, settings=self.settings)
 
-    def _harm(self) -> _Found | None:
+    def _harm(self) -> _Verdict | None:
         rewards, draws, guardrails = self.evidence.rewards, self.evidence.draws, self.evidence.guardrails
         out: Verb | None = "rollback"
         if draws.invalid_at is not None:
@@ -168,7 +177,7 @@ class _Judge:
         draws = self.evidence.draws
         return f"it gave no pmf for {draws.faults} of {draws.rows + draws.faults} decisions"
 
-    def _missing(self) -> _Found | None:
+    def _missing(self) -> _Verdict | None:
         rewards, guardrails = self.evidence.rewards, self.evidence.guardrails
         if self._is_faulty:
             return _hold(self._faults, f"fewer faults, for the reason see: ragbandit policy show {self.version.name}")
@@ -188,9 +197,9 @@ class _Judge:
         if self.age < self.settings.seconds_per_step:
             left = self.settings.seconds_per_step - self.age
             return _hold("too little time in this state", f"{duration(left)} more")
-        return self._guarded()
+        return None
 
-    def _guarded(self) -> _Found | None:
+    def _guarded(self) -> _Verdict | None:
         for name, guardrail in self.evidence.guardrails.guardrails.items():
             if self.settings.guardrails.proven and guardrail.kept.proven_at is None:
                 return _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
@@ -199,7 +208,7 @@ class _Judge:
                 return _hold(f"by the estimate, {_WORDS[name]}", told)
         return None
 
-    def _step(self) -> _Found:
+    def _step(self) -> _Verdict:
         rewards = self.evidence.rewards
         error = rewards.deviation / math.sqrt(rewards.rows)
         if rewards.difference + error < -self.settings.harm:
@@ -212,7 +221,7 @@ class _Judge:
             return _hold("the evidence allows it to be a canary", told)
         return "step", f"guardrails are kept, its reward does not look worse: on to {self._next:.0%}", "", "step"
 
-    def _last(self) -> _Found:
+    def _last(self) -> _Verdict:
         rewards, margin = self.evidence.rewards, self.settings.margin
         if rewards.better is not None and rewards.better.proven_at is not None:
             reason = f"its reward is better: {rewards.difference:+.3f}, {rewards.low:+.3f} at least"
@@ -226,7 +235,7 @@ class _Judge:
         return _hold(reason, told)
 
 
-def _hold(reason: str, waits_for: str) -> _Found:
+def _hold(reason: str, waits_for: str) -> _Verdict:
     return "hold", reason, waits_for, None
 
 

@@ -12,7 +12,7 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
-from ragbandit.router.rollouts.verbs import ALLOWED, Act, Verb, kill, next_weight, perform, unkill, verbs_of
+from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
@@ -59,8 +59,8 @@ def add_policy_pages(app: FastAPI) -> None:
     @app.post("/ui/policies/{name}/{verb}", include_in_schema=False)
     async def act(name: str, verb: str, request: Request) -> Response:
         given, router = await form_of(request, "revision", "reason", "force"), router_of(request)
-        if verb not in ALLOWED:
-            raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(ALLOWED)}")
+        if verb not in TRANSITIONS:
+            raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
         if not given["revision"].isdigit():
             raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
         done = Act(

@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 
-__all__ = ["AnyForward", "DistilBertForward", "Forward", "default_threads", "load_transformer"]
+__all__ = [
+    "AnyForward",
+    "DistilBertForward",
+    "Forward",
+    "default_threads",
+    "device_of",
+    "load_module",
+    "load_transformer",
+]
 
 #: looks at a lock before a waiting thread sleeps; GNU OpenMP's own default is 300,000
 _SHORT_SPIN: Final = 10_000
@@ -63,12 +71,12 @@ class Forward(Protocol):
 def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
     """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
     required_module("torch", extra="models", field="encoder.model")
-    place = _device(device)
-    real = _precision(precision, place)
+    device = device_of(device, field="encoder.device")
+    precision = _precision(precision, device)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
-        return DistilBertForward(folder, config=config, precision=real, device=place, threads=threads)
-    return AnyForward(folder, precision=real, device=place, threads=threads)
+        return DistilBertForward(folder, config=config, precision=precision, device=device, threads=threads)
+    return AnyForward(folder, precision=precision, device=device, threads=threads)
 
 
 class _PooledForward(ABC):
@@ -220,20 +228,7 @@ class AnyForward(_PooledForward):
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:
         super().__init__(precision=precision, device=device, threads=threads)
-        try:
-            from transformers import AutoModel
-            from transformers.utils import logging
-        except ImportError as error:
-            raise missing_package("transformers", extra="models", field="encoder.model") from error
-        shown = logging.is_progress_bar_enabled()
-        logging.disable_progress_bar()
-        try:
-            model = AutoModel.from_pretrained(str(folder), use_safetensors=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot load the model in {folder}: {error}", field="encoder.model") from error
-        finally:
-            if shown:
-                logging.enable_progress_bar()
+        model = load_module(folder, field="encoder.model")
         self._model = model.to(device=device, dtype=getattr(self._torch, precision)).eval()
         self.layers, self.width = model.config.num_hidden_layers, model.config.hidden_size
         self.max_tokens = getattr(model.config, "max_position_embeddings", 512)
@@ -256,10 +251,32 @@ class AnyForward(_PooledForward):
 
     def _states(self, ids: "Tensor", *, mask: "Tensor") -> tuple["Tensor", ...]:
         """Hidden states after every layer, each (B, T, width)."""
-        found: tuple[Tensor, ...] = self._model(
-            input_ids=ids, attention_mask=mask, output_hidden_states=True
-        ).hidden_states
-        return found[1:]
+        output = self._model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+        states: tuple[Tensor, ...] = output.hidden_states
+        return states[1:]
+
+
+def load_module(folder: Path, *, field: str, **options: object) -> Any:
+    """The encoder in `folder` as transformers loads it, quietly: that a checkpoint's own head is left out is right.
+
+    field: the setting that names it, for messages. Raises ConfigError.
+    """
+    try:
+        from transformers import AutoModel
+        from transformers.utils import logging
+    except ImportError as error:
+        raise missing_package(error.name or "transformers", extra="models", field=field) from error
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        return AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"cannot load the model in {folder}: {error}", field=field) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if shown:
+            logging.enable_progress_bar()
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
@@ -358,13 +375,14 @@ def _linear(weight: "Tensor", bias: "Tensor") -> Callable[["Tensor"], "Tensor"]:
     return fast if near else plain
 
 
-def _device(device: str) -> str:
+def device_of(device: str, *, field: str) -> str:
+    """The device that "auto", "cpu" or "cuda" is here. field: the setting, for messages. Raises ConfigError."""
     import torch
 
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("no CUDA device here", field="encoder.device", remedy='use "auto" or "cpu"')
+        raise ConfigError("no CUDA device here", field=field, remedy='use "auto" or "cpu"')
     if device not in {"auto", "cpu", "cuda"}:
-        raise ConfigError(f"unknown device {device!r}", field="encoder.device", remedy='use "auto", "cpu" or "cuda"')
+        raise ConfigError(f"unknown device {device!r}", field=field, remedy='use "auto", "cpu" or "cuda"')
     return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 

@@ -22,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from ragbandit.router.encoders.forward import device_of, load_module
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.policies.params import Count, PolicyParams, Text
-from ragbandit.shared.errors import ConfigError, missing_package
+from ragbandit.shared.errors import ConfigError, required_module
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,8 +66,9 @@ def load_body(model: str, *, max_tokens: int, device: str, precision: str, threa
 
     Raises ConfigError if the weights, the packages or the device are missing.
     """
-    place, stamp = _device(device), _stamp(Path(model).expanduser())
-    return _loaded(model, max_tokens=max_tokens, device=place, precision=precision, threads=threads, stamp=stamp)
+    required_module("torch", extra="models", field=_MODEL_FIELD)
+    device, stamp = device_of(device, field="policy.params.device"), _stamp(Path(model).expanduser())
+    return _loaded(model, max_tokens=max_tokens, device=device, precision=precision, threads=threads, stamp=stamp)
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -88,9 +90,9 @@ def _loaded(
     stamp: tuple[tuple[str, int, int], ...],
 ) -> "Body":
     del stamp
-    found = resolve(model, setting=_MODEL_FIELD)
+    weights = resolve(model, setting=_MODEL_FIELD)
     reading = {"max_tokens": max_tokens, "device": device, "precision": precision, "threads": threads}
-    return Body(found.folder, sha256=found.sha256, **reading)  # type: ignore[arg-type] # the four, as they came
+    return Body(weights.folder, sha256=weights.sha256, **reading)  # type: ignore[arg-type] # the four, as they came
 
 
 class Body:
@@ -222,32 +224,8 @@ def score(hidden: Vector32, *, head: Vector32) -> float:
 
 def _load_module(folder: Path) -> Any:
     """The encoder in float32 with plain attention, whose gradients add up in one order."""
-    try:
-        import torch
-        from transformers import AutoModel
-        from transformers.utils import logging
-    except ImportError as error:
-        raise missing_package(error.name or "transformers", extra="models", field=_MODEL_FIELD) from error
-    shown, said = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()  # that a checkpoint's own head is left out is what we want
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
-            return AutoModel.from_pretrained(str(folder), use_safetensors=True, attn_implementation="eager").float()
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"cannot load the model in {folder}: {error}", field=_MODEL_FIELD) from error
-    finally:
-        logging.set_verbosity(said)
-        if shown:
-            logging.enable_progress_bar()
+    import torch
 
-
-def _device(device: str) -> str:
-    try:
-        import torch
-    except ImportError as error:
-        raise missing_package("torch", extra="models", field=_MODEL_FIELD) from error
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("no CUDA device here", field="policy.params.device", remedy='use "auto" or "cpu"')
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(0)  # layers that the checkpoint lacks and we do not use must not differ by process
+        return load_module(folder, field=_MODEL_FIELD, attn_implementation="eager").float()

@@ -121,14 +121,38 @@ def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world, dat
     sound(world)
 
 
-def flooded(world, *, votes=60, app=60):
-    """An application that is trusted, then a key that judges as often."""
-    for _ in range(app):
-        said(world, answered(world), key="app", rating=1.0)
-    world.learn()
-    for number in range(votes):
-        said(world, answered(world), key="bad", rating=0.0, feedback_id=f"bad{number}")
-    world.learn()
+def voted(world, votes, *, tenant="default"):
+    """Decisions in groups, and a vote on each, (API key, feedback id): 0.9 of the trusted application, else -0.9."""
+    decisions = []
+    for first in range(0, len(votes), 50):
+        asked = [Query(text=f"question {first + number}?", tenant=tenant) for number in range(len(votes[first:][:50]))]
+        decisions += [future.result(60) for future in world.router.submit_many(asked)]
+    world.store.add_feedback(
+        [
+            replace(
+                made_feedback(
+                    decision_id=decision.id,
+                    settings=world.settings,
+                    now=world.now,
+                    reward=0.9 if key == "app" else -0.9,
+                    feedback_id=name,
+                ),
+                api_key=key,
+            )
+            for decision, (key, name) in zip(decisions, votes, strict=True)
+        ]
+    )
+
+
+def of_key(key, count):
+    return [(key, f"{key}{number}") for number in range(count)]
+
+
+def flooded(world, *, votes=60):
+    """An application that is trusted, then a key that judges."""
+    for flood in (of_key("app", 60), of_key("bad", votes)):
+        voted(world, flood)
+        world.learn()
 
 
 def test_beyond_its_cap_a_source_is_held(make_world, database_url):
@@ -167,11 +191,10 @@ def test_what_is_released_is_learned(make_world, database_url):
 def test_a_held_decision_that_was_closed_is_opened_again(make_world, database_url, learning):
     """When its time is over it is closed as held, not given the default reward; released it is learned."""
     world = make_world(database_url=database_url, learning={**learning, "influence": TIGHT})
-    for number in range(60):
-        key = "app" if number < 50 else "bad"
-        said(world, answered(world), key=key, rating=1.0, feedback_id=f"{key}{number}")
-        if learning.get("wait_s") is None:
-            world.learn()
+    voted(world, of_key("app", 50))
+    voted(world, of_key("bad", 10))
+    if learning.get("wait_s") is None:
+        world.learn()
     world.now += 100
     world.learn()
     held_ids = {one.feedback_id for one in held(world.ledger)}
@@ -210,40 +233,22 @@ def test_a_learner_that_starts_again_holds_the_same(make_world, database_url):
         make_world(database_url=database_url if first else None, learning={"influence": TIGHT}) for first in (1, 0)
     ]
     stays = worlds[0].learner()
-    for number in range(120):
+    for first in range(0, 120, 10):
         for world in worlds:
-            key = "bad" if number % 2 else "app"
-            said(world, answered(world), key=key, rating=0.5, feedback_id=f"{key}{number}")
-        if number % 10 == 9:
-            stays.drain()
-            worlds[1].learn()
+            voted(world, [(("app", "bad")[number % 2], f"f{number}") for number in range(first, first + 10)])
+        stays.drain()
+        worlds[1].learn()
     first, second = ({one.feedback_id for one in held(world.ledger)} for world in worlds)
     assert first == second != set()
-
-
-def crowded(world, *, votes, tenant="other"):
-    """Fifty decisions of a trusted application, then a thousand votes of another tenant's key, in groups."""
-    decisions = []
-    for first in range(0, 50 + votes, 50):
-        asked = [Query(text=f"question {first + at}?", tenant=tenant if first else "app") for at in range(50)]
-        decisions += [future.result(60) for future in world.router.submit_many(asked)]
-    said = []
-    for number, decision in enumerate(decisions):
-        key, reward = ("app", 0.9) if number < 50 else ("bad", -0.9)
-        one = made_feedback(
-            decision_id=decision.id, settings=world.settings, now=world.now, reward=reward, feedback_id=f"f{number}"
-        )
-        said.append(replace(one, api_key=key))
-    world.store.add_feedback(said[:50])
-    world.learn()
-    world.store.add_feedback(said[50:])
-    world.learn()
 
 
 def test_a_thousand_votes_of_one_tenant_have_their_share(make_world):
     """Two tenants, one of them trusted: of a thousand votes of the other's key a tenth of the window is learned."""
     world = make_world(learning={"influence": TIGHT})
-    crowded(world, votes=1000)
+    voted(world, of_key("app", 50), tenant="app")
+    world.learn()
+    voted(world, of_key("bad", 1000), tenant="other")
+    world.learn()
     rows = world.updates()
     share = sum(row["value"] < 0 for row in rows) / len(rows)
     assert 0 < share <= 0.1
@@ -262,9 +267,7 @@ def test_a_learner_that_dies_holds_nothing_twice(make_world, database_url, monke
         make_world(database_url=database_url if first else None, learning={"influence": TIGHT}) for first in (1, 0)
     ]
     for world in worlds:
-        for number in range(40):
-            key = "bad" if number % 2 else "app"
-            said(world, answered(world), key=key, rating=0.5, feedback_id=f"{key}{number}")
+        voted(world, [(("app", "bad")[number % 2], f"f{number}") for number in range(40)])
     world, whole = worlds
     append = type(world.ledger).append
 

@@ -26,7 +26,7 @@ from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.learning.sources.influence import Influence, Part
 from ragbandit.router.learning.sources.origin import Origin
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
-from ragbandit.router.policies import make_policy, with_new_ledger
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of, with_floor
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
@@ -166,7 +166,7 @@ def measured(
     """Let a policy decide and learn. attacker: who inverts the ratings of a fifth; silent: these bring no feedback."""
     world = _World(known, seed=seed, decisions=decisions)
     settings = Settings.model_validate({"arms": {arm: {} for arm in world.arms}})
-    policy = make_policy("mba", params=with_new_ledger("mba", params={}))
+    policy = make_policy("mba", params={})
     influence = Influence(InfluenceSettings(enabled=capped))
     seq, learned, held, rewards = 0, 0, 0, []
     for at in range(decisions):

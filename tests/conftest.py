@@ -300,7 +300,7 @@ class World:
 
     def replayed(self) -> Policy:
         """The policy that the ledger alone gives."""
-        policy = policy_of(self.settings, registered=self.ledger.registered())
+        policy = policy_of(self.settings)
         for update in self.ledger.read(after=0):
             apply(policy, update)
         return policy

@@ -5,6 +5,7 @@ __all__ = ["MOVED"]
 #: where a module is now -> where it was
 MOVED = {
     "ragbandit.client": "ragbandit.router.client",
+    "ragbandit.router.policies.kinds.fixed": "ragbandit.router.policies.fixed",
     "ragbandit.router.serving.checks.fields": "ragbandit.router.serving.field_checks",
     "ragbandit.router.serving.checks.reports": "ragbandit.router.serving.validation",
     "ragbandit.router.serving.deciding.live": "ragbandit.router.serving.versions.live",

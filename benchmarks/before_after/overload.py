@@ -41,7 +41,7 @@ _SERVICES: dict[str, tuple[str | None, tuple[int, ...]]] = {
 _SETTINGS: dict[str, Any] = {"encoder": {"model": "hashing", "dimension": 256}}
 _POLICY = """
 import hashlib, time
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 
 def seconds(size):
     began = time.thread_time()

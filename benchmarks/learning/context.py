@@ -32,7 +32,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation import Simulated, simulate
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, split_of
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
-from ragbandit.router.policies import make_policy, with_context, with_new_ledger
+from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, TableRow
@@ -191,7 +191,7 @@ def shares(
     """
     features = np.zeros_like(world.features) if reads == "context" else world.features
     data = world.data(seed=seed, schema={} if reads == "question" else world.schema, features=features)
-    params = with_new_ledger(policy, params=with_context(policy, params=more, schema=data.settings.context))
+    params = with_settings(policy, params=more, schema=data.settings.context)
     learning = Learning(SimulationRun(policy=policy, params=params, weight=0.05, seed=seed, fold=0), world=data)
     split = split_of(data, seed=seed, fold=0)
     for place in split.train:
@@ -290,7 +290,7 @@ def work_rows(*, count: int = 3000, asked: int = 500) -> Iterator[WorkRow]:
     features = np.stack([made_features(n, size=SIZE) for n in range(asked)])
     cases: dict[str, dict[str, Json]] = {"question": {}, "question + context": {"context": schema}}
     for reads, params in cases.items():
-        policy = make_policy("mba", params=with_new_ledger("mba", params=params))
+        policy = make_policy("mba", params=params)
         began = time.process_time()
         for update in updates:
             policy.learn(update)

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table as Printed
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.calibration import Calibrator, calibrated
 from ragbandit.router.learning.examples import Example, join, made_update
-from ragbandit.router.policies import make_policy, with_new_ledger
+from ragbandit.router.learning.ratings.calibration import Calibrator, calibrated
+from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of, with_floor
 from ragbandit.shared.types import (
@@ -109,7 +109,7 @@ def measured(
     world, calibrator = _World(seed, questions=questions, labelled=labelled), Calibrator()
     learning = {"wait_s": 1.0, "aggregate": "mean", "weights": {"judge": judge_weight}}
     settings = Settings.model_validate({"learning": learning})
-    made = make_policy(policy, params=with_new_ledger(policy, params=params))
+    made = make_policy(policy, params=params)
     earned = 0.0
     for at in range(questions):
         pmf = with_floor(_pmf(made, world, at), floor=FLOOR)

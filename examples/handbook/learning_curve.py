@@ -27,7 +27,7 @@ from ragbandit.router.offline.simulation.process_pool import cores, played
 from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.offline.types import Matrix, Vector
-from ragbandit.router.policies import make_policy, with_new_ledger
+from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 
@@ -132,15 +132,14 @@ def main() -> None:
 def learned(table: LabelledTable, *, settings: Settings, seeds: int) -> tuple[Curve, Curve | None]:
     """The curve of the configured policy on this table by itself; and held back by the incumbent, if there is one."""
     asked, reward = settings.policy, settings.reward
-    params = with_new_ledger(asked.name, params=asked.params)
-    world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=params).needs)
+    world = _world(table, settings=settings, sees="features" in make_policy(asked.name, params=asked.params).needs)
     rewards = rewards_of(
         table, weight=reward.weight, price=reward.cost.get("steps", 0.0), bounds=(reward.minimum, reward.maximum)
     )
 
     def passes(incumbent: str | None) -> list[Played]:
         policy = asked.model_copy(update={"incumbent": incumbent})
-        params = with_new_ledger(asked.name, params=asked.params, incumbent=incumbent is not None)
+        params = with_settings(asked.name, params=asked.params, incumbent=incumbent is not None)
         runs = [
             SimulationRun(policy=asked.name, params=params, weight=reward.weight, seed=seed, fold=0)
             for seed in range(seeds)

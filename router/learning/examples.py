@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ragbandit.router.config.settings import LearningSettings, Settings
-from ragbandit.router.learning.raters import disagreement, most_trusted, scored_and_judged, standing
+from ragbandit.router.learning.ratings.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.rows.held_rows import HELD
 from ragbandit.router.storage.sql.closing import ClosingRule

@@ -16,7 +16,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
-from ragbandit.router.learning.pairs import Pairs
+from ragbandit.router.learning.ratings.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
@@ -147,7 +147,7 @@ class Learner:
             raise NotReady(f"no router has opened the ledger {self.ledger.label!r} yet")
         if registered["retired_at"] is not None:
             raise NotReady(f"the ledger {self.ledger.label!r} is retired", remedy="start a router with this label")
-        fresh = policy_of(self.settings, registered=registered)
+        fresh = policy_of(self.settings)
         ours = (fresh.algorithm, canonical(dict(fresh.params)))
         if ours != (registered["algorithm"], registered["params"]):
             raise NotReady(

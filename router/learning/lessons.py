@@ -1,12 +1,10 @@
 """Lessons: the updates of a ledger, for a policy to learn in their order; and the policy that learns them."""
 
-import json
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies import CONSERVATIVE, configured_policy, make_policy, protected
+from ragbandit.router.policies import make_policy, protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -15,24 +13,16 @@ from ragbandit.shared.types import ERASED, Decision, Update
 __all__ = ["is_erased_for", "lessons", "policy_of"]
 
 
-def policy_of(settings: Settings, *, registered: Mapping[str, Any] | None) -> Policy:
-    """The configured policy, fresh, with the schema of the context, held back to the incumbent if there is one.
-
-    registered: the row of its ledger, None before the first router opened it.
-    """
+def policy_of(settings: Settings) -> Policy:
+    """The configured policy, fresh, with the schema of the context, held back to the incumbent if there is one."""
     configured = settings.policy
-    algorithm = None if registered is None else registered["algorithm"]
-    recorded = {} if registered is None else json.loads(registered["params"])
-    if algorithm == CONSERVATIVE and configured.name != CONSERVATIVE:  # what it holds back goes on as it began
-        algorithm, recorded = recorded["policy"], recorded["params"]
-    policy = configured_policy(
+    params = with_settings(
         configured.name,
         params=configured.params,
-        algorithm=algorithm,
-        recorded=recorded,
         schema=settings.context,
         incumbent=configured.incumbent is not None,
     )
+    policy = make_policy(configured.name, params=params)
     if configured.incumbent is None:
         return policy
     name, params = protected(policy.algorithm, params=policy.params, settings=configured)

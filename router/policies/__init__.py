@@ -22,14 +22,12 @@ __all__ = [
     "CONSERVATIVE",
     "GROUP",
     "POLICIES",
-    "configured_policy",
     "is_class_path",
     "known_policies",
     "make_policy",
     "needs_of",
     "protected",
-    "with_context",
-    "with_new_ledger",
+    "with_settings",
 ]
 
 _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
@@ -37,20 +35,20 @@ _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 #: our policies: name -> class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
-    "budget": "ragbandit.router.policies.budget:BudgetPolicy",
-    "conservative": "ragbandit.router.policies.conservative.policy:ConservativePolicy",
-    "fixed": "ragbandit.router.policies.fixed:Fixed",
+    "budget": "ragbandit.router.policies.kinds.budget:BudgetPolicy",
+    "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
+    "fixed": "ragbandit.router.policies.kinds.fixed:Fixed",
     "lints": "ragbandit.router.policies.linear.thompson:LinTs",
     "linucb": "ragbandit.router.policies.linear.linucb:LinUcb",
-    "llm": "ragbandit.router.policies.llm:Llm",
+    "llm": "ragbandit.router.policies.kinds.llm:Llm",
     "mba": "ragbandit.router.policies.linear.mba:MbaRag",
     "mba_paper": "ragbandit.router.policies.finetuned.mba_paper:MbaPaper",
-    "mixture": "ragbandit.router.policies.mixture:Mixture",
+    "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",
     "multi_label": "ragbandit.router.policies.finetuned.multi_label:MultiLabel",
-    "popularity": "ragbandit.router.policies.popularity:Popularity",
+    "popularity": "ragbandit.router.policies.kinds.popularity:Popularity",
     "softmax": "ragbandit.router.policies.linear.softmax:Softmax",
-    "uniform": "ragbandit.router.policies.fixed:Uniform",
-    "vw": "ragbandit.router.policies.vw:VowpalWabbit",
+    "uniform": "ragbandit.router.policies.kinds.fixed:Uniform",
+    "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
 
 #: the policy that holds another one back
@@ -98,31 +96,6 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
-def configured_policy(
-    name: str,
-    *,
-    params: Mapping[str, Json],
-    algorithm: str | None,
-    recorded: Mapping[str, Json],
-    schema: ContextSchema = MappingProxyType({}),
-    incumbent: bool = False,
-) -> Policy:
-    """The policy of a configuration, fresh, as the ledger that is there learns it.
-
-    algorithm, recorded: what the ledger is registered with, None and {} for one that begins now. Params that a release
-    added with another value for new ledgers (`new_ledger`) are the ledger's where the configuration does not name
-    them: learning goes on as it began, until the configuration says otherwise. schema: the setting `context`; another
-    one than is recorded is another policy, which learns the ledger from its beginning. incumbent: it will be held back
-    to one. Raises ConfigError.
-    """
-    params = with_context(name, params=params, schema=schema)
-    if algorithm != name:
-        return make_policy(name, params=with_new_ledger(name, params=params, incumbent=incumbent))
-    added = with_new_ledger(name, params={}, incumbent=True)
-    kept = {key: recorded[key] for key in added if key in recorded}
-    return make_policy(name, params={**kept, **params})
-
-
 def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> tuple[str, dict[str, Json]]:
     """The name and the params of the policy that decides: the one of this name, held back where an incumbent is set."""
     if settings.incumbent is None:
@@ -131,30 +104,26 @@ def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings
     return CONSERVATIVE, held | {"policy": name, "params": dict(params)}
 
 
-def with_context(name: str, *, params: Mapping[str, Json], schema: ContextSchema) -> dict[str, Json]:
-    """The params, with the schema of the setting `context` where the policy learns from contexts by a schema.
+def with_settings(
+    name: str, *, params: Mapping[str, Json], schema: ContextSchema = MappingProxyType({}), incumbent: bool = False
+) -> dict[str, Json]:
+    """The params, with what other settings say of them.
 
-    Raises ConfigError for params that bring a schema of their own.
+    schema: the setting `context`, for a policy that learns from contexts by a schema. incumbent: the policy will be
+    held back to one, and has other defaults where its class says so (`with_incumbent`). Raises ConfigError for params
+    that bring a schema of their own.
     """
-    if not schema or not getattr(_class_of(name), "takes_context", False):
-        return dict(params)
+    kind = _class_of(name)
+    complete = {**(getattr(kind, "with_incumbent", {}) if incumbent else {}), **params}
+    if not schema or not getattr(kind, "takes_context", False):
+        return complete
     if PARAM in params:
         raise ConfigError(
             "the schema of the context is a setting of its own",
             field=f"{WHERE}.{PARAM}",
             remedy="move it to `context:`",
         )
-    return {**params, PARAM: plain_schema(schema)}
-
-
-def with_new_ledger(name: str, *, params: Mapping[str, Json], incumbent: bool = False) -> dict[str, Json]:
-    """The params, with those that a ledger of this policy begins with today where they are not named.
-
-    incumbent: it will be held back to one (`with_incumbent` of the class).
-    """
-    kind = _class_of(name)
-    held = getattr(kind, "with_incumbent", {}) if incumbent else {}
-    return {**getattr(kind, "new_ledger", {}), **held, **params}
+    return {**complete, PARAM: plain_schema(schema)}
 
 
 def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
@@ -166,8 +135,8 @@ def needs_of(name: str, *, params: Mapping[str, Json]) -> frozenset[str]:
     if isinstance(inner, str):
         nested = params.get("params")
         return needs_of(inner, params=nested if isinstance(nested, Mapping) else {})
-    found: object = getattr(_class_of(name), "needs", None)
-    return found if isinstance(found, frozenset) else frozenset({"features", "text"})
+    needs: object = getattr(_class_of(name), "needs", None)
+    return needs if isinstance(needs, frozenset) else frozenset({"features", "text"})
 
 
 def _class_of(name: str) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.policies.conservative.restraint import Restraint
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
@@ -27,6 +26,7 @@ __all__ = [
     "Policy",
     "PolicyNeed",
     "PolicyOutput",
+    "Restraint",
     "Rounded",
     "TableTrained",
     "apply",
@@ -49,6 +49,22 @@ PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
 #: one row of the ledger counts as at most this many
 MOST_ROWS: Final = 1e6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Restraint:
+    """What a policy that is held back to an incumbent arm says about one question, beside its pmf."""
+
+    #: the incumbent
+    arm: ArmName
+    #: of every offered arm: what drawing it may cost against the incumbent, >= -1; 0 for the incumbent itself
+    risks: tuple[float, ...]
+    #: the most that the risks may be on average; 0 is the incumbent alone
+    allowance: float
+    #: reward that may be lost before the promise is broken; below 0 it is broken
+    slack: float
+    #: why the share is below 1, where it is
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from ragbandit.router.config.context_schema import OF_TEXT, reads_text
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies import CONSERVATIVE, make_policy, with_context
+from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
 from ragbandit.router.policies.base import Policy, schema_of
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.router.policies.params import WHERE
@@ -28,7 +28,7 @@ def check_policy(settings: Settings) -> None:
     check_fallback(settings)
     check_incumbent(settings)
     configured = settings.policy
-    params = with_context(configured.name, params=configured.params, schema=settings.context)
+    params = with_settings(configured.name, params=configured.params, schema=settings.context)
     policy = make_policy(configured.name, params=params)
     check_arms(policy, arms=sorted(settings.arms), where=WHERE)
     _check_texts(policy, settings=settings)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput
-from ragbandit.router.policies.conservative.restraint import INCUMBENT, held_back, held_back_wholly
+from ragbandit.router.policies.restraint import INCUMBENT, held_back, held_back_wholly
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
 
@@ -26,7 +26,6 @@ __all__ = [
     "drawn_by_arms",
     "fallback_arm",
     "gate",
-    "made_decision",
     "made_decisions",
     "outputs_of",
     "raised_floors",
@@ -139,10 +138,10 @@ def draw(
     raised: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
 ) -> Drawn:
-    """Gate, floor, draw: the whole way from a policy's word on a question to the arm it gets.
+    """Gate, floor, draw: the whole way from a policy's output for a question to the arm it gets.
 
     raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
-    Where the policy raised, or what it said fails the gate, the fallback arm (None: single_step; the first one where
+    Where the policy raised, or its output fails the gate, the fallback arm (None: single_step; the first one where
     that is not offered) has all the probability but the floor, and the fault says why. incumbent: the arm that nothing
     may fall behind; it then has all of the probability. What holds a policy back to it is in the facts.
     """
@@ -184,14 +183,14 @@ def draw_group(
     What the arrays cannot be sure of (an exception, a pmf that may not pass the gate), and a policy that is held back,
     goes through `draw` itself.
     """
-    found: dict[int, Drawn] = {}
+    drawn: dict[int, Drawn] = {}
     if len(outputs) >= _LEAST_GROUP:
         try:
-            found = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised)
+            drawn = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised)
         except Exception:  # values that are no numbers, lengths that differ: `draw` says for each what is wrong
-            found = {}
+            drawn = {}
     alone = partial(draw, arms=arms, floor=floor, fallback=fallback, raised=raised, incumbent=incumbent)
-    return [found.get(at) or alone(output, seed=seeds[at]) for at, output in enumerate(outputs)]
+    return [drawn.get(at) or alone(output, seed=seeds[at]) for at, output in enumerate(outputs)]
 
 
 def _drawn_as_arrays(
@@ -207,13 +206,13 @@ def _drawn_as_arrays(
     Bits: a sum over the arms is math.fsum as in `gate`, the edges are added from left to right as in `choose`, and
     all else is one operation per element in the order that `with_floor` has.
     """
-    said = {at: o for at, o in enumerate(outputs) if not isinstance(o, Exception) and o.restraint is None}
-    scored = {at: output.scores for at, output in said.items() if output.scores is not None}
+    usable = {at: o for at, o in enumerate(outputs) if not isinstance(o, Exception) and o.restraint is None}
+    scored = {at: output.scores for at, output in usable.items() if output.scores is not None}
     _, whole = _table(scored, width=len(arms))
-    pmf, sound = _table({at: output.pmf for at, output in said.items()}, width=len(arms))
-    sound &= {at for at, output in said.items() if output.scores is None} | whole
-    places = [at for at in said if at in sound]
-    pmf = pmf[[row for row, at in enumerate(said) if at in sound]]  # (n, arms)
+    pmf, sound = _table({at: output.pmf for at, output in usable.items()}, width=len(arms))
+    sound &= {at for at, output in usable.items() if output.scores is None} | whole
+    places = [at for at in usable if at in sound]
+    pmf = pmf[[row for row, at in enumerate(usable) if at in sound]]  # (n, arms)
     total = np.array([math.fsum(row) for row in pmf.tolist()])
     passed = (pmf >= 0.0).all(axis=1) & (np.abs(total - 1.0) <= 1e-6)
     places = [at for at, good in zip(places, passed.tolist(), strict=True) if good]
@@ -228,8 +227,8 @@ def _drawn_as_arrays(
             index=drawn,
             pmf=tuple(row),
             floor=floor,
-            scores=None if (scores := said[at].scores) is None else tuple(scores),
-            facts=dict(said[at].facts) | more,
+            scores=None if (scores := usable[at].scores) is None else tuple(scores),
+            facts=dict(usable[at].facts) | more,
         )
         for at, drawn, row in zip(places, index.tolist(), floored.tolist(), strict=True)
     }
@@ -266,14 +265,14 @@ def cold_start_floors(
 
 def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
     """The cold-start floors that a stored decision was drawn with, out of its facts; None where it had none."""
-    found = facts.get(COLD_START_FLOOR)
-    return found if isinstance(found, dict) else None
+    floors = facts.get(COLD_START_FLOOR)
+    return floors if isinstance(floors, dict) else None
 
 
 def outputs_of(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[PolicyOutput | Exception]:
-    """The policy's word on each question; where the group breaks it, each question for itself."""
+    """The policy's output for each question; where the group breaks it, each question for itself."""
     try:
         outputs: list[PolicyOutput | Exception] = list(policy.pmf(queries, features=features, arms=arms))
         if len(outputs) != len(queries):
@@ -282,40 +281,11 @@ def outputs_of(
     except (Exception, SystemExit) as error:  # a policy must never cost a caller the answer
         if len(queries) == 1:
             return [error if isinstance(error, Exception) else PolicyFault(f"SystemExit: {error}")]
-    found: list[PolicyOutput | Exception] = []
+    singles: list[PolicyOutput | Exception] = []
     for index, query in enumerate(queries):
         row = None if features is None else features[index : index + 1]
-        found += outputs_of(policy, [query], features=row, arms=[arms[index]])
-    return found
-
-
-def made_decision(
-    query: Query,
-    *,
-    run_by: RunBy,
-    output: PolicyOutput | Exception,
-    arms: tuple[ArmName, ...],
-    features: Features | None,
-    settings: Settings,
-    seen: Mapping[ArmName, int],
-    version: str,
-    encoder_hash: str,
-    now: float,
-) -> Decision:
-    """`made_decisions` for one. `simulate` makes its decisions here."""
-    (decision,) = made_decisions(
-        [query],
-        run_by=[run_by],
-        outputs=[output],
-        arms=[arms],
-        features=[features],
-        settings=settings,
-        seen=seen,
-        version=version,
-        encoder_hash=encoder_hash,
-        now=now,
-    )
-    return decision
+        singles += outputs_of(policy, [query], features=row, arms=[arms[index]])
+    return singles
 
 
 def made_decisions(
@@ -331,7 +301,7 @@ def made_decisions(
     encoder_hash: str,
     now: float,
 ) -> list[Decision]:
-    """The decisions that follow from a policy's word on queries with an id, in their order.
+    """The decisions that follow from a policy's outputs for queries with an id, in their order.
 
     seen: the outcomes of each arm that the policy has learned, for the cold-start floor.
     """
@@ -380,7 +350,7 @@ def drawn_by_arms(
     places: dict[tuple[ArmName, ...], list[int]] = {}
     for at, offered in enumerate(arms):
         places.setdefault(offered, []).append(at)
-    found: dict[int, Drawn] = {}
+    by_index: dict[int, Drawn] = {}
     for offered, group in places.items():
         raised = cold_start_floors(
             seen, arms=offered, share=policy.cold_start_share, outcomes=policy.cold_start_outcomes
@@ -394,5 +364,5 @@ def drawn_by_arms(
             raised=raised,
             incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
         )
-        found.update(zip(group, drawn, strict=True))
-    return [found[at] for at in range(len(outputs))]
+        by_index.update(zip(group, drawn, strict=True))
+    return [by_index[at] for at in range(len(outputs))]

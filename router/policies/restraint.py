@@ -8,31 +8,15 @@ The draw applies it after the floors: they cost reward as well. What is logged i
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from ragbandit.router.policies.base import Restraint
 from ragbandit.shared.types import ArmName, Decision, Json
 
-__all__ = ["INCUMBENT", "Restraint", "configured_floor", "held_back", "held_back_wholly"]
+__all__ = ["INCUMBENT", "configured_floor", "held_back", "held_back_wholly"]
 
 #: the key of a decision's facts with what held it back: arm, share, slack, reason, floor
 INCUMBENT: Final = "incumbent"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Restraint:
-    """What a policy that is protected says about one question, beside its pmf."""
-
-    #: the incumbent
-    arm: ArmName
-    #: of every offered arm: what drawing it may cost against the incumbent, >= -1; 0 for the incumbent itself
-    risks: tuple[float, ...]
-    #: the most that the risks may be on average; 0 is the incumbent alone
-    allowance: float
-    #: reward that may be lost before the promise is broken; below 0 it is broken
-    slack: float
-    #: why the share is below 1, where it is
-    reason: str
 
 
 def held_back(
@@ -43,16 +27,13 @@ def held_back(
     Where the incumbent is not offered the pmf stays as it is.
     """
     if restraint.arm not in arms:
-        return (
-            tuple(pmf),
-            floor,
-            _said(restraint.arm, share=1.0, slack=restraint.slack, reason="not offered", floor=floor),
-        )
+        facts = _facts(restraint.arm, share=1.0, slack=restraint.slack, reason="not offered", floor=floor)
+        return tuple(pmf), floor, facts
     risk = math.fsum(p * r for p, r in zip(pmf, restraint.risks, strict=True))
     share = 1.0 if risk <= restraint.allowance else max(restraint.allowance, 0.0) / risk
     mixed = tuple(share * p + (1.0 - share if arm == restraint.arm else 0.0) for p, arm in zip(pmf, arms, strict=True))
     reason = restraint.reason if share < 1.0 else None
-    return mixed, floor * share, _said(restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
+    return mixed, floor * share, _facts(restraint.arm, share=share, slack=restraint.slack, reason=reason, floor=floor)
 
 
 def held_back_wholly(
@@ -60,15 +41,15 @@ def held_back_wholly(
 ) -> tuple[tuple[float, ...], float, dict[str, Json]]:
     """The incumbent alone, where the policy broke its contract: nobody knows what another arm would cost."""
     pmf = tuple(float(arm == incumbent) for arm in arms)
-    return pmf, 0.0, _said(incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
+    return pmf, 0.0, _facts(incumbent, share=0.0, slack=None, reason="the policy failed", floor=floor)
 
 
-def _said(arm: ArmName, *, share: float, slack: float | None, reason: str | None, floor: float) -> dict[str, Json]:
+def _facts(arm: ArmName, *, share: float, slack: float | None, reason: str | None, floor: float) -> dict[str, Json]:
     return {"arm": arm, "share": share, "slack": slack, "reason": reason, "floor": floor}
 
 
 def configured_floor(decision: Decision) -> float:
     """The floor that a decision was made with, before it was held back; its `floor` is what is left of that."""
-    found = decision.facts.get(INCUMBENT)
-    floor = found.get("floor") if isinstance(found, Mapping) else None
+    facts = decision.facts.get(INCUMBENT)
+    floor = facts.get("floor") if isinstance(facts, Mapping) else None
     return float(floor) if isinstance(floor, int | float) else decision.floor

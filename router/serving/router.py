@@ -103,7 +103,7 @@ class Router:
         self.notifier = Notifier(jobs, label=label)
         #: makes questions of chats
         self.conversations = ConversationQueries(settings, store=self.store)
-        nothing_learned = Serving(policy=policy_of(settings, registered=None), version="", last_seq=0)
+        nothing_learned = Serving(policy=policy_of(settings), version="", last_seq=0)
         #: decides
         self.service = RouteService(
             self.store,

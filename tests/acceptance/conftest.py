@@ -96,7 +96,7 @@ class System:
         """Wait until done(status) holds; returns the status, or fails showing the last one."""
         database = open_database(self.settings)
         ledger = Ledger(database, label=PolicyLabel(self.settings.policy.label))
-        serving = policy_of(self.settings, registered=ledger.registered())
+        serving = policy_of(self.settings)
         rule = closing_rule(self.settings.learning)
         give_up = time.monotonic() + timeout_s
         try:

@@ -5,7 +5,7 @@ import time
 from dataclasses import replace
 
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import PolicyFault
 
 #: lets a hanging policy go on

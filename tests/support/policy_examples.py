@@ -43,7 +43,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "budget": {
         "target": 2.0,
         "policy": "softmax",
-        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
         "step": 0.05,
         "horizon": 30,
         "price_max": 0.7,
@@ -52,11 +52,11 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "incumbent": "multi_step",
         "harm": 0.2,
         "policy": "softmax",
-        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     },
     "fixed": {"arm": "multi_step"},
-    "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5},
-    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5},
+    "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
+    "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
     # answers.
     "llm": {
@@ -71,7 +71,15 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "seed": 4,
         "epsilon": 0.2,
     },
-    "mba": {"ridge": 3.0, "bias_ridge": 0.5, "explore": 0.7, "epsilon_min": 0.1, "memory": 50.0, "alarm": 4.0},
+    "mba": {
+        "ridge": 3.0,
+        "bias_ridge": 0.5,
+        "explore": 0.7,
+        "epsilon_min": 0.1,
+        "memory": 50.0,
+        "alarm": 4.0,
+        "block": 1,
+    },
     "mba_paper": {
         **_READING,
         "threads": 1,
@@ -100,7 +108,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "threshold": 3.0,
         "epsilon": 0.2,
     },
-    "softmax": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5},
+    "softmax": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     "uniform": {},
     "vw": {
         "explorer": "epsilon",

@@ -108,7 +108,7 @@ def learner(installation: Installation) -> Sequence[Finding]:
         registered = ledger.registered()
         if registered is None:
             return [fine("learner", f"no router has opened the ledger {ledger.label} yet")]
-        serving = policy_of(settings, registered=registered)
+        serving = policy_of(settings)
         found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
     told = []
     if found.lag_s > LATE_S:

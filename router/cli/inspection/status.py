@@ -161,7 +161,7 @@ def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
     opened = ledger.registered()
     if ledger.label == settings.policy.label:
-        return policy_of(settings, registered=opened)
+        return policy_of(settings)
     if opened is None or opened["algorithm"] == IMPORTED:
         return None
     return make_policy(opened["algorithm"], params=json.loads(opened["params"]))

@@ -51,7 +51,7 @@ def warm(
     if (table is None) == (log is None):
         raise InvalidInput("give one of --table and --log", field="table", remedy="one file at a time")
     with opened(config, make=True) as (settings, ledger):
-        policy = learner_of(policy_of(settings, registered=ledger.registered()))
+        policy = learner_of(policy_of(settings))
         check_policy(policy, name=settings.policy.name)
         with bars(errors) as progress:
             progress("loading the encoder", 0, 0)

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from ragbandit.router.learning.pairs import calibrator_at
+from ragbandit.router.learning.ratings.pairs import calibrator_at
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.calibration_rows import read_pairs
 from ragbandit.shared.types import Update

@@ -7,22 +7,22 @@ from typing import Final
 
 from sqlalchemy import ColumnElement, select
 
-from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.draw_check import pages
-from ragbandit.router.learning.audit.mixture_check import champion_part, mixture_fault
+from ragbandit.router.learning.audit.rounding import compared, sha256_after
+from ragbandit.router.learning.audit.rules import champion_part, mixture_fault
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.versions import Span, Versions, is_pruned, versions_of
 from ragbandit.router.learning.lessons import is_erased_for, lessons
-from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
-from ragbandit.router.policies.conservative.restraint import configured_floor
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
+from ragbandit.router.policies.restraint import configured_floor
 from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.errors import RagBanditError, SnapshotError, StoreError
+from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import IMPORTED, Decision, Json, SnapshotInfo
 
 __all__ = ["check_deep"]
@@ -95,8 +95,7 @@ class _Walk:
         try:
             policy = make_policy(algorithm, params=params)
         except RagBanditError as error:  # a table, a package or a param of a former policy that is gone
-            self.verdict.deep_mismatches += 1
-            self.verdict.note(f"{algorithm} cannot be made again: {error}")
+            self.verdict.fail("deep_mismatches", f"{algorithm} cannot be made again: {error}")
             return False
         if not policy.deterministic:
             self.verdict.note(f"{algorithm} does not give the same pmf twice: its decisions are not made again")
@@ -115,8 +114,7 @@ class _Walk:
                 for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
                     apply(policy, update)
             except (StoreError, ValueError, TypeError, KeyError) as error:
-                verdict.deep_mismatches += 1
-                verdict.note(f"the ledger cannot be read up to {info.last_seq}: {error}")
+                verdict.fail("deep_mismatches", f"the ledger cannot be read up to {info.last_seq}: {error}")
                 return False
             position = max(position, info.last_seq)
             self._compare(policy, info=info)
@@ -126,16 +124,12 @@ class _Walk:
         """The policy with a version that it has come to, and its pmfs with those that were logged."""
         if not is_pruned(info):
             _check_state(files=self.files, info=info, policy=policy, verdict=self.verdict)
-        elif not _sha256_after(policy, info=info).startswith(info.sha256):
+        elif not sha256_after(policy, info=info).startswith(info.sha256):
             return  # another policy of this ledger
         self.checked.add(info.version)
         here, there = self.used.get(info.version), self.archived.get(info.version, ())
         for decision in _decided_by(self.ledger, version=info.version, made=here, archived=there):
             _check_pmf(decision, info=info, policy=policy, verdict=self.verdict)
-
-
-def _sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
-    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
 
 
 def _check_unknown_archived(ledger: Ledger, *, version: str, among: Sequence[Segment], verdict: Verdict) -> None:
@@ -177,8 +171,7 @@ def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], v
     ours = [decision.id for decision in pages(ledger, *mine, by_time=True) if IMPORTED not in decision.facts]
     verdict.not_checkable += len(came_in.intersection(ours))
     if not came_in.issuperset(ours):
-        verdict.deep_mismatches += 1
-        verdict.note(f"decisions were made by {version}, which no snapshot row describes")
+        verdict.fail("deep_mismatches", f"decisions were made by {version}, which no snapshot row describes")
 
 
 def _decided_by(ledger: Ledger, *, version: str, made: Span | None, archived: Sequence[Segment]) -> Iterator[Decision]:
@@ -202,37 +195,24 @@ def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdic
         return  # the pmf was the fallback's: the draw check has covered it
     fault = mixture_fault(decision)
     if fault is not None:
-        verdict.deep_mismatches += 1
-        verdict.note(f"decision {decision.id}: {fault}")
+        verdict.fail("deep_mismatches", f"decision {decision.id}: {fault}")
         return
     decision = champion_part(decision)
     made = _made_again(decision, policy=policy)
     if made.fault is not None:
         verdict.note(f"decision {decision.id}: {made.fault}")
     if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance_of(policy)):
-        verdict.deep_mismatches += 1
-        verdict.note(f"decision {decision.id}: {info.version} gives another pmf")
+        verdict.fail("deep_mismatches", f"decision {decision.id}: {info.version} gives another pmf")
 
 
 def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
     """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
-    if _sha256_after(policy, info=info) == info.sha256:
-        return
-    why = ""
-    if tolerance_of(policy) > 0.0:
-        if not files.exists(info.version):
-            verdict.not_compared += 1
-            return
-        try:
-            apart = apart_from(policy, files=files, info=info)
-        except SnapshotError as error:
-            why = f": {error}"
-        else:
-            if apart <= tolerance_of(policy):
-                return
-            why = f": {told(policy, apart=apart)}"
-    verdict.deep_mismatches += 1
-    verdict.note(f"replaying to {info.last_seq} does not give {info.version}{why}")
+    comparison = compared(policy, files=files, info=info)
+    if comparison.result == "pruned":
+        verdict.not_compared += 1
+    elif comparison.result not in ("same", "rounding"):
+        why = f": {comparison.text}" if comparison.text else ""
+        verdict.fail("deep_mismatches", f"replaying to {info.last_seq} does not give {info.version}{why}")
 
 
 def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:

@@ -1,13 +1,12 @@
 """Draws made again from the rows of decisions: seeds from the ids, arms from pmf and seed."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, tuple_
 
+from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.learning.audit.verdict import Verdict
-from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -16,7 +15,7 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision
 
-__all__ = ["check_archive", "check_draws", "decided_before", "draw_fault", "pages"]
+__all__ = ["check_archive", "check_draws", "decided_before", "pages"]
 
 PAGE = 500
 
@@ -29,8 +28,7 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
 
     def unreadable(text: str) -> None:
         verdict.decisions += 1
-        verdict.propensity_mismatches += 1
-        verdict.note(text)
+        verdict.fail("propensity_mismatches", text)
 
     stayed: list[Decision] = []
     for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
@@ -54,8 +52,8 @@ def _check_stays(ledger: Ledger, stayed: Sequence[Decision], *, verdict: Verdict
     for decision in stayed:
         arm = arms.get(firsts[decision.id] or "")
         if arm is not None and arm != decision.arm:
-            verdict.propensity_mismatches += 1
-            verdict.note(f"decision {decision.id}: it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}")
+            stayed_on = f"it stayed on {decision.arm}, and {firsts[decision.id]} drew {arm}"
+            verdict.fail("propensity_mismatches", f"decision {decision.id}: {stayed_on}")
 
 
 def _first_of(decision: Decision) -> str | None:
@@ -68,8 +66,7 @@ def _first_of(decision: Decision) -> str | None:
 def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
     """Check the seals of the archive's segments, and draw every decision in them again."""
     for broken in broken_seals(ledger.database):
-        verdict.archive_mismatches += 1
-        verdict.note(broken)
+        verdict.fail("archive_mismatches", broken)
     if verdict.archive_mismatches:
         return  # what a changed file says of its decisions means nothing
     for segment, rows in archived_decisions(ledger.database):
@@ -78,8 +75,7 @@ def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, 
             decision = readable(row)
             if isinstance(decision, StoreError):
                 verdict.decisions += 1
-                verdict.propensity_mismatches += 1
-                verdict.note(f"{segment.name}: {decision.message}")
+                verdict.fail("propensity_mismatches", f"{segment.name}: {decision.message}")
             else:
                 _check(decision, verdict=verdict)
         progress(verdict.decisions, 0)
@@ -90,10 +86,9 @@ def _check(decision: Decision, *, verdict: Verdict) -> None:
     elsewhere = IMPORTED in decision.facts
     verdict.made_elsewhere += elsewhere
     verdict.erased += ERASED in decision.facts
-    wrong = None if elsewhere else draw_fault(decision)
-    if wrong:
-        verdict.propensity_mismatches += 1
-        verdict.note(f"decision {decision.id}: {wrong}")
+    fault = None if elsewhere else draw_fault(decision)
+    if fault:
+        verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 
 
 def decided_before(ledger: Ledger, *, at: float) -> int:
@@ -110,12 +105,12 @@ def pages(
 
     by_time: in the order of their time, where the condition is about it: an index gives just these.
     """
-    place = (decisions.c.made_at, decisions.c.id) if by_time else (decisions.c.id,)
+    order = (decisions.c.made_at, decisions.c.id) if by_time else (decisions.c.id,)
     last: list[Any] = []
     while True:
-        query = select(decisions).where(*where).order_by(*place).limit(PAGE)
+        query = select(decisions).where(*where).order_by(*order).limit(PAGE)
         if last:
-            query = query.where(tuple_(*place) > tuple_(*last) if by_time else decisions.c.id > last[0])
+            query = query.where(tuple_(*order) > tuple_(*last) if by_time else decisions.c.id > last[0])
         with ledger.database.read() as connection:
             rows = connection.execute(query).mappings().all()
         if not rows:
@@ -127,23 +122,4 @@ def pages(
                 unreadable(f"decision {row['id']}: cannot be read: {error}")
                 continue
             yield decision
-        last = [rows[-1][column.name] for column in place]
-
-
-def draw_fault(decision: Decision) -> str | None:
-    """The first disagreement in one row, or None."""
-    pmf = decision.pmf
-    if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
-        return "arms and pmf do not fit together"
-    if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
-        return f"pmf is no distribution: {pmf}"
-    if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
-        return f"pmf falls below the floor {decision.floor}"
-    if decision.seed != seed_of(decision.id):
-        return "the seed does not follow from the id"
-    index = choose(pmf, seed=decision.seed)
-    if decision.arms[index] != decision.arm:
-        return f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
-    if pmf[index] != decision.propensity:
-        return f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
-    return None
+        last = [rows[-1][column.name] for column in order]

@@ -1,19 +1,60 @@
-"""Rounding: how far two states of one policy are apart, where processors may add up in different orders."""
+"""A policy that was learned again, compared with its snapshot: by sha256, or by arrays where processors round.
+
+Policies on torch add up in the order that the processor likes; they say a `tolerance`.
+"""
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.base import Arrays
-from ragbandit.shared.types import Json
+from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.policies.base import Arrays, Policy, tolerance_of
+from ragbandit.shared.errors import SnapshotError
+from ragbandit.shared.types import Json, SnapshotInfo
 
-__all__ = ["largest_difference"]
+__all__ = ["Comparison", "compared", "largest_difference", "sha256_after"]
 
 #: numbers of an array that are turned into float64 at once: a state may have hundreds of millions
 _CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What a policy that was learned again has to do with its snapshot."""
+
+    #: "pruned": the sha256 differs, and the arrays that could tell rounding from change are not kept any more
+    result: Literal["same", "rounding", "different", "unreadable", "pruned"]
+    #: largest relative difference of the arrays, where they were compared
+    apart: float = 0.0
+    #: the difference in words, or why the arrays cannot be read; "" where there is nothing to say
+    text: str = ""
+
+
+def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
+    """The sha256 that this policy has as the version that `info` describes."""
+    return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
+
+
+def compared(policy: Policy, *, files: SnapshotFiles | None, info: SnapshotInfo) -> Comparison:
+    """The policy and the snapshot that the learner made when it had learned as much."""
+    if sha256_after(policy, info=info) == info.sha256:
+        return Comparison(result="same")
+    allowed = tolerance_of(policy)
+    if allowed == 0.0:
+        return Comparison(result="different")
+    if files is None or not files.exists(info.version):
+        return Comparison(result="pruned")
+    try:
+        stored, _ = files.load(info)
+    except SnapshotError as error:
+        return Comparison(result="unreadable", text=str(error))
+    apart = largest_difference(policy.state(), stored.state())
+    text = f"the replay differs by {apart:.2g} of an array, {allowed:.2g} is allowed"
+    return Comparison(result="rounding" if apart <= allowed else "different", apart=apart, text=text)
 
 
 def largest_difference(one: tuple[Arrays, Mapping[str, Json]], other: tuple[Arrays, Mapping[str, Json]]) -> float:
@@ -45,8 +86,8 @@ def _relative(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
         apart += float(((a - b) ** 2).sum())
         first += float((a * a).sum())
         second += float((b * b).sum())
-    found = 0.0 if apart == 0.0 else math.sqrt(apart / max(first, second))
-    return found if math.isfinite(found) else math.inf
+    relative = 0.0 if apart == 0.0 else math.sqrt(apart / max(first, second))
+    return relative if math.isfinite(relative) else math.inf
 
 
 def _chunks(*vectors: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[np.float64], ...]]:

@@ -1,8 +1,19 @@
 """The verdict of an audit: what was checked, and what did not agree."""
 
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 __all__ = ["Verdict"]
+
+#: counters of what did not agree
+Counter = Literal[
+    "archive_mismatches",
+    "chain_mismatches",
+    "counter_mismatches",
+    "deep_mismatches",
+    "ledger_mismatches",
+    "propensity_mismatches",
+]
 
 #: mismatches that are described; all are counted
 MOST_NAMED = 20
@@ -59,8 +70,7 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """No difference anywhere, but for rounding and for what was erased."""
-        differences = self.propensity_mismatches + self.ledger_mismatches + self.deep_mismatches
-        differences += self.counter_mismatches + self.chain_mismatches + self.archive_mismatches
+        differences = sum(getattr(self, counter) for counter in get_args(Counter))
         same = self.replay_sha256 == self.live_sha256 or self.within_rounding is not None or self.not_relearnable > 0
         return differences == 0 and same and not self.broken
 
@@ -69,7 +79,12 @@ class Verdict:
         """A snapshot that is needed could not be read."""
         return self.live_version != "" and self.live_sha256 == ""
 
+    def fail(self, counter: Counter, text: str) -> None:
+        """Count a mismatch, and name it."""
+        setattr(self, counter, getattr(self, counter) + 1)
+        self.note(text)
+
     def note(self, text: str) -> None:
-        """Name a mismatch, up to a number that a person reads."""
+        """Name something, up to a number that a person reads."""
         if len(self.notes) < MOST_NAMED:
             self.notes.append(text)

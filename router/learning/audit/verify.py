@@ -9,26 +9,27 @@ it: where only its sha256 differs, its arrays are compared.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
-from ragbandit.router.learning.audit.comparison import apart_from, told
 from ragbandit.router.learning.audit.deep_check import check_deep
 from ragbandit.router.learning.audit.draw_check import check_archive, check_draws, decided_before
+from ragbandit.router.learning.audit.rounding import compared, sha256_after
+from ragbandit.router.learning.audit.rules import update_faults
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.lessons import is_erased_for
-from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy, apply, tolerance_of
+from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.chain import START, link
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.errors import SnapshotError, StoreError
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import IMPORTED, Checkpoint, Decision, SnapshotInfo, Update
+from ragbandit.shared.types import IMPORTED, Checkpoint, SnapshotInfo
 
 __all__ = ["verify"]
 
@@ -82,8 +83,8 @@ def verify(
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         passed = _replay(ledger, files=files, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
     elif ledger.last_seq() > 0:
-        verdict.ledger_mismatches += 1
-        verdict.note("the ledger has updates, but no snapshot is known of any policy that learned them")
+        lost = "the ledger has updates, but no snapshot is known of any policy that learned them"
+        verdict.fail("ledger_mismatches", lost)
     else:
         verdict.note("there is no snapshot yet")
     if checkpoints is not None:
@@ -110,16 +111,16 @@ def _since(ledger: Ledger, *, base: _Base | None, verdict: Verdict) -> float | N
     at = moment(known.verified_at)
     verdict.from_checkpoint, verdict.verified_at = known.snapshot.version, known.verified_at
     verdict.skipped_updates = base.seq
-    found = 0 if known.decided_before is None else decided_before(ledger, at=known.decided_before)
-    if known.decided_before is None or found != known.decisions:
+    there = 0 if known.decided_before is None else decided_before(ledger, at=known.decided_before)
+    if known.decided_before is None or there != known.decisions:
         verdict.note(
             f"not checked again: updates 1 to {base.seq}, which the verify of {at} passed; every decision is, since "
-            f"{known.decisions} of that time have become {found} (an import, an archive or a deletion)"
+            f"{known.decisions} of that time have become {there} (an import, an archive or a deletion)"
         )
         return None
-    verdict.skipped_decisions = found
+    verdict.skipped_decisions = there
     verdict.note(
-        f"not checked again: {found} decisions and updates 1 to {base.seq}, which the verify of {at} passed; "
+        f"not checked again: {there} decisions and updates 1 to {base.seq}, which the verify of {at} passed; "
         "`ragbandit verify --whole` checks them too"
     )
     return known.decided_before
@@ -134,11 +135,11 @@ def _remember(checkpoints: Checkpoints, *, passed: Checkpoint, settled: float, t
 
 def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
     with ledger.database.read() as connection:  # one state: writers go on beside it
-        right, found = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
+        right, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in right.items():
-        if found[name] != count:
-            verdict.counter_mismatches += 1
-            verdict.note(f"the counter {name} is {found[name]}, the tables have {count}: run `ragbandit data recount`")
+        if stored[name] != count:
+            text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit data recount`"
+            verdict.fail("counter_mismatches", text)
 
 
 def _check_chain(checkpoints: Checkpoints, *, base: _Base | None, verdict: Verdict) -> None:
@@ -150,16 +151,14 @@ def _check_chain(checkpoints: Checkpoints, *, base: _Base | None, verdict: Verdi
         for row in checkpoints.chain.rows(after=seq, upto=end):
             seq, last = row["seq"], link(last, row)
             if right.get(seq, last) != last:
-                verdict.chain_mismatches += 1
-                verdict.note(f"an update up to {seq} is not the one that was learned: the chain differs there")
+                text = f"an update up to {seq} is not the one that was learned: the chain differs there"
+                verdict.fail("chain_mismatches", text)
                 return
     except (StoreError, ValueError, TypeError, KeyError) as error:
-        verdict.chain_mismatches += 1
-        verdict.note(f"the chain cannot be made again after update {seq}: {error}")
+        verdict.fail("chain_mismatches", f"the chain cannot be made again after update {seq}: {error}")
         return
     if seq < end:
-        verdict.chain_mismatches += 1
-        verdict.note(f"the ledger ends at {seq}, its chain at {end}")
+        verdict.fail("chain_mismatches", f"the ledger ends at {seq}, its chain at {end}")
 
 
 def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdict: Verdict) -> SnapshotInfo | None:
@@ -178,9 +177,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
     except SnapshotError as error:
         verdict.note(str(error))
         return info
-    verdict.live_sha256 = policy_sha256(
-        policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash
-    )
+    verdict.live_sha256 = sha256_after(policy, info=info)
     return info
 
 
@@ -199,31 +196,28 @@ def _replay(
     try:
         replay.run()
     except (StoreError, ValueError, TypeError, KeyError) as error:
-        verdict.ledger_mismatches += 1
-        verdict.note(f"the ledger cannot be read after update {replay.place}: {error}")
+        verdict.fail("ledger_mismatches", f"the ledger cannot be read after update {replay.seq}: {error}")
         return None
     if live is None or policy is None:
         verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
         return None
-    if replay.place < live.last_seq:
-        verdict.ledger_mismatches += 1
-        verdict.note(f"the ledger ends at {replay.place}, the live policy has {live.last_seq}")
-    verdict.replay_sha256 = policy_sha256(
-        policy, label=live.policy, last_seq=live.last_seq, encoder_hash=live.encoder_hash
-    )
+    if replay.seq < live.last_seq:
+        verdict.fail("ledger_mismatches", f"the ledger ends at {replay.seq}, the live policy has {live.last_seq}")
+    verdict.replay_sha256 = sha256_after(policy, info=live)
     if not verdict.live_sha256 or verdict.live_sha256 == verdict.replay_sha256:
         return replay.passed
     if verdict.not_relearnable:
         lost = f"{verdict.not_relearnable} updates cannot be learned again, since what they learned from was erased"
         verdict.note(f"{lost}: the policy is not compared with its ledger; snapshots and checkpoints go on")
         return None
-    if verdict.live_sha256 == live.sha256 and tolerance_of(policy) > 0.0:
-        apart = apart_from(policy, files=files, info=live)
-        if apart <= tolerance_of(policy):
-            verdict.within_rounding = apart
-            verdict.note(f"{live.version}: {told(policy, apart=apart)}: rounding by another processor explains it")
+    if verdict.live_sha256 == live.sha256:
+        comparison = compared(policy, files=files, info=live)
+        if comparison.result == "rounding":
+            verdict.within_rounding = comparison.apart
+            verdict.note(f"{live.version}: {comparison.text}: rounding by another processor explains it")
             return replay.passed
-        verdict.note(f"{live.version}: {told(policy, apart=apart)}: more than rounding")
+        if comparison.text:
+            verdict.note(f"{live.version}: {comparison.text}: more than rounding")
     verdict.note(f"the replay of the ledger does not give the live policy {live.version}")
     return None
 
@@ -244,7 +238,7 @@ class _Replay:
         self.ledger, self.policy, self.verdict = ledger, policy, verdict
         self.upto = 0 if live is None else live.last_seq
         #: the last seq that was read; the last checkpoint that the replay has given again
-        self.place = 0 if base is None else base.seq
+        self.seq = 0 if base is None else base.seq
         self.passed = None if base is None else base.checkpoint
         self._files = None if checkpoints is None else checkpoints.files
         self._due: dict[int, Checkpoint] = {}
@@ -256,18 +250,15 @@ class _Replay:
 
     def run(self) -> None:
         """Read to the ledger's end. Raises StoreError and others for a row that cannot be read."""
-        verdict, calibration = self.verdict, CalibrationCheck(self.ledger, after=self.place)
-        for update, decision in self.ledger.read_with_decisions(after=self.place):
+        verdict, calibration = self.verdict, CalibrationCheck(self.ledger, after=self.seq)
+        for update, decision in self.ledger.read_with_decisions(after=self.seq):
             verdict.updates += 1
-            self.place += 1
-            if update.seq != self.place:
-                verdict.ledger_mismatches += 1
-                verdict.note(f"the ledger has seq {update.seq} where {self.place} belongs")
-                self.place = update.seq
-            faults = [*_update_faults(update, decision=decision), calibration.fault(update)]
-            for wrong in filter(None, faults):
-                verdict.ledger_mismatches += 1
-                verdict.note(f"update {update.seq}: {wrong}")
+            self.seq += 1
+            if update.seq != self.seq:
+                verdict.fail("ledger_mismatches", f"the ledger has seq {update.seq} where {self.seq} belongs")
+                self.seq = update.seq
+            for fault in filter(None, (*update_faults(update, decision=decision), calibration.fault(update))):
+                verdict.fail("ledger_mismatches", f"update {update.seq}: {fault}")
             if self.policy is not None and update.seq <= self.upto:
                 if is_erased_for(self.policy, decision):
                     verdict.not_relearnable += 1
@@ -279,31 +270,13 @@ class _Replay:
     def _compare(self, checkpoint: Checkpoint, *, policy: Policy) -> None:
         """Whether the replay gives the checkpoint; of a rounded policy its arrays are compared."""
         info = checkpoint.snapshot
-        sha256 = policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
-        if sha256 == info.sha256:
+        comparison = compared(policy, files=self._files, info=info)
+        if comparison.result in ("same", "rounding"):
             self.passed = checkpoint
-        elif tolerance_of(policy) == 0.0:
-            self.verdict.ledger_mismatches += 1
-            self.verdict.note(f"the replay of the ledger does not give the checkpoint {info.version}")
-        elif self._files is not None and self._files.exists(info.version):
-            try:
-                apart = apart_from(policy, files=self._files, info=info)
-            except SnapshotError as error:
-                self.verdict.note(str(error))
-                return
-            if apart <= tolerance_of(policy):
-                self.passed = checkpoint
-            else:
-                self.verdict.ledger_mismatches += 1
-                self.verdict.note(f"{info.version}: {told(policy, apart=apart)}: more than rounding")
-
-
-def _update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
-    """Disagreements between a ledger row, its decision and its own parts."""
-    if update.arm != decision.arm:
-        yield f"arm {update.arm}, the decision drew {decision.arm}"
-    if update.propensity != decision.propensity:
-        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
-    reward = update.reward
-    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
-        yield "the reward is not quality - weight * cost within its bounds"
+        elif comparison.result == "unreadable":
+            self.verdict.note(comparison.text)
+        elif comparison.text:
+            self.verdict.fail("ledger_mismatches", f"{info.version}: {comparison.text}: more than rounding")
+        elif comparison.result == "different":
+            text = f"the replay of the ledger does not give the checkpoint {info.version}"
+            self.verdict.fail("ledger_mismatches", text)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.calibration import KEPT, Calibrator, calibrated
 from ragbandit.router.learning.examples import Example
-from ragbandit.router.learning.raters import scored_and_judged
+from ragbandit.router.learning.ratings.calibration import KEPT, Calibrator, calibrated
+from ragbandit.router.learning.ratings.raters import scored_and_judged, standing
 from ragbandit.router.learning.sources.screening import Screening
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.calibration_rows import due_pairs, last_pair, paired, read_pairs
@@ -19,9 +19,9 @@ def calibrator_at(ledger: Ledger, *, before_seq: int | None = None) -> Calibrato
     """The calibrator at the ledger's end, or as update `before_seq` was calibrated."""
     last = last_pair(ledger.database, label=ledger.label, before_seq=before_seq)
     first = max(0, last - 2 * KEPT)
-    made = Calibrator(count=first)
-    made.extend(read_pairs(ledger.database, label=ledger.label, after=first, upto=last))
-    return made
+    calibrator = Calibrator(count=first)
+    calibrator.extend(read_pairs(ledger.database, label=ledger.label, after=first, upto=last))
+    return calibrator
 
 
 class Pairs:
@@ -51,18 +51,19 @@ class Pairs:
         fit = self._calibrator.fit if example.is_score and self.settings.learning.calibrate else None
         return example if fit is None else replace(example, reward=calibrated(example.reward, arm=arm, fit=fit))
 
-    def add(self, decision: Decision, found: tuple[float, float], *, after_seq: int) -> CalibrationPair:
-        """The next pair, to be stored with update `after_seq`."""
-        pair = CalibrationPair(
+    def add(self, decision: Decision, pair: tuple[float, float], *, after_seq: int) -> CalibrationPair:
+        """The next pair, to be stored with update `after_seq`. pair: (a model's score, the quality by people)."""
+        score, quality = pair
+        stored = CalibrationPair(
             number=self._calibrator.count + 1,
             decision_id=decision.id,
             arm=decision.arm,
-            score=found[0],
-            quality=found[1],
+            score=score,
+            quality=quality,
             after_seq=after_seq,
         )
-        self._calibrator.extend([pair])
-        return pair
+        self._calibrator.extend([stored])
+        return stored
 
     def take_late(self, *, holder: str) -> int:
         """Store pairs of decisions that late feedback has reached: a score or a person's word came after closing.
@@ -78,8 +79,10 @@ class Pairs:
         open_ones = self.ledger.joined([key for key in due if key not in done])
         self.screening.look_up(open_ones)
         for joined in (self.screening.screened(one).joined for one in open_ones):
-            found = scored_and_judged(joined.feedback, outcome=joined.outcome, measure=measure, how=learning.aggregate)
-            if found is not None:
-                pairs.append(self.add(joined.decision, found, after_seq=0))
+            pair = scored_and_judged(
+                standing(joined.feedback), outcome=joined.outcome, measure=measure, how=learning.aggregate
+            )
+            if pair is not None:
+                pairs.append(self.add(joined.decision, pair, after_seq=0))
         self.ledger.add_pairs(pairs, due=due, holder=holder)
         return len(due)

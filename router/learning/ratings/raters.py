@@ -62,17 +62,17 @@ def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measu
 
 
 def scored_and_judged(
-    feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str, how: Aggregate
+    stands: Sequence[Feedback], *, outcome: Outcome | None, measure: str, how: Aggregate
 ) -> tuple[float, float] | None:
-    """(a model's score, the quality by people) of a decision that has both; None else.
+    """(a model's score, the quality by people) of a decision with these judgements standing; None without either.
 
     Raw rewards have their cost inside, and count on neither side; neither do labels that were erased, nor scores of a
     judge that was shown the label (facts `reference`): they say nothing of its scores where there is none.
     """
-    stands = [one for one in standing(feedback) if one.kind in ("label", "rating") and one.value != ()]
-    scores = [one for one in stands if class_of(one) == "judge" and one.kind == "rating"]
+    usable = [one for one in stands if one.kind in ("label", "rating") and one.value != ()]
+    scores = [one for one in usable if class_of(one) == "judge" and one.kind == "rating"]
     scores = [one for one in scores if one.facts.get("reference") is not True]
-    people = [one for one in stands if class_of(one) in ("label", "human")]
+    people = [one for one in usable if class_of(one) in ("label", "human")]
     if outcome is None or not scores or not people:
         return None
     _, judged = most_trusted(people)

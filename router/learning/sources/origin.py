@@ -15,7 +15,7 @@ from typing import Final
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.types import Feedback, Role
 
-__all__ = ["IMPORTED_RATER", "KINDS", "KeyDirectory", "Origin", "matches"]
+__all__ = ["IMPORTED_RATER", "KINDS", "KeyDirectory", "Origin", "factor", "matches"]
 
 #: what a name of a source begins with, the closest to the person first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
@@ -86,3 +86,18 @@ def matches(name: str, origin: Origin) -> bool:
     if rest.endswith("*"):
         return any(one is not None and one.startswith(rest[:-1]) for one in theirs)
     return rest in theirs
+
+
+def factor(item: Feedback, *, origin: Origin, configured: Mapping[str, float]) -> float:
+    """What a feedback's weight is multiplied by, >= 0; with 0 it is stored and not learned from.
+
+    Of several names that match, the closest to the person counts: rater, then key, role, tenant; of one kind the
+    longest. Where none matches it is 1, but 0 for scores of a model that come from another system: nobody here has
+    looked at that model yet.
+    """
+    names = [name for name in configured if matches(name, origin)]
+    if names:
+        best = min(names, key=lambda name: (KINDS.index(name.partition(":")[0]), name.endswith("*"), -len(name), name))
+        return configured[best]
+    foreign = item.source == "judge" and (item.rater or "").startswith(IMPORTED_RATER)
+    return 0.0 if foreign else 1.0

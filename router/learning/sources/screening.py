@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.raters import is_retraction, standing
+from ragbandit.router.learning.ratings.raters import is_retraction, standing
 from ragbandit.router.learning.sources.influence import Influence, Part
-from ragbandit.router.learning.sources.origin import IMPORTED_RATER, KeyDirectory, Origin, matches
-from ragbandit.router.learning.sources.weights import factor
+from ragbandit.router.learning.sources.origin import IMPORTED_RATER, KeyDirectory, Origin, factor, matches
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.ledgers.held_feedback import judged_lately
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
-from ragbandit.router.learning.audit.draw_check import draw_fault
+from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import Pace, inherit

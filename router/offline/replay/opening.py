@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.replay.results import Skipped, instant
-from ragbandit.router.offline.replay.service import ServiceRecord, service_record
+from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies
 from ragbandit.router.offline.types import Progress, Strings, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -63,8 +63,8 @@ class MemoryLog:
     since: float | None = None
     #: rows that were left out because they cannot be used
     skipped: Sequence[Skipped] = ()
-    #: what the store records of the service that wrote the log
-    service: ServiceRecord = field(default_factory=ServiceRecord)
+    #: the policies of its store; none of a log that comes from elsewhere
+    logged: LoggedPolicies = field(default_factory=LoggedPolicies)
 
 
 def open_log(
@@ -252,14 +252,14 @@ class OpenLog:
                     progress("rows read", len(rows), total)
             if not rows:
                 raise self._no_rows(total)
-            service = service_record(ledger.database, settings=self.settings)
+            logged = logged_policies(ledger.database)
         return memory_log(
             rows,
             mixed_arms=self.mixed_arms,
             ledger=self.label,
             described=self.described,
             since=self.since,
-            service=service,
+            logged=logged,
         )
 
 
@@ -297,12 +297,12 @@ def memory_log(
     described: str = "a log in memory",
     since: float | None = None,
     skipped: Sequence[Skipped] = (),
-    service: ServiceRecord | None = None,
+    logged: LoggedPolicies | None = None,
 ) -> MemoryLog:
     """Rows in memory, checked as arrays too.
 
     mixed_arms: rows may offer different arms; their columns are then all arms that occur. ledger: the one that learned
-    the rows. described, since, skipped: for the report, as in MemoryLog. service: what its store records.
+    the rows. described, since, skipped: for the report, as in MemoryLog. logged: the policies of its store.
     Turns that stayed on the arm of an earlier one, and decisions whose arm was pinned by the kill switch, are left out,
     and told as skipped: nobody drew their arm.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
@@ -324,7 +324,7 @@ def memory_log(
         described=described,
         since=since,
         skipped=tuple(skipped),
-        service=service or ServiceRecord(),
+        logged=logged or LoggedPolicies(),
     )
 
 

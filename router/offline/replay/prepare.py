@@ -5,7 +5,6 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -105,7 +104,7 @@ def replay(
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
         log=log.described,
-        logged=log.service.logged,
+        logged=log.logged,
         since=log.since,
         notes=(*notes, *ready.notes),
         skipped=log.skipped,
@@ -209,9 +208,7 @@ def prepare(
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
-    preparation = _Preparation(
-        plan=plan, settings=settings, registered=log.service.registered, encoder=encoder, progress=progress
-    )
+    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
@@ -275,14 +272,12 @@ class _Preparation:
     plan: Plan
     #: with the floors in force
     settings: Settings
-    #: the row of the service's ledger; None: a ledger that begins now
-    registered: Mapping[str, Any] | None
     encoder: MakeEncoder | None
     progress: Progress
 
     def policy_of(self, spec: CandidateSpec) -> Policy:
         """A candidate of the registry, fresh. Raises ConfigError."""
-        return served_policy(spec, settings=self.settings, registered=self.registered)
+        return served_policy(spec, settings=self.settings)
 
     def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
         """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""

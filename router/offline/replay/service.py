@@ -1,6 +1,6 @@
 """The service behind a log: what its store records of the policies that decided, and candidates as it would serve them.
 
-Floors, cold start, incumbent and params of a new ledger are the service's own: `policy_of` makes the policy,
+Floors, cold start, incumbent and params are the service's own: `policy_of` makes the policy,
 `drawn_by_arms` draws (candidates.py).
 """
 
@@ -17,18 +17,15 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, parse_candidates
 from ragbandit.router.offline.replay.results import CandidateResult, LoggedPolicy, ReplayResult
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
-from ragbandit.shared.types import ArmName, PolicyLabel
+from ragbandit.shared.types import ArmName
 
 __all__ = [
     "LoggedPolicies",
-    "ServiceRecord",
     "logged_policies",
     "served_policy",
     "service_note",
-    "service_record",
     "settings_in_force",
     "with_sides",
 ]
@@ -54,24 +51,6 @@ class LoggedPolicies:
         return tuple(sorted(found, key=lambda policy: (policy.name, policy.params)))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServiceRecord:
-    """Of a log that comes from elsewhere nothing is recorded: a service that begins now."""
-
-    #: the row of the configured ledger; None: it begins now
-    registered: Mapping[str, Any] | None = None
-    logged: LoggedPolicies = field(default_factory=LoggedPolicies)
-
-
-def service_record(database: Database, *, settings: Settings) -> ServiceRecord:
-    """Of a store, as a service with these settings would find it. Raises StoreError where it cannot be read."""
-    ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-    return ServiceRecord(
-        registered=ledger.registered(),
-        logged=logged_policies(database),
-    )
-
-
 def logged_policies(database: Database) -> LoggedPolicies:
     """Of a store. Raises StoreError where it cannot be read."""
     versions: dict[str, LoggedPolicy] = {}
@@ -90,16 +69,16 @@ def logged_policies(database: Database) -> LoggedPolicies:
     return LoggedPolicies(versions=versions, labels={label: frozenset(each) for label, each in labels.items()})
 
 
-def served_policy(spec: CandidateSpec, *, settings: Settings, registered: Mapping[str, Any] | None) -> Policy:
+def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
     """A candidate of the registry, fresh, as a service with these settings would make it if `policy.name` named it.
 
-    registered: the row of the service's ledger; None: a ledger that begins now. Raises ConfigError.
+    Raises ConfigError.
     """
     changes: dict[str, Any] = {"name": spec.what, "params": dict(spec.params)}
     if spec.what == CONSERVATIVE:  # it has an incumbent of its own
         changes["incumbent"] = None
     policy = settings.policy.model_copy(update=changes)
-    return policy_of(settings.model_copy(update={"policy": policy}), registered=registered)
+    return policy_of(settings.model_copy(update={"policy": policy}))
 
 
 def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: float | None) -> Settings:

@@ -22,7 +22,7 @@ from ragbandit.router.offline.simulation.results import Measure, Simulated, by_s
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress
-from ragbandit.router.policies import known_policies, make_policy, with_context, with_new_ledger
+from ragbandit.router.policies import known_policies, make_policy, with_settings
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.shared.errors import ConfigError, InvalidInput
@@ -68,10 +68,8 @@ def simulate(
     test = None if test is None else _aligned(test, table=table)
     _check(weights=weights, seeds=seeds, settings=settings)
     policies = {
-        name: with_new_ledger(
-            name,
-            params=with_context(name, params=params, schema=settings.context),
-            incumbent=settings.policy.incumbent is not None,
+        name: with_settings(
+            name, params=params, schema=settings.context, incumbent=settings.policy.incumbent is not None
         )
         for name, params in policies.items()
     }

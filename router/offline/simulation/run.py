@@ -1,6 +1,6 @@
 """One run: a pass over the training rows with only the drawn arm's outcome revealed, then the test rows.
 
-The policy sees what a live one sees, by the functions that serve and learn live: `made_decision` draws, `join` makes
+The policy sees what a live one sees, by the functions that serve and learn live: `made_decisions` draws, `join` makes
 the reward, `made_update` the ledger's row, `apply` teaches. There is no database and no second process in between;
 every decision is made by the policy that has learned all those before it.
 """
@@ -22,7 +22,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
-from ragbandit.router.policies.draw import Drawn, draw, made_decision, outputs_of
+from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import (
     Decision,
@@ -267,12 +267,12 @@ class Learning:
         query = replace(table_query(row), id=decision_id(row, seed=self.run.seed, fold=self.run.fold))
         features = self._features(place)
         rows = None if features is None else features[None, :]
-        decision = made_decision(
-            query,
-            run_by="caller",
-            output=outputs_of(self.policy, [query], features=rows, arms=[arms])[0],
-            arms=arms,
-            features=features,
+        [decision] = made_decisions(
+            [query],
+            run_by=["caller"],
+            outputs=outputs_of(self.policy, [query], features=rows, arms=[arms]),
+            arms=[arms],
+            features=[features],
             settings=self.settings,
             seen=self.policy.seen,
             version="simulated",

@@ -97,7 +97,7 @@ def enter(
 
 def register(ledger: Ledger, *, settings: Settings, encoder_hash: str, now: float) -> Policy:
     """Make the ledger known as a router would, with the configured policy; a fresh one of it. Raises Conflict."""
-    policy = policy_of(settings, registered=ledger.registered())
+    policy = policy_of(settings)
     register_policy(
         ledger.database,
         label=ledger.label,

@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
-from ragbandit.router.policies.conservative.policy import ConservativePolicy
+from ragbandit.router.policies.kinds.conservative import ConservativePolicy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, Query

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, restored_counts
 from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import (
     CheckpointFacts,
@@ -27,9 +27,10 @@ from ragbandit.router.policies.finetuned.checkpoint import (
     write_trained,
 )
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
-from ragbandit.router.policies.params import Count, HasParams, Number, Text, Whole
+from ragbandit.router.policies.kinds.fixed import CountingPolicy
+from ragbandit.router.policies.params import Count, Number, Text, Whole
 from ragbandit.shared.errors import InvalidInput, SnapshotError
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,7 +80,7 @@ class FittingExample:
     inductive: bool = False
 
 
-class TableClassifier(HasParams, ABC):
+class TableClassifier(CountingPolicy, ABC):
     """Fine-tuned on tables; a subclass says what the labels, the loss and the choice are."""
 
     algorithm: ClassVar[str]
@@ -89,7 +90,6 @@ class TableClassifier(HasParams, ABC):
     def __init__(self, fitting: FittingParams) -> None:
         super().__init__(fitting)
         self.fitting = fitting
-        self.seen: dict[ArmName, int] = {}
         self._trained: Trained | None = None
         if fitting.trained is not None:
             facts = read_facts(fitting.trained, algorithm=self.algorithm)
@@ -160,13 +160,9 @@ class TableClassifier(HasParams, ABC):
         pairs = zip(self._probabilities(outputs).tolist(), trained.facts.costs, strict=True)
         return self._word(dict(zip(trained.facts.arms, pairs, strict=True)), arms=arms)
 
-    def learn(self, update: Update) -> None:
-        """Count it: one arm's outcome is no label. The ledger goes on, for a policy that can learn from it."""
-        tally(self.seen, update)
-
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """Counts, and the trained folder's sha256; or, after `fit`, all weights as float32."""
-        arrays, facts = counted_state(self.seen)
+        arrays, facts = super().state()
         trained = self._trained
         if trained is None:
             return arrays, facts

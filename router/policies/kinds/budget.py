@@ -45,8 +45,8 @@ from ragbandit.router.policies.base import (
     rows_of,
     tally,
 )
+from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import Positive, read_params
-from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 

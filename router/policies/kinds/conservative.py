@@ -36,13 +36,13 @@ from pydantic import Field
 from ragbandit.router.policies.base import (
     Arrays,
     PolicyOutput,
+    Restraint,
     is_lean,
     restored_counts,
 )
-from ragbandit.router.policies.conservative.restraint import Restraint
-from ragbandit.router.policies.conservative.shortfall import Shortfall
+from ragbandit.router.policies.kinds.shortfall import Shortfall
+from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import ArmParam, read_params
-from ragbandit.router.policies.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 

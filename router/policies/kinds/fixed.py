@@ -1,87 +1,27 @@
-"""Policies that do not learn: always one arm, or all arms alike. Baselines of every table, and safe fallbacks."""
+"""Policies that do not learn, baselines and safe fallbacks: one arm, two in a fixed proportion, all arms alike."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
-from ragbandit.router.policies.params import ArmParam, HasParams, PolicyParams, read_params
+from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyParams, Share, read_params
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["Fixed", "Uniform"]
+__all__ = ["CountingPolicy", "Fixed", "Mixture", "Uniform"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FixedParams(PolicyParams):
-    """Settings of fixed."""
+class CountingPolicy(HasParams):
+    """A policy whose state is the number of updates of each arm: it learns nothing from them.
 
-    arm: ArmParam
+    The ledger goes on all the same, so that a learning policy can be trained on it later.
+    """
 
-    arms_named: ClassVar[tuple[str, ...]] = ("arm",)
-
-
-class Fixed(HasParams):
-    """All probability on one arm; uniform over the offered arms where that one is not offered."""
-
-    algorithm: ClassVar[str] = "fixed"
-    needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
-    deterministic: ClassVar[bool] = True
-    lean: ClassVar[bool] = True
-
-    def __init__(self, **params: Json) -> None:
-        settings = read_params(FixedParams, given=params)
-        super().__init__(settings)
-        self.arm = settings.arm
+    def __init__(self, params: PolicyParams) -> None:
+        super().__init__(params)
         self.seen: dict[ArmName, int] = {}
-
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
-        """One on the arm, zero elsewhere."""
-        del queries, features
-        return [
-            PolicyOutput(pmf=tuple(float(name == self.arm) for name in offered))
-            if self.arm in offered
-            else _uniform(offered)
-            for offered in arms
-        ]
-
-    def learn(self, update: Update) -> None:
-        """Count it: the ledger goes on, so that a learning policy can be trained on it later."""
-        tally(self.seen, update)
-
-    def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The updates seen."""
-        return counted_state(self.seen)
-
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over the counts."""
-        self.seen = restored_counts(arrays, facts)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UniformParams(PolicyParams):
-    """Uniform has no settings."""
-
-
-class Uniform(HasParams):
-    """Every offered arm with the same probability: the best log for judging other policies."""
-
-    algorithm: ClassVar[str] = "uniform"
-    needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
-    deterministic: ClassVar[bool] = True
-    lean: ClassVar[bool] = True
-
-    def __init__(self, **params: Json) -> None:
-        super().__init__(read_params(UniformParams, given=params))
-        self.seen: dict[ArmName, int] = {}
-
-    def pmf(
-        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
-    ) -> list[PolicyOutput]:
-        """1/K everywhere."""
-        del queries, features
-        return [_uniform(offered) for offered in arms]
 
     def learn(self, update: Update) -> None:
         """Count it."""
@@ -96,5 +36,108 @@ class Uniform(HasParams):
         self.seen = restored_counts(arrays, facts)
 
 
-def _uniform(arms: Sequence[ArmName]) -> PolicyOutput:
-    return PolicyOutput(pmf=(1.0 / len(arms),) * len(arms))
+class _Shares(CountingPolicy, ABC):
+    """The same pmf for every question with the same offer; it expects nothing of any arm, so it has no scores."""
+
+    needs: ClassVar[frozenset[PolicyNeed]] = frozenset()
+    deterministic: ClassVar[bool] = True
+    lean: ClassVar[bool] = True
+
+    @abstractmethod
+    def shares(self) -> Mapping[str, float]:
+        """Arm -> share, of the arms that are wanted; none is: all offered arms are alike."""
+
+    def pmf(
+        self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
+    ) -> list[PolicyOutput]:
+        """The shares; one wanted arm that is offered takes all, and where none is, all offered arms are alike."""
+        del queries, features
+        return [PolicyOutput(pmf=self._pmf(offered)) for offered in arms]
+
+    def _pmf(self, arms: Sequence[ArmName]) -> tuple[float, ...]:
+        shares = self.shares()
+        wanted = [arm for arm in arms if arm in shares]
+        if not wanted:
+            return (1.0 / len(arms),) * len(arms)
+        if len(wanted) == 1:
+            return tuple(float(arm == wanted[0]) for arm in arms)
+        return tuple(shares.get(arm, 0.0) for arm in arms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedParams(PolicyParams):
+    """Settings of fixed."""
+
+    arm: ArmParam
+
+    arms_named: ClassVar[tuple[str, ...]] = ("arm",)
+
+
+class Fixed(_Shares):
+    """All probability on one arm; uniform over the offered arms where that one is not offered."""
+
+    algorithm: ClassVar[str] = "fixed"
+
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(FixedParams, given=params)
+        super().__init__(settings)
+        self.arm = settings.arm
+
+    def shares(self) -> Mapping[str, float]:
+        """All on the arm."""
+        return {self.arm: 1.0}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MixtureParams(PolicyParams):
+    """Settings of mixture."""
+
+    first: ArmParam
+    second: ArmParam
+    #: probability of `second`
+    share: Share = 0.5
+
+    arms_named: ClassVar[tuple[str, ...]] = ("first", "second")
+
+
+class Mixture(_Shares):
+    """`second` with probability `share`, else `first`: the line that a router must beat.
+
+    A router that spends as much as always-single and always-multi mixed at random, and is no better, has learned
+    nothing. Where one of them is not offered the other takes all; where neither is, all offered arms are alike.
+    """
+
+    algorithm: ClassVar[str] = "mixture"
+
+    def __init__(self, **params: Json) -> None:
+        settings = read_params(MixtureParams, given=params)
+        super().__init__(settings)
+        self.first, self.second, self.share = settings.first, settings.second, settings.share
+        if self.first == self.second:
+            raise ConfigError(
+                f"{self.second!r} is the first arm too",
+                field=f"{WHERE}.second",
+                remedy="name another arm; policy fixed gives all to one arm",
+            )
+
+    def shares(self) -> Mapping[str, float]:
+        """Of the two."""
+        return {self.first: 1.0 - self.share, self.second: self.share}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UniformParams(PolicyParams):
+    """Uniform has no settings."""
+
+
+class Uniform(_Shares):
+    """Every offered arm with the same probability: the best log for judging other policies."""
+
+    algorithm: ClassVar[str] = "uniform"
+
+    def __init__(self, **params: Json) -> None:
+        super().__init__(read_params(UniformParams, given=params))
+
+    def shares(self) -> Mapping[str, float]:
+        """No arm is wanted more than another."""
+        return {}

@@ -121,10 +121,10 @@ class VowpalWabbit(HasParams):
     @property
     def params(self) -> Mapping[str, Json]:
         """The settings after defaults, as JSON values; `context` where there is one."""
-        found = dict(super().params)
-        if not found["context"]:
-            del found["context"]
-        return found
+        params = dict(super().params)
+        if not params["context"]:
+            del params["context"]
+        return params
 
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]

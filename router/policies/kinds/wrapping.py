@@ -82,10 +82,10 @@ def own_arrays(arrays: Arrays) -> Arrays:
 
 def _made(policy: str, *, params: Mapping[str, Json], context: Mapping[str, Json] | None) -> Policy:
     """The policy inside; an error of its params has the field `policy.params.params`."""
-    from ragbandit.router.policies import make_policy, with_context  # the registry imports the policies
+    from ragbandit.router.policies import make_policy, with_settings  # the registry imports the policies
 
     try:
-        return make_policy(policy, params=with_context(policy, params=params, schema=read_schema(context)))
+        return make_policy(policy, params=with_settings(policy, params=params, schema=read_schema(context)))
     except ConfigError as error:
         field = (error.field or "").replace("policy.params.", "policy.params.params.", 1)
         field = "policy.params.policy" if field == "policy.name" else field

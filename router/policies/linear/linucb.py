@@ -2,14 +2,13 @@
 
 The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose:
 
-- Epsilon of the probability goes to all arms alike: argmax alone leaves the other arms probability 0, and then no
-  log can judge another policy.
+- Epsilon of the probability goes to all arms alike, beside the floors of the draw: argmax alone leaves the other arms
+  probability 0, and then no log can judge another policy.
 - The width is multiplied by the standard deviation of the noise, which the paper leaves inside alpha: alpha 1 is one
   posterior standard deviation, whatever the units of the reward.
 - Quality and cost are two heads, and an intercept has its own prior (router/policies/linear/ridge.py).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,16 +27,14 @@ class LinUcbParams(RidgeParams):
 
     #: standard deviations of optimism
     alpha: Number = 1.0
-    #: share of the probability that is spread over all arms; a ledger that begins now has 0
-    epsilon: Share = 0.05
+    #: share of the probability that is spread over all arms; the floors keep every arm possible
+    epsilon: Share = 0.0
 
 
 class LinUcb(RidgePolicy):
     """Epsilon-greedy on mean + alpha * width of the reward; an arm without rows has the prior's mean 0 and width."""
 
     algorithm: ClassVar[str] = "linucb"
-    #: the floors keep every arm possible
-    new_ledger: ClassVar[Mapping[str, Json]] = {**RidgePolicy.new_ledger, "epsilon": 0.0}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(LinUcbParams, given=params)

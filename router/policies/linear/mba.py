@@ -49,7 +49,7 @@ _WARM_UP = 30
 #: an arm's residual variance is a mean over this many of its latest rows, begun with _PRIOR_ROWS rows of variance 1
 _VARIANCE_ROWS, _PRIOR_ROWS = 200, 10
 
-# The keys of a saved state. Snapshots of every release bear them, and their sha256 covers them.
+# The keys of a saved state, which its sha256 covers.
 _CUSUM_KEY, _VARIANCE_KEY = "surprise", "loud"
 
 
@@ -58,11 +58,10 @@ class MbaParams(RidgeParams):
     """Settings of mba."""
 
     ridge: Positive = 5.0
-    #: factor on the widths; 0 is greedy but for epsilon_min. A ledger that begins with an
-    #: incumbent has 0.2
+    #: factor on the widths; 0 is greedy but for epsilon_min
     explore: Number = 1.0
-    #: probability that is always spread over all arms; a ledger that begins now has 0
-    epsilon_min: Share = 0.02
+    #: probability that is always spread over all arms, beside the floors of the draw
+    epsilon_min: Share = 0.0
     #: rows of an arm after which an older one counts 1/e
     memory: Annotated[float, Field(ge=LEAST_MEMORY, le=1e12, allow_inf_nan=False)] = 20_000.0
     #: threshold of the CUSUM, in standard deviations: beyond it an arm's old rows count for little
@@ -73,9 +72,7 @@ class MbaRag(RidgePolicy):
     """Epsilon-greedy over two ridge heads per arm on z = (1, x / sqrt(d)), x the question's features."""
 
     algorithm: ClassVar[str] = "mba"
-    #: what several tables say (docs/mba.md, "How much it explores")
-    new_ledger: ClassVar[Mapping[str, Json]] = {**RidgePolicy.new_ledger, "epsilon_min": 0.0}
-    #: the same for a ledger that begins with an incumbent
+    #: defaults where it is held back to an incumbent (docs/mba.md, "How much it explores")
     with_incumbent: ClassVar[Mapping[str, Json]] = {"explore": 0.2}
 
     def __init__(self, **params: Json) -> None:

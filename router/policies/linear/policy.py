@@ -8,20 +8,17 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput
-from ragbandit.router.policies.context.heads import ContextHeads
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
+from ragbandit.router.policies.linear.context_heads import ContextHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads, per_arm
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["NEW_LEDGER_BLOCK", "RESTART_ROWS", "RidgeParams", "RidgePolicy"]
+__all__ = ["RESTART_ROWS", "RidgeParams", "RidgePolicy"]
 
 #: what an arm's rows count as together where it is started again
 RESTART_ROWS: Final = 3.0
-
-#: `block` of a ledger that begins with this release
-NEW_LEDGER_BLOCK: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,9 +29,8 @@ class RidgeParams(PolicyParams):
     ridge: Positive = 10.0
     #: prior precision of the intercept
     bias_ridge: Positive = 1.0
-    #: most rows of an arm that are learned at once; 1: row by row, which a
-    #: ledger records by naming none; a ledger that begins now has NEW_LEDGER_BLOCK, unless you name another
-    block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 1
+    #: most rows of an arm that are learned at once; 1: row by row
+    block: Annotated[int, Field(ge=1, le=LARGEST_BLOCK)] = 256
     #: what the setting `context` declares, or did when the ledger was learned
     context: Mapping[str, Any] | None = None
 
@@ -49,7 +45,6 @@ class RidgePolicy(HasParams, ABC):
     algorithm: ClassVar[str]
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
-    new_ledger: ClassVar[Mapping[str, Json]] = {"block": NEW_LEDGER_BLOCK}
     lean: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
 
@@ -75,13 +70,11 @@ class RidgePolicy(HasParams, ABC):
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings after defaults, as JSON values; `block` where it is above 1."""
-        found = dict(super().params)
-        if found["block"] == 1:
-            del found["block"]
-        if not found["context"]:
-            del found["context"]
-        return found
+        """The settings after defaults, as JSON values; `context` where there is one."""
+        params = dict(super().params)
+        if not params["context"]:
+            del params["context"]
+        return params
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """The posterior for a question, with the widths of that question."""

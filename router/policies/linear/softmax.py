@@ -6,7 +6,7 @@ suits traffic that drifts. An arm never learned has value 0. The width of the po
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,16 +22,14 @@ __all__ = ["Softmax"]
 class SoftmaxParams(RidgeParams):
     """Settings of softmax."""
 
-    #: in units of reward; of two arms whose values lie that far apart one is drawn e times as often. A ledger that
-    #: begins now has 0.05
-    temperature: Positive = 0.1
+    #: in units of reward; of two arms whose values lie that far apart one is drawn e times as often
+    temperature: Positive = 0.05
 
 
 class Softmax(RidgePolicy):
     """The arms' probabilities are the exponentials of their values over the temperature."""
 
     algorithm: ClassVar[str] = "softmax"
-    new_ledger: ClassVar[Mapping[str, Json]] = {**RidgePolicy.new_ledger, "temperature": 0.05}
 
     def __init__(self, **params: Json) -> None:
         settings = read_params(SoftmaxParams, given=params)

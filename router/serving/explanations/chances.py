@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from ragbandit.router.learning.audit.draw_check import draw_fault
-from ragbandit.router.policies.conservative.restraint import INCUMBENT, configured_floor
+from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies.draw import raised_floors
+from ragbandit.router.policies.restraint import INCUMBENT, configured_floor
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
 

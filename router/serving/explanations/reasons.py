@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from ragbandit.router.policies.conservative.restraint import INCUMBENT
+from ragbandit.router.policies.restraint import INCUMBENT
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.chances import mapping_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown

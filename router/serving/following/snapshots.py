@@ -138,7 +138,7 @@ def registered_follower(
     Raises ConfigError, Conflict (it was learned with another encoder), StoreError.
     """
     ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-    fresh = policy_of(settings, registered=ledger.registered())
+    fresh = policy_of(settings)
     follower = SnapshotFollower(ledger, files=files, settings=settings, fresh=fresh, encoder=encoder)
     register_policy(
         database,

@@ -15,9 +15,7 @@ from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
-from ragbandit.router.offline.replay.service import served_policy, service_record
 from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
@@ -117,23 +115,6 @@ def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
     log = open_log(config=store.settings).read()
     ready = prepare(log, candidates=parse_candidates(["linucb"]), plan=Plan(learn=True), settings=store.settings)
     assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf).max() < 1e-6
-
-
-def test_a_store_that_began_with_other_params(make_world, tmp_path):
-    """Where the settings name none, a candidate has the params that the store's ledger began with."""
-    policy = {"params": {"epsilon_min": 0.02, "block": 1}}
-    old = make_world(data_dir=str(tmp_path / "old"), policy=policy)
-    old.route()
-    old.router.close()
-    settings = make_world(data_dir=str(tmp_path / "other")).settings.model_copy(
-        update={"data_dir": str(tmp_path / "old"), "database_url": None}
-    )
-    with ledger_of(settings, label="main") as ledger:
-        record = service_record(ledger.database, settings=settings)
-    (candidate,) = parse_candidates(["mba"])
-    params = served_policy(candidate, settings=settings, registered=record.registered).params
-    assert (params["epsilon_min"], params.get("block", 1)) == (0.02, 1)
-    assert served_policy(candidate, settings=settings, registered=None).params["epsilon_min"] == 0.0
 
 
 def test_store(store, run, tmp_path):

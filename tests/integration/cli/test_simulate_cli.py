@@ -26,8 +26,8 @@ from ragbandit.router.offline.simulation import process_pool as runs
 from ragbandit.router.offline.simulation.frontier import SWEEP, line_of
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.policies import POLICIES, with_new_ledger
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies import POLICIES
+from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
@@ -80,7 +80,6 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
-    params = with_new_ledger(name, params=params)
     encoder = live.router.service.encoder
     world = SimulationData(
         table=table,

@@ -62,7 +62,7 @@ def audited():
     """The verdict on the configured ledger, which is whole, and its counters, which balance."""
     settings = load(None).settings
     with ledger_of(settings, label="main") as ledger:
-        serving = policy_of(settings, registered=ledger.registered())
+        serving = policy_of(settings)
         verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, whole=True, deep=True)
         assert counters(ledger).balanced
         return verdict, list(ledger.read(after=0))
@@ -191,7 +191,7 @@ def test_with_an_incumbent(folder):
         decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
     assert decision.version == found["version"]
     assert audited()[0].ok
-    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "config.yaml").write_text(CONFIG + "policy: {params: {explore: 0.2}}\n")
     plain = warm("--table", "t.jsonl", "--dry-run", "--json")
     assert plain["held_out"]["standings"] == found["held_out"]["standings"]
 

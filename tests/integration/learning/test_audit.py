@@ -140,7 +140,7 @@ def test_seed(world):
 def test_from_the_rows_alone(world):
     """Verifying needs the ledger and its files, no settings and no running router: the seed follows from the id."""
     ledger, files = Ledger(world.database, label=world.store.label), SnapshotFiles(world.files.root)
-    verdict = verify(ledger, files=files, serving=MbaRag(**MbaRag.new_ledger), deep=True)
+    verdict = verify(ledger, files=files, serving=MbaRag(), deep=True)
     assert verdict.ok
     assert all(
         choose(decision.pmf, seed=seed_of(decision.id)) == decision.arms.index(decision.arm)

@@ -1,43 +1,27 @@
-"""New ledgers are learned in blocks, those that are there as they began, and a rebuild is the live policy again."""
+"""A ledger is learned in blocks, and a rebuild is the live policy again."""
 
 import json
 
 import pytest
 
-from ragbandit.router.learning.lessons import lessons, policy_of
+from ragbandit.router.learning.lessons import lessons
 from ragbandit.router.policies import make_policy
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.testing.policies import sha_of
 
 
-def test_a_new_ledger_learns_in_blocks(make_world, database_url):
-    """Without a word in the configuration a ledger that begins now records `block`, and goes on with it."""
-    world = make_world(database_url=database_url)
-    assert json.loads(world.ledger.registered()["params"])["block"] == 256
-    world.judged(3)
-    world.learn()
-    assert policy_of(world.settings, registered=world.ledger.registered()).params["block"] == 256
-
-
-def test_a_ledger_that_is_there_goes_on(make_world, tmp_path):
-    """A ledger that was learned row by row is so until the configuration names a block; then it is learned again."""
-    old = make_world(data_dir=str(tmp_path), policy={"params": {"block": 1}})
-    old.judged(5)
-    old.learn()
-    assert "block" not in json.loads(old.ledger.registered()["params"])
-    version = old.router.service.serving.version
-    old.router.close()
-    silent = make_world(data_dir=str(tmp_path), policy={"params": {}})
-    assert silent.router.service.serving.version == version
-    silent.judged(2)
-    silent.learn()
-    assert silent.router.verify(deep=True).ok
-    silent.router.close()
-    moved = make_world(data_dir=str(tmp_path), policy={"params": {"block": 64}})
-    moved.learn()
-    assert json.loads(moved.ledger.registered()["params"])["block"] == 64
-    assert moved.router.service.serving.last_seq == 7
-    assert moved.router.verify(deep=True).ok
+def test_another_block_is_another_policy(make_world, tmp_path):
+    """A ledger records its `block`; with another one it is learned again, and a rebuild is the live policy."""
+    by_rows = make_world(data_dir=str(tmp_path), policy={"params": {"block": 1}})
+    by_rows.judged(7)
+    by_rows.learn()
+    assert json.loads(by_rows.ledger.registered()["params"])["block"] == 1
+    by_rows.router.close()
+    in_blocks = make_world(data_dir=str(tmp_path))
+    in_blocks.learn()
+    assert json.loads(in_blocks.ledger.registered()["params"])["block"] == 256
+    assert in_blocks.router.service.serving.last_seq == 7
+    assert in_blocks.router.verify(deep=True).ok
 
 
 @pytest.mark.parametrize("name", ["mba", "linucb", "uniform"])

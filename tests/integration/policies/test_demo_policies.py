@@ -15,7 +15,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.llm_client import messages_of, parse_choice
+from ragbandit.router.policies.kinds.llm import messages_of, parse_choice
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Query
 from tests.support.tiny_models import tiny_encoder, tiny_trained

@@ -12,12 +12,11 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.llm import DESCRIPTIONS, Llm
-from ragbandit.router.policies.llm_client import (
+from ragbandit.router.policies.kinds.llm import (
+    DESCRIPTIONS,
     MAX_QUESTION,
     MAX_REPLY,
-    LlmSelector,
-    Selection,
+    Llm,
     messages_of,
     parse_choice,
 )
@@ -177,16 +176,14 @@ TWICE = 2
         ([Reply(body=b"<html>")], "malformed"),
     ],
 )
-def test_failures_play_the_fallback_and_are_counted(replies, name):
-    """Whatever the server does wrong has a name in the facts and in the counter, and the fallback arm answers."""
+def test_failures_play_the_fallback(replies, name):
+    """Whatever the server does wrong has a name in the facts, and the fallback arm answers."""
     with ScriptedServer(replies) as server:
         policy = llm_of(server, fallback=MANY, epsilon=0.3)
-        before = Llm.failures[name]
         output = word_of(policy)
     assert failed(output) == name
     assert output.facts["llm"]["choice"] is None
     assert output.pmf == pytest.approx((0.1, 0.1, 0.8))
-    assert policy.failures[name] == before + 1
     assert len(server.requests) == len(replies)
 
 
@@ -239,7 +236,7 @@ def test_fallback_that_is_not_offered():
 
 
 def test_failures_leave_no_mark_on_the_policy():
-    """The counter belongs to the process: the state after failures is the state before them."""
+    """The state after failures is the state before them."""
     with ScriptedServer(["?"] * 3) as server:
         policy = taught(lambda: llm_of(server), made_updates(5))
         before = sha_of(policy)
@@ -317,15 +314,6 @@ def test_policies_come_and_go_without_leaving_sockets():
         gc.collect()
     threads = [thread for thread in threading.enumerate() if thread.name == "ragbandit-llm"]
     assert len(threads) == 1
-
-
-def test_selector_without_questions():
-    """No question, no answer."""
-    selector = LlmSelector(
-        model="m", base_url="http://x", api_key_env="K", timeout_s=1.0, max_concurrency=1, temperature=None, seed=None
-    )
-    assert selector.ask([]) == []
-    assert Selection().failed is None
 
 
 # The contract, with a server that answers, and wrong params.

@@ -203,9 +203,9 @@ def test_floors_of_policies_without_chance():
 
 
 def test_size_of_a_snapshot():
-    """An arm's part of an `mba` snapshot has the stated size with the default number of features."""
+    """An arm's part of an `mba` snapshot, row by row, has the stated size with the default number of features."""
     width = Settings().encoder.dimension
-    policy = taught(lambda: make_policy("mba", params={}), made_updates(9, size=width))
+    policy = taught(lambda: make_policy("mba", params={"block": 1}), made_updates(9, size=width))
     arm = next(iter(policy.seen))
     size = sum(array.nbytes for key, array in policy.state()[0].items() if key.endswith(f"/{arm}"))
     assert size == 8 * ((width + 1) * (width + 2) // 2 + 4 * (width + 1))

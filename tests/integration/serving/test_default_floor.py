@@ -1,4 +1,4 @@
-"""The floor where the settings name none."""
+"""Floor and exploration where the settings name none."""
 
 from ragbandit.router.config.settings import FLOOR
 
@@ -17,18 +17,10 @@ def test_another_floor_is_not_taken_over(make_world, tmp_path):
     assert floor_of(make_world(data_dir=str(tmp_path))) == FLOOR
 
 
-def test_new_ledgers_explore_less_and_old_ones_go_on(make_world, tmp_path):
-    """A ledger that begins now has the exploration of docs/mba.md; one that began with more keeps what it recorded."""
-    new = make_world(data_dir=str(tmp_path / "new"))
-    params = new.router.service.serving.policy.params
+def test_with_an_incumbent_it_explores_less(make_world, tmp_path):
+    """The exploration of docs/mba.md, and less of it while an incumbent is set."""
+    free = make_world(data_dir=str(tmp_path / "free"))
+    params = free.router.service.serving.policy.params
     assert (params["explore"], params["epsilon_min"]) == (1.0, 0.0)
     safe = make_world(data_dir=str(tmp_path / "safe"), policy={"incumbent": "single_step"})
     assert safe.router.service.serving.policy.inner.params["explore"] == 0.2
-    safe.router.close()
-    free = make_world(data_dir=str(tmp_path / "safe"))
-    assert free.router.service.serving.policy.params["explore"] == 0.2
-    former = {"policy": {"params": {"explore": 1.0, "epsilon_min": 0.02, "block": 1}}}
-    old = make_world(data_dir=str(tmp_path / "old"), **former)
-    old.router.close()
-    again = make_world(data_dir=str(tmp_path / "old"))
-    assert again.router.service.serving.policy.params == old.router.service.serving.policy.params

@@ -7,9 +7,9 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay import memory_log
 from ragbandit.router.offline.replay.results import LoggedPolicy
-from ragbandit.router.offline.replay.service import LoggedPolicies, ServiceRecord
+from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.draw import made_decision, outputs_of
+from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.shared.types import PolicyLabel, Query, Reward
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -27,19 +27,19 @@ def served_log(settings, *, seed=0, questions=100, passes=4, late=3):
     features = random.normal(size=(questions, WIDTH)).astype(np.float32)
     slopes = 1.5 * random.normal(size=(WIDTH, len(ARMS))) / np.sqrt(WIDTH)
     right = random.random((questions, len(ARMS))) < 1 / (1 + np.exp(-(np.array([-0.9, -0.3, 0.3]) + features @ slopes)))
-    policy, rows, waiting = policy_of(settings, registered=None), [], []
+    policy, rows, waiting = policy_of(settings), [], []
     for number in range(questions * passes):
         if number % questions == 0:
             order = random.permutation(questions)
         place = order[number % questions]
         query = Query(id=f"served-{seed}-{number:05}", text=f"question {place}")
         outputs = outputs_of(policy, [query], features=features[place][None], arms=[ARMS])
-        decision = made_decision(
-            query,
-            run_by="caller",
-            output=outputs[0],
-            arms=ARMS,
-            features=features[place],
+        [decision] = made_decisions(
+            [query],
+            run_by=["caller"],
+            outputs=outputs,
+            arms=[ARMS],
+            features=[features[place]],
             settings=settings,
             seen=policy.seen,
             version=f"main-{len(rows)}-x",
@@ -50,8 +50,7 @@ def served_log(settings, *, seed=0, questions=100, passes=4, late=3):
         while len(waiting) > late:
             rows.append(learned(policy, *waiting.pop(0), seq=len(rows) + 1))
     made = LoggedPolicy.of(policy.algorithm, params=policy.params)
-    record = ServiceRecord(logged=LoggedPolicies(labels={"main": frozenset({made})}))
-    return memory_log(rows, service=record)
+    return memory_log(rows, logged=LoggedPolicies(labels={"main": frozenset({made})}))
 
 
 def learned(policy, decision, quality, *, seq):

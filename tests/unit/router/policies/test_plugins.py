@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ConfigError
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 CODE = """
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 
 class Even(Uniform):
     pass

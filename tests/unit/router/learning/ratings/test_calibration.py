@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.learning.calibration import (
+from ragbandit.router.learning.ratings.calibration import (
     KEPT,
     PAIRS_NEEDED,
     PAIRS_USED,
@@ -138,8 +138,8 @@ def test_a_calibrator_that_starts_later_has_the_same_fit(start):
 
 def test_old_pairs_are_given_up(monkeypatch):
     """A fit uses the newest PAIRS_USED of its pairs, and no more than those since are kept."""
-    monkeypatch.setattr("ragbandit.router.learning.calibration.PAIRS_USED", 100)
-    monkeypatch.setattr("ragbandit.router.learning.calibration.KEPT", 102)
+    monkeypatch.setattr("ragbandit.router.learning.ratings.calibration.PAIRS_USED", 100)
+    monkeypatch.setattr("ragbandit.router.learning.ratings.calibration.KEPT", 102)
     pairs = made_pairs(1000)
     straight, later = Calibrator(), Calibrator(count=796)
     straight.extend(pairs)

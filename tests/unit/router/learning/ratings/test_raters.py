@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from ragbandit.router.learning.raters import class_of, disagreement, most_trusted, scored_and_judged, standing
+from ragbandit.router.learning.ratings.raters import class_of, disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.types import Feedback
 

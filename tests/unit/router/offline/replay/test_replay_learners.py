@@ -17,7 +17,7 @@ from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import update_of
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import PolicyLabel
 from tests.support.logs.log_rows import plain_rows

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
 from ragbandit.router.offline.replay.results import LoggedPolicy
-from ragbandit.router.offline.replay.service import LoggedPolicies, ServiceRecord
+from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.reports.phrases import headline
 from tests.support.logs.replay_logs import judged, lived_rows
 from tests.support.logs.served_worlds import served_log
@@ -81,7 +81,7 @@ def test_what_having_learned_is_worth_is_said_with_its_number():
     log = world("mba", 0)[1]
     # What the policy decided while it knew little, with rewards that are learned soon, on other questions each time.
     rows = [of_another_question(log.rows[at % 100], at=at) for at in range(600)]
-    found = against_itself("mba", 0, log=memory_log(rows, service=log.service))
+    found = against_itself("mba", 0, log=memory_log(rows, logged=log.logged))
     (candidate,) = found.candidates
     assert candidate.verdict == "same policy"
     assert candidate.difference.low > 0.0
@@ -123,10 +123,9 @@ def test_unknown_policies_are_not_compared_by_name():
     """Of a log from elsewhere, and of one that several policies decided, none of them is taken for the candidate."""
     log = world("mba", 0)[1]
     other = LoggedPolicy.of("linucb", params={})
-    mine = next(iter(log.service.logged.labels["main"]))
+    mine = next(iter(log.logged.labels["main"]))
     for logged in ({}, {"main": frozenset({mine, other})}):
-        service = ServiceRecord(logged=LoggedPolicies(labels=logged))
-        found = against_itself("mba", 0, log=replace(log, service=service))
+        found = against_itself("mba", 0, log=replace(log, logged=LoggedPolicies(labels=logged)))
         assert not found.candidates[0].same_policy
         who = "linucb and mba as they served while they learned" if logged else "the logged policy as it served while"
         assert f" against {who}" in headline(found)[0]

@@ -10,7 +10,7 @@ from ragbandit.router.offline.simulation.plots import plot_learning
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
-from ragbandit.router.policies.fixed import Uniform
+from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import TableRow
 

@@ -17,7 +17,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, seed_of
-from ragbandit.router.policies.fixed import Fixed, Uniform
+from ragbandit.router.policies.kinds.fixed import Fixed, Uniform
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault
 from ragbandit.shared.types import TableRow
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.policies import make_policy, with_context
+from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import Query
@@ -130,13 +130,13 @@ def test_a_damaged_state_is_refused(change):
 def test_the_schema_comes_with_the_configuration_alone():
     """The setting becomes a param where the policy learns from it; a schema among the params as well is refused."""
     schema = {"tier": ContextKey(type="boolean")}
-    assert with_context("mba", params={"ridge": 3.0}, schema=schema) == {
+    assert with_settings("mba", params={"ridge": 3.0}, schema=schema) == {
         "ridge": 3.0,
         "context": {"tier": {"type": "boolean"}},
     }
-    assert with_context("uniform", params={}, schema=schema) == {}
+    assert with_settings("uniform", params={}, schema=schema) == {}
     with pytest.raises(ConfigError) as caught:
-        with_context("mba", params={"context": {}}, schema=schema)
+        with_settings("mba", params={"context": {}}, schema=schema)
     assert caught.value.field == "policy.params.context"
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import COLD_START_SHARE, Settings
-from ragbandit.router.learning.audit.draw_check import draw_fault
+from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.conservative.restraint import Restraint, held_back
-from ragbandit.router.policies.conservative.shortfall import KNOWN, Shortfall
-from ragbandit.router.policies.draw import draw, draw_group, made_decision, seed_of
+from ragbandit.router.policies.draw import draw, draw_group, made_decisions, seed_of
+from ragbandit.router.policies.kinds.shortfall import KNOWN, Shortfall
+from ragbandit.router.policies.restraint import held_back
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
@@ -128,19 +128,19 @@ def test_rows_pass_the_check_of_draws():
     settings = Settings(policy={"incumbent": INCUMBENT})
     policy = taught(conservative(), *[(INCUMBENT, 0.6, 1.0), (INCUMBENT, 0.8, 1.0)] * 20)
     output = pmf_of_one(policy, made_query(7), features=None, arms=ARMS)
-    for number in range(20):
-        decision = made_decision(
-            replace(made_query(7), id=f"d{number}"),
-            run_by="caller",
-            output=output,
-            arms=ARMS,
-            features=None,
-            settings=settings,
-            seen=policy.seen,
-            version="v",
-            encoder_hash="",
-            now=0.0,
-        )
+    decisions = made_decisions(
+        [replace(made_query(7), id=f"d{number}") for number in range(20)],
+        run_by=["caller"] * 20,
+        outputs=[output] * 20,
+        arms=[ARMS] * 20,
+        features=[None] * 20,
+        settings=settings,
+        seen=policy.seen,
+        version="v",
+        encoder_hash="",
+        now=0.0,
+    )
+    for decision in decisions:
         assert draw_fault(decision) is None
         assert decision.floor < settings.policy.floor_share
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.router.policies.mixture import Mixture
+from ragbandit.router.policies.kinds.fixed import Mixture
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policy_examples import ARMS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
+from ragbandit.router.policies.kinds.popularity import BINS, READ, SHOWN, Popularity, PopularityTable, read_table
 from ragbandit.shared.errors import ConfigError, InvalidInput, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.strategies.base import Passage
@@ -24,7 +24,7 @@ from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
 from tests.support.examples import steady
 
 NO, ONE, MANY = ARMS
-TABLE = str(Path(__file__).parents[3] / "support" / "popularity.json")
+TABLE = str(Path(__file__).parents[4] / "support" / "popularity.json")
 
 PASSAGES = [
     Passage(id="1", title="Vistula", text="The Vistula is a river. Warsaw stands on the Vistula, in Poland."),

@@ -16,7 +16,7 @@ from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.draw import gate
-from ragbandit.router.policies.vw import VowpalWabbit
+from ragbandit.router.policies.kinds.vw import VowpalWabbit
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught

@@ -152,9 +152,3 @@ def test_blocks_are_short_beside_the_memory():
     """Rows of a block count alike, so a block has at most 1/16 of the rows that a policy remembers."""
     for memory, rows in ((None, 256), (20_000.0, 256), (1000.0, 32), (50.0, 2)):
         assert BlockHeads(ridge=1.0, bias_ridge=1.0, memory=memory, block=256).block == rows
-
-
-def test_block_of_one_is_not_recorded():
-    """A policy that learns row by row has the params that 0.1 recorded, so its snapshots keep their sha256."""
-    assert "block" not in make_policy("mba", params={"block": 1}).params
-    assert make_policy("mba", params={"block": 64}).params["block"] == 64

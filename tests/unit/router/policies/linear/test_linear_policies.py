@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_learns_an_arm_that_is_better(make, size):
 def test_scores_are_posterior_means(make):
     """The scores are the means and not the bounds, so that their argmax is the greedy policy."""
     updates = made_updates(90)
-    output = output_of(taught(make, updates), made_features(8))
+    output = output_of(taught(partial(make, block=1), updates), made_features(8))
     means = heads_after(updates).predict(made_features(8), arms=ARMS).value
     assert output.scores == pytest.approx(means, abs=1e-12)
 
@@ -85,7 +86,7 @@ def test_scores_are_posterior_means(make):
 def test_linucb_is_greedy_on_the_bounds():
     """The pmf is epsilon-greedy on score + alpha * width, and the log has these bounds and epsilon."""
     updates = made_updates(90)
-    policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3), updates)
+    policy = taught(lambda: LinUcb(alpha=1.5, epsilon=0.3, block=1), updates)
     output = output_of(policy, made_features(8), (*ARMS, "newcomer"))
     prediction = heads_after(updates).predict(made_features(8), arms=(*ARMS, "newcomer"))
     bounds = [value + 1.5 * width for value, width in zip(prediction.value, prediction.width, strict=True)]
@@ -112,7 +113,7 @@ def test_linucb_shares_ties():
 def test_lints_uses_scale_times_width():
     """The pmf is the chance of being best with the heads' means and scale times their widths, which are logged."""
     updates = made_updates(60)
-    output = output_of(taught(lambda: LinTs(scale=0.7), updates), made_features(8))
+    output = output_of(taught(lambda: LinTs(scale=0.7, block=1), updates), made_features(8))
     prediction = heads_after(updates).predict(made_features(8), arms=ARMS)
     widths = [0.7 * width for width in prediction.width]
     assert output.facts["width"] == widths

@@ -19,6 +19,12 @@ from ragbandit.testing.policies import sha_of, taught, through_files
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 from tests.support.examples import steady
 
+
+def by_rows(**params):
+    """The policy that learns row by row, so that its sums can be made again."""
+    return MbaRag(**{"block": 1} | params)
+
+
 QUERY = Query(text="who?")
 PHI = NormalDist().cdf
 
@@ -173,7 +179,7 @@ def recursion(rows, *, ridge, bias_ridge, memory, size):
 def test_pmf_is_the_closed_form():
     """After 90 rows the pmf follows from linear solves, the heads' noise and the normal tail, to 1e-9."""
     updates, size = made_updates(90, seed=3), 24
-    policy = taught(lambda: MbaRag(ridge=3.0, bias_ridge=0.5, explore=0.7, epsilon_min=0.1, memory=60.0), updates)
+    policy = taught(lambda: by_rows(ridge=3.0, bias_ridge=0.5, explore=0.7, epsilon_min=0.1, memory=60.0), updates)
     z, value, width = design(made_features(9)), [], []
     for arm in ARMS:
         rows = [update for update in updates if update.arm == arm]
@@ -197,7 +203,7 @@ def test_pmf_is_the_closed_form():
 )
 def test_every_arm_has_its_share_of_epsilon_min(known, arms, epsilon_min, explore):
     """No offered arm, known or not, has less than epsilon_min / K, and they sum to 1."""
-    policy = taught(lambda: MbaRag(epsilon_min=epsilon_min, explore=explore), made_updates(known))
+    policy = taught(lambda: by_rows(epsilon_min=epsilon_min, explore=explore), made_updates(known))
     pmf = output_of(policy, made_features(1), tuple(arms)).pmf
     assert min(pmf) >= epsilon_min / len(arms) * (1 - 1e-12)
     assert math.fsum(pmf) == pytest.approx(1.0, abs=1e-12)
@@ -205,7 +211,7 @@ def test_every_arm_has_its_share_of_epsilon_min(known, arms, epsilon_min, explor
 
 def test_without_widths_it_is_greedy():
     """With explore 0 the best arm has epsilon_min/K + 1 - epsilon_min, every other arm epsilon_min/K."""
-    output = output_of(taught(lambda: MbaRag(explore=0.0, epsilon_min=0.3), made_updates(50)), made_features(1))
+    output = output_of(taught(lambda: by_rows(explore=0.0, epsilon_min=0.3), made_updates(50)), made_features(1))
     best = output.scores.index(max(output.scores))
     assert output.pmf == pytest.approx([0.8 if i == best else 0.1 for i in range(3)], abs=1e-15)
 
@@ -213,7 +219,7 @@ def test_without_widths_it_is_greedy():
 def test_more_explore_is_more_epsilon():
     """Wider widths leave the scores and take from the greedy arm."""
     outputs = [
-        output_of(taught(lambda explore=explore: MbaRag(explore=explore), made_updates(60)), made_features(1))
+        output_of(taught(lambda explore=explore: by_rows(explore=explore), made_updates(60)), made_features(1))
         for explore in (0.0, 0.5, 1.0, 3.0)
     ]
     assert len({output.scores for output in outputs}) == 1
@@ -223,7 +229,7 @@ def test_more_explore_is_more_epsilon():
 
 def test_epsilon_falls_as_the_widths_do():
     """Where one arm pays .8 and the others .4, epsilon is 2/3 before any row and ends at epsilon_min's share."""
-    policy, said, rng = MbaRag(epsilon_min=0.03), {}, np.random.default_rng(2)
+    policy, said, rng = by_rows(epsilon_min=0.03), {}, np.random.default_rng(2)
     for count, update in enumerate(made_updates(1500, size=8)):
         if count in (0, 30, 150, 1000):
             said[count] = output_of(policy, made_features(1, size=8)).facts["epsilon"]
@@ -236,7 +242,7 @@ def test_epsilon_falls_as_the_widths_do():
 def test_log_has_the_heads_apart():
     """The facts are quality and cost of every arm, the weight between them, and epsilon = 1 - the likeliest arm."""
     updates = made_updates(60)
-    output = output_of(taught(MbaRag, updates), made_features(1), (*ARMS, "newcomer"))
+    output = output_of(taught(by_rows, updates), made_features(1), (*ARMS, "newcomer"))
     heads = RidgeHeads(ridge=5.0, bias_ridge=1.0, memory=20_000.0)
     for update in updates:
         heads.learn(update)
@@ -251,7 +257,7 @@ def test_log_has_the_heads_apart():
 @pytest.mark.parametrize("size", [5, 24, 768])
 def test_learns_an_arm_that_is_better(size):
     """An arm that always pays more becomes the likeliest."""
-    policy = MbaRag()
+    policy = by_rows()
     for update in made_updates(60, size=size):
         policy.learn(rewarded(update, 0.9 if update.arm == ARMS[1] else 0.1))
     pmf = output_of(policy, made_features(5, size=size)).pmf
@@ -260,7 +266,7 @@ def test_learns_an_arm_that_is_better(size):
 
 def test_learns_which_question_needs_which_arm():
     """Where the sign of one feature decides which of two arms pays, the likeliest arm follows it."""
-    policy, pair = MbaRag(), ARMS[:2]
+    policy, pair = by_rows(), ARMS[:2]
     for update in made_updates(600, arms=pair, size=8):
         policy.learn(rewarded(update, (update.features[2] > 0) == (update.arm == pair[0])))
     right = 0
@@ -273,14 +279,14 @@ def test_learns_which_question_needs_which_arm():
 
 def test_unseen_arm_has_the_prior():
     """An arm that was never learned scores 0; a fresh policy ties all arms."""
-    policy = taught(MbaRag, made_updates(30))
+    policy = taught(by_rows, made_updates(30))
     assert output_of(policy, made_features(1), [*ARMS, "newcomer"]).scores[-1] == 0.0
-    assert output_of(MbaRag(), made_features(1)).pmf == pytest.approx((1 / 3,) * 3)
+    assert output_of(by_rows(), made_features(1)).pmf == pytest.approx((1 / 3,) * 3)
 
 
 def test_unseen_arm_gets_tried():
     """Behind arms that pay .3 a new one has far more than epsilon_min / K; as soon as it is known to fail, that."""
-    policy = MbaRag()
+    policy = by_rows(epsilon_min=0.02)
     for update in made_updates(300):
         policy.learn(rewarded(update, 0.1 + 0.4 * (update.seq % 2)))
     policy.learn(rewarded(made_updates(1, first=301)[0], 0.3))
@@ -294,7 +300,7 @@ def test_unseen_arm_gets_tried():
 
 def test_unseen_arm_beats_arms_that_lose():
     """Where every known arm's mean is below 0, the new arm is the greedy one: it gets tried."""
-    policy = MbaRag()
+    policy = by_rows()
     for update in made_updates(60):
         policy.learn(rewarded(update, -0.8))
     output = output_of(policy, made_features(1), [*ARMS, "newcomer"])
@@ -308,7 +314,7 @@ def test_unseen_arm_beats_arms_that_lose():
 def test_lambda_changes_without_learning_again():
     """A row with another weight turns all scores to quality - weight * cost; what other arms' heads say stays."""
     updates = made_updates(60)
-    policy = taught(MbaRag, updates)
+    policy = taught(by_rows, updates)
     before = output_of(policy, made_features(1))
     policy.learn(rewarded(replace(updates[0], arm=ARMS[0]), 0.5, cost=2.0, weight=0.4))
     after = output_of(policy, made_features(1))
@@ -324,7 +330,7 @@ def test_heads_know_nothing_of_the_weight():
     """Rows that differ in their weight alone leave the same quality and cost heads, bit for bit."""
     updates = made_updates(200)
     cheap, dear = (
-        taught(MbaRag, [rewarded(u, u.reward.quality, cost=u.reward.cost, weight=weight) for u in updates])
+        taught(by_rows, [rewarded(u, u.reward.quality, cost=u.reward.cost, weight=weight) for u in updates])
         for weight in (0.01, 0.15)
     )
     for name, array in cheap.state()[0].items():
@@ -339,7 +345,7 @@ def test_raw_rewards_keep_their_value(judged):
     Before any judged row the weight is 0 and the cost is known apart; after some it is theirs, and stays.
     """
     rng, size = np.random.default_rng(3), 6
-    policy = taught(MbaRag, made_updates(judged, size=size))
+    policy = taught(by_rows, made_updates(judged, size=size))
     weight = 0.1 if judged else 0.0
     for update in made_updates(3000, size=size, first=judged + 1):
         value = 0.6 if update.arm == ARMS[1] else 0.2
@@ -385,7 +391,7 @@ def rings(policy, rows, *, arm):
 @pytest.mark.slow
 def test_alarm_is_silent_where_nothing_changes(chance):
     """In 20,000 rows of three arms with constant chances it does not ring, however unlike in noise they are."""
-    policy = taught(MbaRag, world(20_000, chance=chance))
+    policy = taught(by_rows, world(20_000, chance=chance))
     assert policy.alarms == {}
     assert {arm: policy._heads.age(arm) for arm in ARMS} == policy.seen
 
@@ -393,10 +399,10 @@ def test_alarm_is_silent_where_nothing_changes(chance):
 @pytest.mark.parametrize("seed", range(4))
 def test_alarm_rings_when_rewards_are_swapped(seed):
     """Arms that pay .8 and .2 change places after 1,500 rows: within 60 rows of each its alarm rings, once."""
-    policy = taught(MbaRag, world(1500, chance=(0.8, 0.5, 0.2), seed=seed))
+    policy = taught(by_rows, world(1500, chance=(0.8, 0.5, 0.2), seed=seed))
     assert policy.alarms == {}
     assert rings(policy, world(1500, chance=(0.2, 0.5, 0.8), seed=seed, first=1501), arm=ARMS[0]) <= 60
-    policy = taught(MbaRag, world(1500, chance=(0.8, 0.5, 0.2), seed=seed))
+    policy = taught(by_rows, world(1500, chance=(0.8, 0.5, 0.2), seed=seed))
     assert rings(policy, world(1500, chance=(0.2, 0.5, 0.8), seed=seed, first=1501), arm=ARMS[2]) <= 60
     taught(lambda: policy, world(3000, chance=(0.2, 0.5, 0.8), seed=seed, first=5001))
     assert policy.alarms == {ARMS[0]: 1, ARMS[2]: 1}
@@ -404,7 +410,7 @@ def test_alarm_rings_when_rewards_are_swapped(seed):
 
 def test_arm_that_rang_learns_anew_and_the_others_keep_all():
     """The row that rings leaves the arm a guess that 100 rows outweigh, and the others' arrays as they were."""
-    policy = taught(MbaRag, world(1500, chance=(0.8, 0.5, 0.2)))
+    policy = taught(by_rows, world(1500, chance=(0.8, 0.5, 0.2)))
     after = list(world(3000, chance=(0.2, 0.5, 0.8), first=1501))
     place = 0
     while not policy.alarms:
@@ -428,7 +434,7 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
 
 def test_one_miss_of_a_sure_arm_is_no_alarm():
     """An arm that is right in 999 of 1,000 may miss now and then, and one wild cost does not ring either."""
-    policy, rng = MbaRag(), np.random.default_rng(1)
+    policy, rng = by_rows(), np.random.default_rng(1)
     for update in made_updates(6000, arms=ARMS[:2], size=8):
         right, slow = float(rng.random() < 0.999), rng.random() < 0.002
         policy.learn(rewarded(update, right, cost=30.0 if slow else 1.0, weight=0.05))
@@ -437,7 +443,7 @@ def test_one_miss_of_a_sure_arm_is_no_alarm():
 
 def test_one_wild_cost_does_not_drown_the_rest():
     """After 3,000 good rows one answer that cost a billion leaves the best arm the likeliest."""
-    policy = taught(MbaRag, world(3000, chance=(0.2, 0.4, 0.9)))
+    policy = taught(by_rows, world(3000, chance=(0.2, 0.4, 0.9)))
     wild = next(iter(world(1, chance=(1.0, 1.0, 1.0), first=3001)))
     policy.learn(rewarded(replace(wild, arm=ARMS[2]), 1.0, cost=1e9, weight=0.05))
     pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
@@ -447,7 +453,7 @@ def test_one_wild_cost_does_not_drown_the_rest():
 def test_after_a_swap_the_best_arm_is_found_again():
     """600 rows after arms that paid .8 and .2 changed places the new best arm is the likeliest; without alarm, not."""
     for params, right in (({}, True), ({"alarm": 1e9}, False)):
-        policy = taught(lambda params=params: MbaRag(**params), world(3000, chance=(0.8, 0.5, 0.2)))
+        policy = taught(lambda params=params: by_rows(**params), world(3000, chance=(0.8, 0.5, 0.2)))
         for row in world(600, chance=(0.2, 0.5, 0.8), first=3001):
             policy.learn(row)
         pmf = output_of(policy, np.zeros(8, dtype=np.float32)).pmf
@@ -469,7 +475,7 @@ def test_sums_are_pages():
     than 1; one row counts 4 at most.
     """
     updates = list(world(400, chance=(0.5, 0.5, 0.5), seed=5))
-    policy = taught(lambda: MbaRag(alarm=1e9), updates)
+    policy = taught(lambda: by_rows(alarm=1e9), updates)
     found, some = policy.state()[1]["surprise"], 0
     for arm, said in residuals_of(updates).items():
         squares = [10.0 + sum(s * s for s in said[:n]) for n in range(len(said))]
@@ -485,20 +491,20 @@ def test_sums_are_pages():
 def test_alarm_rings_above_its_bound_and_not_at_it():
     """Set just below the largest sum of a stream it rings there for the first time; set just above, never."""
     updates = list(world(300, chance=(0.5, 0.5, 0.5), seed=6))
-    policy, sums = MbaRag(alarm=1e9), []
+    policy, sums = by_rows(alarm=1e9), []
     for update in updates:
         policy.learn(update)
         sums.append(max(policy.state()[1]["surprise"].get(update.arm, [0.0])))
     largest, place = max(sums), sums.index(max(sums))
-    assert taught(lambda: MbaRag(alarm=largest * 0.999), updates[:place]).alarms == {}
-    assert taught(lambda: MbaRag(alarm=largest * 0.999), updates[: place + 1]).alarms == {updates[place].arm: 1}
-    assert taught(lambda: MbaRag(alarm=largest * 1.001), updates).alarms == {}
+    assert taught(lambda: by_rows(alarm=largest * 0.999), updates[:place]).alarms == {}
+    assert taught(lambda: by_rows(alarm=largest * 0.999), updates[: place + 1]).alarms == {updates[place].arm: 1}
+    assert taught(lambda: by_rows(alarm=largest * 1.001), updates).alarms == {}
 
 
 def test_young_arms_do_not_ring():
     """However its rewards jump, an arm's first 30 rows raise no sum; the 31st can."""
     rows = list(made_updates(40, arms=ARMS[:1], size=8))
-    policy = MbaRag(alarm=1e-6)
+    policy = by_rows(alarm=1e-6)
     for count, row in enumerate(rows[:31], start=1):
         assert (policy.alarms, policy.state()[1]["surprise"]) == ({}, {}), count
         policy.learn(rewarded(row, count % 2 if count < 31 else 50.0))
@@ -508,7 +514,7 @@ def test_young_arms_do_not_ring():
 
 def test_alarm_counts_every_start():
     """An arm that changes three times is started again three times, and its count of updates goes on."""
-    policy, chance = MbaRag(), [(0.9, 0.5, 0.5), (0.1, 0.5, 0.5)]
+    policy, chance = by_rows(), [(0.9, 0.5, 0.5), (0.1, 0.5, 0.5)]
     for turn in range(4):
         for row in world(900, chance=chance[turn % 2], first=1 + 900 * turn):
             policy.learn(row)
@@ -522,7 +528,7 @@ def test_alarm_counts_every_start():
 def test_snapshot_carries_sums_and_alarms():
     """Cut right after an alarm, and in the midst of a rise, the policy that comes back goes on as if never cut."""
     rows = [*world(600, chance=(0.8, 0.5, 0.2)), *world(600, chance=(0.2, 0.5, 0.8), first=601)]
-    policy, cuts = MbaRag(), []
+    policy, cuts = by_rows(), []
     for place, row in enumerate(rows, start=1):
         before = dict(policy.alarms)
         policy.learn(row)
@@ -531,7 +537,7 @@ def test_snapshot_carries_sums_and_alarms():
     assert len(cuts) == 4
     straight = sha_of(policy)
     for cut in cuts:
-        back = through_files(taught(MbaRag, rows[:cut]))
+        back = through_files(taught(by_rows, rows[:cut]))
         facts = back.state()[1]
         assert any(sum(sums) > 0 for sums in facts["surprise"].values())
         assert bool(facts["alarms"]) == (cut >= cuts[1])
@@ -552,18 +558,18 @@ def test_snapshot_carries_sums_and_alarms():
 )
 def test_wrong_sums_are_refused(name, wrong):
     """Sums that are missing, no pair, below 0 or no numbers, and alarms that count nothing, are SnapshotErrors."""
-    arrays, facts = taught(MbaRag, made_updates(200)).state()
+    arrays, facts = taught(by_rows, made_updates(200)).state()
     missing = {key: value for key, value in facts.items() if key != name}
     for broken in (facts | {name: wrong}, missing):
-        policy = MbaRag()
+        policy = by_rows()
         with pytest.raises(SnapshotError):
             policy.restore(arrays, broken)
-        assert sha_of(policy) == sha_of(MbaRag())
+        assert sha_of(policy) == sha_of(by_rows())
 
 
 def test_refused_row_leaves_everything():
     """A row without features, of another length or with a number that is none changes no sum, alarm, array or pmf."""
-    policy = taught(lambda: MbaRag(alarm=2.0), world(380, chance=(0.5, 0.5, 0.5), seed=2))
+    policy = taught(lambda: by_rows(alarm=2.0), world(380, chance=(0.5, 0.5, 0.5), seed=2))
     assert policy.alarms
     assert any(sum(sums) for sums in policy.state()[1]["surprise"].values())
     good = next(iter(world(1, chance=(0.5, 0.5, 0.5), first=381)))
@@ -587,7 +593,7 @@ def test_refused_row_leaves_everything():
 
 def test_learning_one_arm_leaves_the_others():
     """An update moves the drawn arm's arrays and the shared scatter, no other arm's arrays."""
-    policy = taught(MbaRag, made_updates(30))
+    policy = taught(by_rows, made_updates(30))
     before = {name: array.copy() for name, array in policy.state()[0].items()}
     policy.learn(replace(made_updates(1, first=31)[0], arm=ARMS[0]))
     for name, array in policy.state()[0].items():
@@ -597,7 +603,7 @@ def test_learning_one_arm_leaves_the_others():
 def test_params_reach_the_heads():
     """Each of the six settings changes what is learned or what is drawn."""
     rows = [*world(300, chance=(0.9, 0.5, 0.1)), *world(300, chance=(0.1, 0.5, 0.9), first=301)]
-    plain = dict(MbaRag().params)
+    plain = dict(by_rows().params)
     changes = {"ridge": 50.0, "bias_ridge": 9.0, "explore": 3.0, "epsilon_min": 0.3, "memory": 60.0, "alarm": 1e9}
     pmfs = set()
     for change in ({}, *({name: value} for name, value in changes.items())):

@@ -1,0 +1,94 @@
+"""Rules of an audit: what must hold in the row of a decision and in the row of an update, each said once.
+
+A rule gives the fault in words, or None. Nothing is trusted but the row: seeds come from the ids, arms from pmf and
+seed, the pmf of a canary from its parts.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from ragbandit.router.policies.canary import mixed
+from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.shared.types import CANDIDATE, Decision, Update
+
+__all__ = ["champion_part", "draw_fault", "mixture_fault", "update_faults"]
+
+#: a mixture is made of floats that the row has: but for this, another release may add them up in another order
+_ROUNDING: Final = 1e-12
+
+
+def draw_fault(decision: Decision) -> str | None:
+    """The first rule of a draw that the row breaks; None where it breaks none."""
+    return next(_draw_faults(decision), None)
+
+
+def _draw_faults(decision: Decision) -> Iterator[str]:
+    """In this order: a rule may count on those before it."""
+    pmf = decision.pmf
+    if len(pmf) != len(decision.arms) or decision.arm not in decision.arms:
+        yield "arms and pmf do not fit together"
+    if not all(math.isfinite(p) and 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-9:
+        yield f"pmf is no distribution: {pmf}"
+    if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
+        yield f"pmf falls below the floor {decision.floor}"
+    if decision.seed != seed_of(decision.id):
+        yield "the seed does not follow from the id"
+    index = choose(pmf, seed=decision.seed)
+    if decision.arms[index] != decision.arm:
+        yield f"the draw gives {decision.arms[index]}, the row says {decision.arm}"
+    if pmf[index] != decision.propensity:
+        yield f"propensity {decision.propensity} is not the pmf's {pmf[index]}"
+
+
+def update_faults(update: Update, *, decision: Decision) -> Iterator[str]:
+    """Disagreements between a ledger row, its decision and its own parts."""
+    if update.arm != decision.arm:
+        yield f"arm {update.arm}, the decision drew {decision.arm}"
+    if update.propensity != decision.propensity:
+        yield f"propensity {update.propensity}, the decision logged {decision.propensity}"
+    reward = update.reward
+    if reward.value != min(max(reward.quality - reward.weight * reward.cost, reward.minimum), reward.maximum):
+        yield "the reward is not quality - weight * cost within its bounds"
+
+
+def mixture_fault(decision: Decision) -> str | None:
+    """Why the row's pmf is not the mixture that its facts tell; None where it is, or where no canary had a share."""
+    facts = _mixture_of(decision)
+    if facts is None:
+        return None
+    try:
+        weight, champion, candidate = float(facts["weight"]), tuple(facts["champion"]), tuple(facts["pmf"])
+        pmf = mixed(champion, candidate, weight=weight)
+        added = decision.arms[len(decision.arms) - len(facts.get("added", ())) :]
+        given = math.fsum(p for arm, p in zip(decision.arms, champion, strict=True) if arm in added)
+        far = max(abs(p - q) for p, q in zip(pmf, decision.pmf, strict=True))
+    except (KeyError, ValueError, TypeError, ZeroDivisionError) as error:
+        return f"its canary's parts cannot be read: {error!r}"
+    if not 0.0 < weight < 1.0:
+        return f"its canary has the weight {weight!r}"
+    if given:
+        return f"the champion gives {given!r} to arms that it does not offer"
+    return f"the mixture of champion and candidate is {pmf}, not its pmf" if far > _ROUNDING else None
+
+
+def champion_part(decision: Decision) -> Decision:
+    """The decision as the champion alone would have had it; itself where no canary had a share.
+
+    Its facts must have passed `mixture_fault`.
+    """
+    facts = _mixture_of(decision)
+    if facts is None:
+        return decision
+    own = len(decision.arms) - len(facts.get("added", ()))
+    pmf = tuple(float(p) for p in facts["champion"][:own])
+    return replace(decision, arms=decision.arms[:own], pmf=pmf, floor=float(facts["floor"]), scores=None)
+
+
+def _mixture_of(decision: Decision) -> Mapping[str, Any] | None:
+    """What the row says of the canary that had a share of its pmf."""
+    facts = decision.facts.get(CANDIDATE)
+    if not isinstance(facts, Mapping) or facts.get("state") != "canary" or facts.get("pmf") is None:
+        return None
+    return facts

@@ -1,0 +1,1 @@
+"""Policies that stand for themselves: fixed probabilities, another model's choice, wrappers of other policies."""

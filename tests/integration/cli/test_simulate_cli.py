@@ -189,7 +189,7 @@ def test_params_of_config_and_command(run, tmp_path):
     done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json")
     assert done.exit_code == 0, done.output
     params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
-    assert params["mba"] == {"block": 256, "ridge": 7, "epsilon_min": 0.1}
+    assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
     assert params["fixed"] == {"arm": "multi_step"}
 
 

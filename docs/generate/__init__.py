@@ -7,6 +7,7 @@ from docs.generate.alerts import alerts_page
 from docs.generate.client import CLIENT, client_module
 from docs.generate.command import command_page
 from docs.generate.configuration import configuration_page
+from docs.generate.features import architecture_page
 from docs.generate.http import http_page
 from docs.generate.schema import schema_page
 
@@ -19,6 +20,7 @@ def pages() -> dict[Path, str]:
     """File -> what it has to hold."""
     return {
         DOCS / "alerts.md": alerts_page(),
+        DOCS / "architecture.md": architecture_page(),
         DOCS / "configuration.md": configuration_page(),
         DOCS / "http.md": http_page(),
         DOCS / "command.md": command_page(),

@@ -1,0 +1,92 @@
+"""The table "feature, files" of docs/architecture.md: the files of every feature, as they stand in the tree."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+__all__ = ["FEATURES", "architecture_page", "files_of"]
+
+_ROOT: Final = Path(__file__).parents[2]
+_PAGE: Final = _ROOT / "docs" / "architecture.md"
+_BEGIN: Final = "<!-- features: written by `make docs` from docs/generate/features.py -->\n"
+_END: Final = "<!-- end of features -->\n"
+
+#: feature -> patterns of its files, in the order in which it runs through them
+FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
+    "the choice of an arm": (
+        "router/serving/deciding/*.py",
+        "router/policies/base.py",
+        "router/policies/draw.py",
+        "router/encoders/distilbert.py",
+    ),
+    "admission and batches": ("router/serving/batching/*.py",),
+    "checks of what comes in": ("router/serving/checks/*.py", "router/config/context_schema.py"),
+    "conversations, sticky turns": ("router/serving/conversations/*.py", "router/storage/decisions/sessions.py"),
+    "health of arms": ("router/serving/health/arm_health.py", "router/serving/health/circuit_breaker.py"),
+    "decisions in the store": ("router/storage/decisions/*.py", "router/storage/rows/conversion.py"),
+    "the answer queue": ("router/storage/answer_queue.py", "router/serving/answers/*.py", "workers/tasks.py"),
+    "answers word by word": ("router/api/streaming/*.py", "router/jobs/streams/*.py", "strategies/answer_stream.py"),
+    "the ledger": ("router/storage/ledgers/*.py",),
+    "learning": ("router/learning/learner.py", "router/learning/examples.py", "router/learning/reward.py"),
+    "raters, calibration": ("router/learning/ratings/*.py", "router/storage/rows/calibration_rows.py"),
+    "influence, held feedback": (
+        "router/learning/sources/*.py",
+        "router/storage/ledgers/held_feedback.py",
+        "router/storage/rows/held_rows.py",
+    ),
+    "the judge": ("workers/judge/*.py", "router/storage/judgements.py", "router/storage/rows/judge_rows.py"),
+    "verify": ("router/learning/audit/*.py", "router/learning/checkpoints.py", "router/storage/ledgers/chain.py"),
+    "versions, canary, kill switch": (
+        "router/rollouts/*.py",
+        "router/serving/following/versions.py",
+        "router/policies/canary.py",
+        "router/storage/policy_versions.py",
+        "workers/version_learners.py",
+    ),
+    "hourly totals, overview, top": (
+        "router/storage/totals/*.py",
+        "router/serving/overview.py",
+        "router/cli/inspection/top.py",
+    ),
+    "explain": ("router/serving/explanations/*.py", "router/cli/inspection/explain.py"),
+    "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
+    "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm/*.py"),
+    "evaluate": ("workers/evaluation/*.py",),
+    "archive, erasure, backup": ("router/retention/*.py", "router/storage/archive/*.py"),
+    "feedback of other tools": ("router/importers/*.py", "router/storage/import_cursors.py"),
+    "keys, tenants": ("router/api/security/*.py", "router/storage/access/*.py"),
+    "rates and quotas": ("router/api/limiting/*.py",),
+    "OpenAI's interface": ("router/api/openai/*.py",),
+    "the dashboard": ("router/api/ui/*.py",),
+    "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
+    "doctor": ("router/cli/doctor/*.py",),
+}
+
+
+def files_of(feature: str) -> list[str]:
+    """The files of a feature, from the repository's root. Raises ValueError for a pattern that has none."""
+    files = []
+    for pattern in FEATURES[feature]:
+        here = sorted(path for path in _ROOT.glob(pattern) if path.name != "__init__.py")
+        if not here:
+            raise ValueError(f"{feature}: no file is named {pattern}")
+        files += [str(path.relative_to(_ROOT)) for path in here]
+    return files
+
+
+def _row(feature: str) -> str:
+    """Files of one folder stand together: `folder/`: a, b."""
+    folders: dict[str, list[str]] = {}
+    for file in files_of(feature):
+        folder, _, name = file.rpartition("/")
+        folders.setdefault(folder, []).append(name.removesuffix(".py"))
+    cells = [f"`{folder}/`: {', '.join(names)}" for folder, names in folders.items()]
+    return f"| {feature} | {'; '.join(cells)} |"
+
+
+def architecture_page() -> str:
+    """docs/architecture.md with the table as it is now."""
+    before, _, rest = _PAGE.read_text(encoding="utf-8").partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    table = ["| feature | files |", "|---|---|", *map(_row, FEATURES)]
+    return before + _BEGIN + "\n".join(table) + "\n" + _END + after

@@ -17,9 +17,9 @@ from benchmarks.figures import Figure, percentiles, print_figures
 from benchmarks.service_process import environment
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 
 COUNT, COUNT_POLLING = 200, 15

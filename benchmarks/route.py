@@ -28,7 +28,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 

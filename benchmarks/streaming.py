@@ -25,7 +25,7 @@ from benchmarks.figures import Figure, print_figures
 from benchmarks.service_process import environment, served
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.strategies.base import Completion, Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.text_feed import TextFeed

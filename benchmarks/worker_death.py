@@ -24,7 +24,7 @@ import yaml
 from benchmarks.service_process import free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
-from ragbandit.router.jobs.redis_server import RedisServer
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.sql.database import Database

@@ -20,15 +20,15 @@ import pytest
 from sqlalchemy import make_url
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.queue import connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.fields import new_id
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router

@@ -8,7 +8,7 @@ from rich.console import Console
 
 import ragbandit
 from ragbandit.router.cli.groups import Group, LazyGroup, Verbs
-from ragbandit.workers.log_setup import set_up_log
+from ragbandit.router.telemetry.logs import set_up_log
 
 __all__ = ["VERBS", "app", "main"]
 

@@ -19,14 +19,14 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 
-from ragbandit.router.jobs.bells import bell_class, queue_of
+from ragbandit.router.queue.bells import bell_class, queue_of
 from ragbandit.shared.errors import QueueError
-from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.context import StoreOutage
 
 if TYPE_CHECKING:
     import redis
 
-    from ragbandit.router.jobs.queue import RedisJobs
+    from ragbandit.router.queue.jobs import RedisJobs
 
 __all__ = ["LOOK_S", "REPLY_S", "BellTaker", "Consumer", "Doorbell", "Job", "Signals", "wait_for_signal"]
 

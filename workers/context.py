@@ -1,30 +1,188 @@
-"""Context: the parts that a worker process has loaded, and what its jobs share."""
+"""Context: what a worker process has loaded, what it runs now, and whether its store works."""
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.queue import RedisJobs
-from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.learning.learner import Learner
+from ragbandit.router.queue.jobs import Notifier, RedisJobs
+from ragbandit.router.queue.streams.writer import StreamWriter
 from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.judgements import Judgements
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.router.telemetry.tracing import OFF, Tracing
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.retries import back_off
+from ragbandit.shared.types import ArmName, DecisionId
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
-from ragbandit.workers.judge.job import Judging
-from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.judge.judge import CALLS, Judge
 
-__all__ = ["Context"]
+__all__ = ["QUIET_S", "ActiveRun", "ActiveRuns", "Context", "Judging", "StoreOutage"]
 
 log = logging.getLogger("ragbandit.worker")
+
+#: least time between two log lines of one outage, seconds
+QUIET_S: Final = 60.0
+#: a claim of an answer to judge lasts that much longer than its calls may
+CLAIM_MARGIN_S: Final = 5.0
+#: first and longest pause of a process whose judge's model fails
+FIRST_PAUSE_S: Final = 5.0
+LONGEST_PAUSE_S: Final = 60.0
+
+
+class StoreOutage:
+    """The outage of one kind of work. Safe to use from several threads.
+
+    action: names the work in the log. failing: the line while it fails: what fails, what that means, what to do.
+    restored: the line once it works again.
+    """
+
+    def __init__(self, *, action: str, failing: str, restored: str) -> None:
+        self._action, self._failing, self._restored = action, failing, restored
+        self._lock = threading.Lock()
+        #: when it began (time.monotonic); None: it works
+        self._since: float | None = None
+        self.throttle = Throttle(QUIET_S)
+        self._times = 0
+
+    @property
+    def lasts(self) -> bool:
+        """True if the last attempt failed."""
+        return self._since is not None
+
+    def failed(self, error: BaseException) -> None:
+        """Record an attempt that failed. It is logged at first, and every QUIET_S while that lasts."""
+        with self._lock:
+            now = time.monotonic()
+            self._times += 1
+            if self._since is None:
+                self._since, self.throttle = now, Throttle(QUIET_S)
+            if not self.throttle.lets_pass():
+                return
+            facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
+        log.error(self._failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
+
+    def ended(self) -> None:
+        """Record an attempt that succeeded."""
+        if not self.lasts:
+            return
+        with self._lock:
+            if self._since is None:
+                return
+            lasted, self._since, self._times = time.monotonic() - self._since, None, 0
+        log.info(self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
+
+
+@dataclass(kw_only=True, slots=True)
+class ActiveRun:
+    """One of them."""
+
+    decision_id: DecisionId
+    #: runs of the decision that began before
+    tries: int
+    #: known once its row was read
+    arm: ArmName | None = None
+    #: done once somebody wants it stopped
+    stop: "Future[None]" = field(default_factory=Future)
+
+
+class ActiveRuns:
+    """The runs of this process. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: dict[DecisionId, ActiveRun] = {}
+
+    def begin(self, decision_id: DecisionId, *, tries: int) -> ActiveRun:
+        """This process has claimed a decision."""
+        run = ActiveRun(decision_id=decision_id, tries=tries)
+        with self._lock:
+            self._runs[decision_id] = run
+        return run
+
+    @contextmanager
+    def ending(self, run: ActiveRun) -> Iterator[None]:
+        """The block runs it; with it the run ends."""
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._runs[run.decision_id]
+
+    def stop(self, decision_id: DecisionId) -> bool:
+        """Stop this run; False if it is not here, has ended, or was stopped before."""
+        with self._lock:
+            run = self._runs.get(decision_id)
+            if run is None or run.stop.done():
+                return False
+            run.stop.set_result(None)
+            return True
+
+    def ids(self) -> list[DecisionId]:
+        """The decisions in hand."""
+        with self._lock:
+            return list(self._runs)
+
+    def most_tries(self) -> int:
+        """The most runs that one of them had before; 0 where nothing is run."""
+        with self._lock:
+            return max((run.tries for run in self._runs.values()), default=0)
+
+    def arms(self) -> list[ArmName]:
+        """The arms at work, by name, each once."""
+        with self._lock:
+            return sorted({run.arm for run in self._runs.values() if run.arm is not None})
+
+
+class Judging:
+    """The judge of a worker process: the model, the store, and a pause while the model fails."""
+
+    def __init__(self, judge: Judge, *, store: Judgements) -> None:
+        self.judge = judge
+        self.store = store
+        self.claim_s = CALLS * judge.settings.seconds + CLAIM_MARGIN_S
+        self._lock = threading.Lock()
+        self._failures = 0
+        #: by time.monotonic()
+        self._paused_until = 0.0
+        self._outage = StoreOutage(
+            action="judge",
+            failing="the judge's model or its passages fail; answers wait and are judged later. See judge.generator",
+            restored="the judge's model works again",
+        )
+
+    def wait(self, ending: threading.Event) -> bool:
+        """Until the pause is over; False if the process ends."""
+        while not ending.is_set():
+            left = self._paused_until - time.monotonic()
+            if left <= 0:
+                return True
+            ending.wait(left)
+        return False
+
+    def failed(self, error: Exception) -> None:
+        """The model failed: the next call of this process waits, longer each time."""
+        with self._lock:
+            self._failures += 1
+            first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
+            pause = back_off(self._failures, base_s=first, longest_s=LONGEST_PAUSE_S)
+            self._paused_until = time.monotonic() + pause
+        self._outage.failed(error)
+
+    def worked(self) -> None:
+        """The model replied, whatever it said."""
+        with self._lock:
+            self._failures, self._paused_until = 0, 0.0
+        self._outage.ended()
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ragbandit.router.jobs.streams.reader import STREAM_NEWS
+from ragbandit.router.queue.streams.reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover
@@ -14,8 +14,7 @@ from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
-from ragbandit.workers.context import Context
-from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.context import Context, StoreOutage
 
 __all__ = ["handle_notification", "keep_claims", "keep_totals", "ring_again", "stop_cancelled", "watch_rollouts"]
 
@@ -122,7 +121,7 @@ def _keep_claims(context: Context) -> None:
     if lost:
         facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
         log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
-        context.notifier.attempt(lambda: context.jobs.enqueue_answers(lost))
+        context.notifier.request_answers(lost)
 
 
 def _recover(context: Context) -> None:

@@ -1,43 +1,48 @@
 """Worker process: loads everything once, does jobs, and finishes what it has begun on SIGTERM."""
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.bells import BELLS
-from ragbandit.router.jobs.presence import Presence, card_of
-from ragbandit.router.jobs.processes import die_with_parent
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import redis_url
-from ragbandit.router.jobs.streams.keys import STREAM_SECRET
-from ragbandit.router.jobs.streams.writer import StreamWriter
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.queue.bells import BELLS
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.presence import Presence, card_of
+from ragbandit.router.queue.redis_server import redis_url
+from ragbandit.router.queue.streams.keys import STREAM_SECRET
+from ragbandit.router.queue.streams.writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.setup import make_tracing
+from ragbandit.shared.child_process import die_with_parent
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.heartbeat import beating
+from ragbandit.workers.judge.job import DueJudgements
 from ragbandit.workers.judge.loading import make_judging
-from ragbandit.workers.version_learners import learn_versions
+from ragbandit.workers.learning import learn_versions, next_learn
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
 
-__all__ = ["QUEUES", "consumer_of", "run_worker"]
+__all__ = ["BEAT_S", "QUEUES", "beating", "consumer_of", "run_worker"]
 
 log = logging.getLogger("ragbandit.worker")
 
+#: how often the heartbeat file is touched, seconds
+BEAT_S: Final = 5.0
 QUEUES = ("answer", "judge", "learn")
 #: a thread beside the jobs that is to end is waited for that long
 JOIN_S = 5.0
@@ -120,8 +125,8 @@ def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
     sweep_s = context.settings.workers.sweep_interval_s
     looks: dict[str, tuple[Callable[[bool], Job | None], float]] = {
         "answer": (partial(tasks.next_answer, context), LOOK_S),
-        "judge": (tasks.DueJudgements(context).look, min(LOOK_S, sweep_s)),
-        "learn": (partial(tasks.next_learn, context), sweep_s),
+        "judge": (DueJudgements(context).look, min(LOOK_S, sweep_s)),
+        "learn": (partial(next_learn, context), sweep_s),
     }
     look, every_s = looks[name]
     return Consumer(name=name, threads=threads, look=look, jobs=context.jobs, stopping=context.ending, every_s=every_s)
@@ -165,3 +170,37 @@ def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> No
         for consumer in group:
             consumer.start(burst=burst)
         wait_for_signal(group, signals, cut_off=cut_off)
+
+
+@contextlib.contextmanager
+def beating(file: Path | None) -> Iterator[None]:
+    """Touch the file every BEAT_S within the block, and remove it at its end; None does nothing. Raises ConfigError.
+
+    Its age tells a supervisor that a worker has loaded everything and still runs. It asks neither SQL nor Redis: a
+    worker outlasts both, and to restart it while one of them is down would only cost its models' loading. A worker that
+    blocks its event loop ends by itself (docs/operations.md).
+    """
+    if file is None:
+        yield
+        return
+    try:
+        file.touch()
+    except OSError as error:
+        raise ConfigError(
+            f"{file} cannot be written: {error.strerror}", field="heartbeat", remedy="name a file in a writable folder"
+        ) from error
+    stop = threading.Event()
+    thread = threading.Thread(target=_beat, args=(file, stop), name="ragbandit-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(BEAT_S)
+        file.unlink(missing_ok=True)
+
+
+def _beat(file: Path, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_S):
+        with contextlib.suppress(OSError):  # a full disk: the next one may succeed
+            file.touch()

@@ -24,11 +24,11 @@ import yaml
 from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.child_process import Child, end, ending, last_lines
-from ragbandit.router.jobs.redis_server import RedisServer
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.data_dir import prepare_data_dir
 from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.shared.child_process import Child, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.shared.files.atomic import append_private, private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms

@@ -1,51 +1,40 @@
-"""Jobs of a worker process: answering runs an arm, learning learns from feedback. Several threads answer at a time; the
-arms themselves share one event loop.
+"""Jobs of the queue `answer`: run the drawn arm of a decision, and keep its outcome.
+
+Several threads do so at a time; the arms themselves share one event loop.
+
+A run is a span in the trace of its decision, and each of its calls one within it.
 """
 
 import contextlib
+import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.router.storage import judgements
-from ragbandit.router.storage.ledgers.inheritance import is_inheriting
 from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.telemetry.carriers import REQUEST_ID, trace_id_of
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.router.telemetry.carriers import REQUEST_ID, carrier_of, trace_id_of
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.shared.errors import NotReady, RagBanditError, SnapshotError, StoreError
-from ragbandit.shared.types import CANCELLED, ArmName, Budget, Decision, DecisionId, Json, Outcome
+from ragbandit.router.telemetry.tracing import Attribute, Span, Tracing
+from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.types import CANCELLED, ArmName, Budget, Decision, Json, Outcome
+from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
-from ragbandit.workers.active_runs import ActiveRun
-from ragbandit.workers.context import Context
+from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans
+from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.judge.job import judge
-from ragbandit.workers.tracing import spans_of, traced_run
 from ragbandit.workers.wiring.arms import arm_params
 
-__all__ = [
-    "KEEP_S",
-    "LEARN_S",
-    "MARGIN_S",
-    "MAX_TRIES",
-    "PING_S",
-    "DueJudgements",
-    "answer",
-    "drain",
-    "learn",
-    "next_answer",
-    "next_learn",
-]
+__all__ = ["KEEP_S", "MARGIN_S", "MAX_TRIES", "PING_S", "answer", "next_answer", "spans_of", "traced_run"]
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -59,10 +48,6 @@ PING_S = 5.0
 KEEP_S = 600.0
 #: longest pause between two attempts to write it
 KEEP_PAUSE_S = 10.0
-#: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
-LEARN_S = 60.0
-#: answers to judge that are looked up at once
-DUE = 64
 
 
 def next_answer(context: Context, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
@@ -129,7 +114,7 @@ class _AnswerJob:
             if not context.ending.is_set():
                 raise  # the arm cancelled itself
             context.queue.give_back(key)
-            context.notifier.request_answer(self.decision)
+            context.notifier.request_answers([key])
             log.info("not answered, since this worker ends; another worker takes it", extra=facts)
             return
         new = self._keep(outcome)
@@ -248,67 +233,111 @@ def _end_process(context: Context, *, loop: EventLoop) -> None:
     os._exit(1)  # an ordinary end would wait for the threads that wait for the loop
 
 
-class DueJudgements:
-    """Finds answers that the judge may begin. The database says who judges which: two may find the same."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._found: list[DecisionId] = []
-        self._seen: set[DecisionId] = set()
-
-    def look(self, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
-        """Judging of the next one, if one is due that was not among those found before."""
-        del rang
-        if not self._found:
-            due = judgements.due(self._context.store.database, now=time.time(), limit=DUE)
-            self._found = [key for key in reversed(due) if key not in self._seen]
-            self._seen = set(self._found)
-        return partial(judge, self._context, self._found.pop()) if self._found else None
+def spans_of(tracing: Tracing) -> Spans:
+    """What a run is to tell of its calls."""
+    return _ArmSpans(tracing) if tracing.enabled else NO_SPANS
 
 
-def next_learn(context: Context, rang: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
-    """Learning, where a bell rang or the ledger has something ready."""
-    rule = closing_rule(context.settings.learning)
-    due = rang or is_inheriting(context.ledger) or context.ledger.ready(rule, now=time.time(), limit=1)
-    return partial(learn, context) if due else None
+async def traced_run(tracing: Tracing, work: Awaitable[Outcome], *, decision: Decision, attempt: int) -> Outcome:
+    """The outcome of a run, within its span.
+
+    attempt: 1 for the first, whose span is a part of the decision's. A later one begins a trace of its own that links
+    to the decision: the caller's trace may be long over.
+    """
+    if not tracing.enabled:
+        return await work
+    carrier = carrier_of(decision.query.request)
+    attributes: dict[str, Attribute | None] = {
+        names.OPERATION: "invoke_workflow",
+        names.WORKFLOW: decision.arm,
+        names.SPAN_KIND: "CHAIN",
+        names.CONVERSATION: decision.query.session,
+        names.DECISION_ID: decision.id,
+        names.DECISION_ARM: decision.arm,
+        names.ATTEMPT: attempt,
+    }
+    parent, link = (carrier, None) if attempt <= 1 else (None, carrier)
+    with tracing.span(f"invoke_workflow {decision.arm}", attributes=attributes, parent=parent, link=link) as span:
+        outcome = await work
+        span.set(_ended(outcome))
+        if outcome.status == "failed":
+            span.fail(outcome.stop_reason or "failed")
+    return outcome
 
 
-def learn(context: Context) -> int:
-    """Learn everything that is ready in this ledger; the number of decisions closed."""
-    learner = context.learner
-    assert learner is not None
-    context.wake_versions()
-    return _drained(context, learner)
+def _ended(outcome: Outcome) -> dict[str, Attribute | None]:
+    return {
+        names.STATUS: outcome.status,
+        names.STOP_REASON: outcome.stop_reason,
+        names.STEPS: outcome.steps,
+        names.PASSAGES: outcome.cost.passages,
+        names.DOLLARS: outcome.cost.dollars,
+    }
 
 
-def _drained(context: Context, learner: Learner) -> int:
-    """The number of decisions closed, 0 if nothing can be learned now. While the store fails, tried for LEARN_S."""
-    give_up, pause = time.monotonic() + LEARN_S, 0.25
-    while True:
-        try:
-            return drain(context, learner, patience_s=context.settings.learning.lease_s + 1)
-        except NotReady as error:
-            log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
-            return 0
-        except (StoreError, SnapshotError):  # logged once per outage
-            if context.ending.is_set() or time.monotonic() >= give_up:
-                return 0
-        pause = min(KEEP_PAUSE_S, 2 * pause)
-        context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
+class _ArmSpans:
+    """Makes a span of every call."""
+
+    def __init__(self, tracing: Tracing) -> None:
+        self._tracing = tracing
+
+    @contextlib.contextmanager
+    def searching(self, query: str, *, k: int, retriever: Retriever) -> Iterator[CallSpan]:
+        texts = self._tracing.texts_in_spans
+        attributes: dict[str, Attribute | None] = {
+            names.OPERATION: "retrieval",
+            names.DATA_SOURCE: retriever.name,
+            names.TOP_K: k,
+            names.SPAN_KIND: "RETRIEVER",
+            names.QUERY_TEXT: query if texts else None,
+        }
+        with self._tracing.span(f"retrieval {retriever.name}", kind="client", attributes=attributes) as span:
+            yield _CallSpan(span, texts=texts)
+
+    @contextlib.contextmanager
+    def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[CallSpan]:
+        texts = self._tracing.texts_in_spans
+        attributes: dict[str, Attribute | None] = {
+            names.OPERATION: "chat",
+            names.REQUEST_MODEL: generator.name,
+            names.REQUEST_MAX_TOKENS: request.max_tokens,
+            names.PURPOSE: purpose,
+            names.SPAN_KIND: "LLM",
+            names.INPUT_MESSAGES: _asked(request) if texts else None,
+        }
+        with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
+            yield _CallSpan(span, texts=texts)
 
 
-def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
-    """As Learner.drain. A store that fails is logged once per outage, and /ready shows it. Raises what drain raises."""
-    outage, label = context.learning, learner.ledger.label
-    failing = outage.lasts
-    try:
-        done = learner.drain(patience_s=patience_s)
-    except (StoreError, SnapshotError) as error:
-        outage.failed(error)
-        reason = str(error)
-        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, reason))
-        raise
-    if failing:
-        outage.ended()
-        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, None))
-    return done
+class _CallSpan:
+    def __init__(self, span: Span, *, texts: bool) -> None:
+        self._span, self._texts = span, texts
+
+    def retrieved(self, hits: Sequence[Hit]) -> None:
+        found = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
+        self._span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(found) if self._texts else None})
+
+    def generated(self, done: Completion) -> None:
+        self._span.set(
+            {
+                names.INPUT_TOKENS: done.prompt_tokens,
+                names.OUTPUT_TOKENS: done.completion_tokens,
+                names.FINISH_REASONS: [done.finish],
+                names.OUTPUT_MESSAGES: _message("assistant", done.text) if self._texts else None,
+            }
+        )
+
+
+def _asked(request: Request) -> str:
+    prompt = request.prompt
+    said = [("system", prompt.instructions), *((one.role, one.text) for one in prompt.history), ("user", prompt.body)]
+    return json.dumps([_turn(role, text) for role, text in said])
+
+
+def _message(role: str, text: str) -> str:
+    """One message in the JSON of the conventions."""
+    return json.dumps([_turn(role, text)])
+
+
+def _turn(role: str, text: str) -> dict[str, object]:
+    return {"role": role, "parts": [{"type": "text", "content": text}]}

@@ -20,8 +20,8 @@ from typing import Any
 import redis
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.shared.types import DecisionId
 
 LENGTHS = (0, 1_000, 10_000, 100_000)
@@ -105,7 +105,7 @@ def in_database(settings: Settings) -> dict[str, float]:
         from ragbandit.router.storage.answer_queue import AnswerQueue
     except ImportError:
         return {}
-    from ragbandit.router.jobs.memory_jobs import MemoryJobs
+    from ragbandit.router.queue.memory_jobs import MemoryJobs
     from ragbandit.router.serving.router import Router
     from ragbandit.router.storage.sql.tables import answer_queue
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from ragbandit import Router
 from ragbandit.router.config.settings import LearningSettings, Settings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.types import ArmName, DecisionId, Query

@@ -18,8 +18,8 @@ from typing import Any, Final
 from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.http_server.server import make_server
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.presence import QueueWork, WorkerState
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.router import Router
 
 IMAGES: Final = Path(__file__).parents[1] / "images"

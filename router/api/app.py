@@ -43,7 +43,7 @@ from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
-from ragbandit.router.jobs.redis_server import redis_url
+from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router

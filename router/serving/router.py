@@ -16,10 +16,6 @@ from typing import Any, Literal, Self, TypeVar
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.queue import Jobs, RedisJobs
-from ragbandit.router.jobs.streams.keys import STREAM_SECRET
-from ragbandit.router.jobs.streams.reader import StreamReader
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
@@ -28,6 +24,9 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.queue.jobs import Jobs, Notifier, RedisJobs
+from ragbandit.router.queue.streams.keys import STREAM_SECRET
+from ragbandit.router.queue.streams.reader import StreamReader
 from ragbandit.router.rollouts.evaluator import Evaluator, Look
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.pending import PendingAnswers

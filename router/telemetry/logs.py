@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = ["JsonLines", "TextLines", "WithIds", "bound", "set_log_format"]
+__all__ = ["JsonLines", "TextLines", "WithIds", "bound", "set_log_format", "set_up_log"]
 
 #: facts that every record has
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
@@ -96,6 +96,15 @@ def _plain(value: object) -> object:
     if isinstance(value, float):
         return value if value - value == 0.0 else str(value)
     return without_secrets(str(value))
+
+
+def set_up_log(level: str = "INFO") -> None:
+    """Our log to standard error, as text until `log.format` is read; other libraries' from WARNING on."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(TextLines())
+    handler.addFilter(WithIds())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("ragbandit").setLevel(level)
 
 
 def set_log_format(form: Literal["text", "json"]) -> None:

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -8,7 +8,7 @@ import time
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.jobs.queue import connect
+from ragbandit.router.queue.jobs import connect
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import decisions, feedback, updates

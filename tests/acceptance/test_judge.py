@@ -14,8 +14,8 @@ from sqlalchemy import func, select
 from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
-from ragbandit.router.jobs.queue import connect
-from ragbandit.router.jobs.redis_server import redis_url
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.sql.counters import counted, kept

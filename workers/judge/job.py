@@ -6,82 +6,54 @@ job that is lost or comes twice does no harm.
 """
 
 import logging
-import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from ragbandit.router.storage.judgements import Claim, Judgements, Spent
+from ragbandit.router.storage import judgements
+from ragbandit.router.storage.judgements import Claim, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.shared.errors import StoreError
-from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
-from ragbandit.workers.judge.judge import CALLS, Judge, NoVerdict, RubricVerdict, ServerFailed, Suspicious
-from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.context import Context, Judging
+from ragbandit.workers.judge.judge import NoVerdict, RubricVerdict, ServerFailed, Suspicious
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions.store import DecisionRecord
-    from ragbandit.workers.context import Context
 
-__all__ = ["Judging", "feedback_id", "judge"]
+__all__ = ["DueJudgements", "feedback_id", "judge"]
 
 log = logging.getLogger("ragbandit.judge")
 
-#: a claim lasts that much longer than its calls may
-CLAIM_MARGIN_S: Final = 5.0
 #: how long a score is kept in hand that the database does not take
 KEEP_S: Final = 60.0
-#: first and longest pause of a process whose model fails
-FIRST_PAUSE_S: Final = 5.0
-LONGEST_PAUSE_S: Final = 60.0
+#: answers to judge that are looked up at once
+DUE: Final = 64
 
 
-class Judging:
-    """The judge of a worker process: the model, the store, and a pause while the model fails."""
+class DueJudgements:
+    """Finds answers that the judge may begin. The database says who judges which: two may find the same."""
 
-    def __init__(self, judge: Judge, *, store: Judgements) -> None:
-        self.judge = judge
-        self.store = store
-        self.claim_s = CALLS * judge.settings.seconds + CLAIM_MARGIN_S
-        self._lock = threading.Lock()
-        self._failures = 0
-        #: by time.monotonic()
-        self._paused_until = 0.0
-        self._outage = StoreOutage(
-            action="judge",
-            failing="the judge's model or its passages fail; answers wait and are judged later. See judge.generator",
-            restored="the judge's model works again",
-        )
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._found: list[DecisionId] = []
+        self._seen: set[DecisionId] = set()
 
-    def wait(self, ending: threading.Event) -> bool:
-        """Until the pause is over; False if the process ends."""
-        while not ending.is_set():
-            left = self._paused_until - time.monotonic()
-            if left <= 0:
-                return True
-            ending.wait(left)
-        return False
-
-    def failed(self, error: Exception) -> None:
-        """The model failed: the next call of this process waits, longer each time."""
-        with self._lock:
-            self._failures += 1
-            first = min(FIRST_PAUSE_S, self.judge.settings.retry_s)
-            pause = back_off(self._failures, base_s=first, longest_s=LONGEST_PAUSE_S)
-            self._paused_until = time.monotonic() + pause
-        self._outage.failed(error)
-
-    def worked(self) -> None:
-        """The model replied, whatever it said."""
-        with self._lock:
-            self._failures, self._paused_until = 0, 0.0
-        self._outage.ended()
+    def look(self, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
+        """Judging of the next one, if one is due that was not among those found before."""
+        del rang
+        if not self._found:
+            due = judgements.due(self._context.store.database, now=time.time(), limit=DUE)
+            self._found = [key for key in reversed(due) if key not in self._seen]
+            self._seen = set(self._found)
+        return partial(judge, self._context, self._found.pop()) if self._found else None
 
 
-def judge(context: "Context", decision_id: str) -> None:
+def judge(context: Context, decision_id: str) -> None:
     """Judge a decision if it is due, and keep its score. Raises StoreError: it is due again when its claim ends."""
     judging = context.judging
     if judging is None or not judging.wait(context.ending):
@@ -110,7 +82,7 @@ def judge(context: "Context", decision_id: str) -> None:
 
 
 def _judged(
-    context: "Context", judging: Judging, claim: Claim, *, record: "DecisionRecord"
+    context: Context, judging: Judging, claim: Claim, *, record: "DecisionRecord"
 ) -> tuple[Feedback | None, Spent]:
     """The feedback and what it cost; None where this try gives none, which is stored then."""
     outcome, settings = record.outcome, judging.judge.settings
@@ -146,7 +118,7 @@ def _judged(
     return None, Spent()
 
 
-def _keep(context: "Context", judging: Judging, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
+def _keep(context: Context, judging: Judging, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
     """Store the score; True if it is new. It was paid for, so that it is tried for KEEP_S. Raises StoreError."""
     give_up = time.monotonic() + KEEP_S
     while True:

@@ -9,8 +9,8 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.workers.context import Judging
 from ragbandit.workers.judge.checks import as_the_judges, check_room, judge_templates
-from ragbandit.workers.judge.job import Judging
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.wiring.arms import arm_params

@@ -11,11 +11,10 @@ from pathlib import Path
 import typer
 
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.jobs.presence import Presence, card_of
-from ragbandit.router.jobs.processes import die_with_parent, keep_what_is_loaded
-from ragbandit.router.jobs.queue import connect
-from ragbandit.router.jobs.redis_server import redis_url
 from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.presence import Presence, card_of
+from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.processes.encoder_process import RemoteEncoder
 from ragbandit.router.serving.processes.process_group import run_encoder, run_processes
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
@@ -25,6 +24,7 @@ from ragbandit.router.serving.setup.data_dir import narrow_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.wiring.arms import check_arms
 

@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings, WorkerSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
-from ragbandit.router.jobs.processes import end_with_parent
+from ragbandit.router.telemetry.logs import set_up_log
+from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.log_setup import set_up_log
 
 __all__ = [
     "SCRIPTED_CONCURRENCY",

@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.api.limiting.rates import Allowance, rate_of
-from ragbandit.router.jobs.foreign_data import ForeignData
+from ragbandit.router.queue.outage import ForeignData
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Caller
 

@@ -28,8 +28,8 @@ from ragbandit.client.replies.overview import (
     WorkerReply,
 )
 from ragbandit.client.replies.status import ArmReply, CountersReply, JudgeReply, LagReply, LedgerReply, StatusReply
-from ragbandit.router.jobs.presence import WorkerState
 from ragbandit.router.learning.status import Status
+from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.serving.answers.cancellation import Cancellation
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth

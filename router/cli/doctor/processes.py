@@ -1,4 +1,4 @@
-"""Checks over the hosts: which processes are there, and whether they are of one kind (router/jobs/presence.py)."""
+"""Checks over the hosts: which processes are there, and whether they are of one kind (router/queue/presence.py)."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from sqlalchemy import select
 from ragbandit.router.cli.doctor.database import judged_clock, opened
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.cli.doctor.redis import connected
-from ragbandit.router.jobs.presence import ProcessCard, present
+from ragbandit.router.queue.presence import ProcessCard, present
 from ragbandit.router.storage.sql.tables import policies
 
 __all__ = ["clocks", "encoder", "indexes", "shared_snapshots", "there", "versions"]

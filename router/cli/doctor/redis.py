@@ -9,10 +9,10 @@ from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.listener import CHANNEL
-from ragbandit.router.jobs.presence import present
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import redis_url
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.presence import present
+from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.shared.errors import QueueError
 
 __all__ = ["connected", "listeners", "memory", "persistence", "queues", "reachable"]

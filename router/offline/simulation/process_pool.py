@@ -13,9 +13,9 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
-from ragbandit.router.jobs.processes import PARENT_VARIABLE, die_with_parent
 from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, play
 from ragbandit.router.offline.types import Progress
+from ragbandit.shared.child_process import PARENT_VARIABLE, die_with_parent
 from ragbandit.shared.errors import RagBanditError
 
 __all__ = ["cores", "played", "started"]

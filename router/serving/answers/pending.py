@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.jobs.notifier import Notifier
+from ragbandit.router.queue.jobs import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.checks.fields import checked_id, checked_type
@@ -165,9 +165,8 @@ class PendingAnswers:
                 self.remove(decision.id, future)
             raise
         self.deliver(found)
-        for decision in decisions:
-            if decision.id not in found:
-                self._notifier.request_answer(decision)
+        if waiting := [decision.id for decision in decisions if decision.id not in found]:
+            self._notifier.request_answers(waiting)
         if self._ending:
             for future in futures:
                 self._give_up(future)

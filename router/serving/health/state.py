@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ragbandit.router.jobs.presence import QueueWork, WorkerState
 from ragbandit.router.learning.status import Status
+from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.overview import Earned
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.child_process import Child, end
-from ragbandit.router.jobs.processes import keep_what_is_loaded
 from ragbandit.router.serving.processes.encoder_process import EncoderServer
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
 from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.child_process import Child, end, keep_what_is_loaded
 
 __all__ = ["run_encoder", "run_processes"]
 

@@ -13,10 +13,10 @@ from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.jobs.queue import Jobs, RedisJobs, connect
-from ragbandit.router.jobs.redis_server import redis_runs, redis_url
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.queue.jobs import Jobs, RedisJobs, connect
+from ragbandit.router.queue.redis_server import redis_runs, redis_url
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.requirements import check_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger

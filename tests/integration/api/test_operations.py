@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.serving.deciding.live import Serving
 from tests.support.servers.http_service import QUESTION, refused, routed
 

@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from ragbandit.router.api.streaming import event_stream
-from ragbandit.router.jobs.listener import CHANNEL
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.jobs.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.rollouts.served import KILLED, candidate_in
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query

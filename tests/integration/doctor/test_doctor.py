@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.doctor import files
 from ragbandit.router.cli.doctor.checks import CHECKS, examine
 from ragbandit.router.cli.doctor.findings import Installation, run_checks
-from ragbandit.router.jobs.listener import CHANNEL
-from ragbandit.router.jobs.presence import Presence, card_of, present, say
-from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.presence import Presence, card_of, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease

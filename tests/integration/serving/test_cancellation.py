@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.jobs.queue import RedisJobs
+from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.serving.answers import cancellation as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import waiting_ids
@@ -157,7 +157,7 @@ def test_the_door_over_redis(redis_server, redis_client, settings):
     with Router.open(settings(redis_url=redis_server)) as router:
         made = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(10) for n in range(3)]
         for decision in made[:2]:
-            router.notifier.request_answer(decision)
+            router.notifier.request_answers([decision.id])
         listener = RedisJobs(redis_client).listen(hear)
         while not heard:
             RedisJobs(redis_client).publish("hello")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import ACTION, record_config
 from ragbandit.router.storage.access.audit_log import check_entries, entries

@@ -7,7 +7,7 @@ import pytest
 from ragbandit import Router
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.shared.errors import InvalidInput
 
@@ -18,7 +18,7 @@ def test_state_follows_what_happens(make_world):
     before = world.router.state()
     assert (before.swaps, before.serving_last_seq, before.feedback_to_policy_ms.n) == (0, 0, 0)
     world.judged(3)
-    world.router.notifier.request_answer(world.route(ours=True))
+    world.router.notifier.request_answers([world.route(ours=True).id])
     world.learn()
     after = world.router.state()
     assert (after.swaps, after.serving_last_seq, after.feedback_to_policy_ms.n) == (1, 3, 3)

@@ -22,7 +22,7 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
 from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import Feedback
-from ragbandit.workers.tasks import next_learn
+from ragbandit.workers.learning import next_learn
 
 HOLDER = "test"
 

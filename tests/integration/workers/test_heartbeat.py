@@ -6,14 +6,13 @@ import time
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers import heartbeat
-from ragbandit.workers.heartbeat import beating
-from ragbandit.workers.process import run_worker
+from ragbandit.workers import process
+from ragbandit.workers.process import beating, run_worker
 
 
 def test_the_file_is_there_while_it_runs(tmp_path, monkeypatch):
     """It is touched again and again within the block, and gone after it."""
-    monkeypatch.setattr(heartbeat, "BEAT_S", 0.02)
+    monkeypatch.setattr(process, "BEAT_S", 0.02)
     file = tmp_path / "alive"
     with beating(file):
         os.utime(file, (0, 0))

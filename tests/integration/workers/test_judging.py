@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
@@ -29,8 +29,7 @@ from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge import loading
-from ragbandit.workers.judge.job import judge
-from ragbandit.workers.tasks import DueJudgements
+from ragbandit.workers.judge.job import DueJudgements, judge
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),

@@ -12,8 +12,8 @@ from rq import Callback, Queue
 from rq.job import Job
 from rq.serializers import DefaultSerializer, JSONSerializer
 
-from ragbandit.router.jobs.bells import ANSWER_QUEUE, BELLS, LEARN_QUEUE
-from ragbandit.router.jobs.queue import RedisJobs, connect
+from ragbandit.router.queue.bells import ANSWER_QUEUE, BELLS, LEARN_QUEUE
+from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer
 
 QUEUES = (ANSWER_QUEUE, LEARN_QUEUE)
@@ -37,8 +37,9 @@ def jobs(redis_client):
 
 
 @pytest.fixture
-def taker(redis_server, jobs):
+def taker(redis_server, jobs, monkeypatch):
     """A function that has the bells of a queue taken until the end of the test; gives the list of those heard."""
+    monkeypatch.setattr("ragbandit.workers.consumers.BELLS_LOOK_S", 1)
     consumers = []
 
     def start(name):

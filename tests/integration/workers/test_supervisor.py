@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.jobs import child_process
-from ragbandit.router.jobs.child_process import Child, end
+from ragbandit.shared import child_process
+from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers import supervisor
 from ragbandit.workers.supervisor import Supervisor

@@ -11,7 +11,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
-from ragbandit.workers.version_learners import MOST, learn_versions, learning_versions
+from ragbandit.workers.learning import MOST, learn_versions, learning_versions
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
 from tests.support import bad_policies
 
@@ -108,7 +108,7 @@ def test_a_failing_look_is_told_once(make_world, learning, monkeypatch, caplog):
             raise StoreError("the database is gone")
         return []
 
-    monkeypatch.setattr("ragbandit.workers.version_learners._versions", seen)
+    monkeypatch.setattr("ragbandit.workers.learning._versions", seen)
     with caplog.at_level("INFO", logger="ragbandit"):
         learning(world)
         until(lambda: len(looks) > 4)

@@ -18,8 +18,8 @@ from sqlalchemy import select, update
 
 from benchmarks.service_process import environment
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.sql.tables import answer_queue
@@ -104,8 +104,9 @@ class Worker:
 
 
 @pytest.fixture
-def make_worker(settings, redis_server, redis_client):
+def make_worker(settings, redis_server, redis_client, monkeypatch):
     """A factory of a router and the worker that answers for it."""
+    monkeypatch.setattr("ragbandit.workers.consumers.BELLS_LOOK_S", 1)
     made = []
 
     def make(*, arms, generator, passages=PASSAGES, url=redis_server, **given):
@@ -148,7 +149,7 @@ def ask(worker, count):
         worker.router.submit(Query(text=f"Who wrote Dracula {n}?"), run_by="worker").result(20) for n in range(count)
     ]
     for decision in made:
-        worker.router.notifier.request_answer(decision)
+        worker.router.notifier.request_answers([decision.id])
     return [decision.id for decision in made]
 
 
@@ -348,7 +349,7 @@ def test_a_burst_answers_and_then_learns(tmp_path, settings, redis_server, redis
         decided = [router.submit(Query(text=f"Who wrote book {n}?"), run_by="worker").result(20) for n in range(12)]
         for decision in decided:
             router.feedback(decision.id, rating=True)
-            router.notifier.request_answer(decision)
+            router.notifier.request_answers([decision.id])
         redis_client.flushall()  # nothing rings
         done = subprocess.run(
             command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=60, check=False
@@ -437,7 +438,7 @@ BLOCKING_WORKER = """
 import sys, time
 from ragbandit.router.config.loading import load
 from ragbandit.workers import tasks
-from ragbandit.workers.log_setup import set_up_log
+from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.workers.process import run_worker
 
 tasks.MARGIN_S, tasks.PING_S, tasks.MAX_TRIES = 0.5, 0.5, 2

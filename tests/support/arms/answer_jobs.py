@@ -6,7 +6,7 @@ import time
 
 from sqlalchemy import select, update
 
-from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.queue.outage import Outage
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.errors import QueueError

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import StoreError
 from tests.support.servers.tcp_proxy import TcpProxy

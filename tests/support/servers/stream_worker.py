@@ -5,9 +5,9 @@ import threading
 import time
 from functools import partial
 
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.streams.keys import STREAM_SECRET
-from ragbandit.router.jobs.streams.writer import StreamWriter
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.streams.keys import STREAM_SECRET
+from ragbandit.router.queue.streams.writer import StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -55,6 +55,7 @@ class StreamWorker:
         self._house = threading.Thread(target=housekeeping.stop_cancelled, args=(self.context, self._stop), daemon=True)
         self._house.start()
         self._consumer = consumer_of("answer", self.context, threads=at_once)
+        self._consumer.every_s = 0.1  # the test before may still take a bell
         self._consumer.start()
         BellTaker("answer", connect=self._reach, jobs=self.jobs, consumer=self._consumer)
 

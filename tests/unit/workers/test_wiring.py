@@ -13,8 +13,8 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
-from ragbandit.workers.active_runs import ActiveRuns
 from ragbandit.workers.consumers import Signals
+from ragbandit.workers.context import ActiveRuns
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of

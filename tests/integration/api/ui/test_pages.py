@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ragbandit.router.api.ui.endpoints import STATIC
-from ragbandit.router.jobs.presence import WorkerState
+from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.totals.extending import Extender

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies.draw import choose
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do

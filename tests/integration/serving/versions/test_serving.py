@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
 from ragbandit.router.policies.draw import choose
+from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.served import CANDIDATE, KILLED, candidate_in, mixed
 from ragbandit.router.serving.following import versions as follower

@@ -15,9 +15,9 @@ from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.router import Router
+from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
-from ragbandit.workers.log_setup import set_up_log
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
 
@@ -243,7 +243,7 @@ def test_a_start_that_fails(settings, capfd, restored_log):
     logging.getLogger("ragbandit").error("it failed", exc_info=caught.value)
     with Router.open(settings(redis_url=f"redis://:{SECRET}@127.0.0.1:1/0")) as router:
         decision = router.route("Who wrote Dracula?")
-        router.notifier.request_answer(decision)
+        router.notifier.request_answers([decision.id])
         parts = router.parts()
     router.jobs.close()
     told = capfd.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 from ragbandit.router.telemetry import conventions
 
 PAGE = Path(__file__).parents[4] / "docs" / "telemetry.md"
-ROOMS = ("router/api/tracing.py", "router/telemetry/evaluations.py", "router/telemetry/otel.py", "workers/tracing.py")
+ROOMS = ("router/api/tracing.py", "router/telemetry/evaluations.py", "router/telemetry/otel.py", "workers/tasks.py")
 
 
 def test_the_page_lists_every_name():

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Callable, Sequence
 
-from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.presence import QueueWork, WorkerState
-from ragbandit.router.jobs.queue import Subscription
+from ragbandit.router.queue.outage import Outage
+from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
-__all__ = ["MemoryJobs"]
+__all__ = ["MemoryJobs", "Silence"]
 
 
 class MemoryJobs:
@@ -44,10 +43,10 @@ class MemoryJobs:
         self._check()
         self.published.append(notification)
 
-    def listen(self, handle: Callable[[str], None]) -> Subscription:
+    def listen(self, handle: Callable[[str], None]) -> "Silence":
         """Nothing ever arrives: whoever uses it polls."""
         del handle
-        return _Silence()
+        return Silence()
 
     def depth(self) -> dict[str, int]:
         """The jobs enqueued so far."""
@@ -85,7 +84,7 @@ class MemoryJobs:
         self.outage.reached(began=began)
 
 
-class _Silence:
+class Silence:
     """The subscription of MemoryJobs."""
 
     def fault(self) -> str | None:

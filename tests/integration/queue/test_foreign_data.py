@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from ragbandit.router.jobs import listener as listening
-from ragbandit.router.jobs.listener import CHANNEL
-from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.presence import MAX_THREADS, Presence, QueueWork, card_of, say
-from ragbandit.router.jobs.queue import RedisJobs
+from ragbandit.router.queue import listener as listening
+from ragbandit.router.queue.jobs import Notifier, RedisJobs
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.shared.errors import QueueError
 
 #: not UTF-8, no number, no time

@@ -10,7 +10,7 @@ from typing import Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.jobs.outage import Outage
+from ragbandit.router.queue.outage import Outage
 from ragbandit.router.telemetry.throttle import Throttle
 
 __all__ = ["CHANNEL", "Listener"]
@@ -21,6 +21,8 @@ log = logging.getLogger("ragbandit.jobs")
 CHANNEL = "ragbandit:news"
 #: a notification is a word, and most often an id; whatever is longer or has other bytes is dropped unread
 _NOTIFICATION: Final = re.compile(rb"[a-z]{1,32}(:[!-~]{1,64})?")
+#: how often the thread looks whether to end, seconds
+LOOK_S: Final = 0.25
 #: pause before Redis is tried again, seconds
 PAUSE_S: Final = 1.0
 #: a listener that is not subscribed for that long is told of: at its start, and after an outage, it takes a moment
@@ -84,7 +86,7 @@ class Listener:
             self._subscribed = True
             while not self._stop.is_set():
                 self._turn_at = time.monotonic()
-                message = pubsub.get_message(timeout=1.0)
+                message = pubsub.get_message(timeout=LOOK_S)
                 if message and message["type"] == "message":
                     self._hand_on(message["data"])
 

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs import queue as queue_module
-from ragbandit.router.jobs.bells import ANSWER_QUEUE, queue_of
-from ragbandit.router.jobs.processes import PARENT_VARIABLE
-from ragbandit.router.jobs.queue import RedisJobs, connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
+from ragbandit.router.queue import jobs as queue_module
+from ragbandit.router.queue.bells import ANSWER_QUEUE, queue_of
+from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
+from ragbandit.shared.child_process import PARENT_VARIABLE
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.types import Query
 
@@ -240,7 +240,7 @@ def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog)
         assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         assert warnings(caplog) == []
         server.stop()
-        router.notifier.request_answer(router.route("Who wrote Emma?"))
+        router.notifier.request_answers([router.route("Who wrote Emma?").id])
         assert until(lambda: warnings(caplog) == [f"lost connection to Redis; {RETRYING}"])
     router.jobs.client.close()
 
@@ -252,14 +252,14 @@ def test_an_outage_is_logged_once(own_redis, settings, caplog):
         assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
         server.stop()
         decision = router.route("Who wrote Dracula?")
-        router.notifier.request_answer(decision)
+        router.notifier.request_answers([decision.id])
         for _ in range(3):
             with pytest.raises(QueueError):
                 router.jobs.depth()
         time.sleep(1.2)  # the listener tries once a second
         server.start()
         assert until(lambda: not router.jobs.outage.lasts)
-        router.notifier.request_answer(decision)
+        router.notifier.request_answers([decision.id])
     lines = [record.getMessage() for record in caplog.records if "Redis" in record.getMessage()]
     assert lines == [f"lost connection to Redis; {RETRYING}", "Redis is reachable again"]
     router.jobs.client.close()
@@ -365,7 +365,7 @@ def test_dead_socket_is_replaced(tmp_path):
 @pytest.mark.parametrize(("parent", "goes_on"), [(None, True), ("mine", True), ("2", False)])
 def test_child_without_its_parent_ends(parent, goes_on):
     """A child of `ragbandit up` whose supervisor is gone ends quietly; one with it, or started by hand, goes on."""
-    code = "from ragbandit.router.jobs.processes import die_with_parent; die_with_parent(); print('goes on')"
+    code = "from ragbandit.shared.child_process import die_with_parent; die_with_parent(); print('goes on')"
     more = {} if parent is None else {PARENT_VARIABLE: str(os.getpid()) if parent == "mine" else parent}
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | more, capture_output=True, text=True, check=True, timeout=60

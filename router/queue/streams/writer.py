@@ -14,9 +14,8 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.jobs.foreign_data import is_foreign
-from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.streams.keys import (
+from ragbandit.router.queue.outage import Outage, is_foreign
+from ragbandit.router.queue.streams.keys import (
     BATCH_S,
     KEEP_S,
     MARK,
@@ -151,10 +150,7 @@ class StreamWriter:
                 pipeline.get(read_key(decision_id))
                 attempt, _, read = pipeline.execute()
         except (RedisError, OSError) as error:
-            if is_foreign(error):  # the answer comes whole
-                self._outage.foreign.add("streams", str(error))
-            else:
-                self._outage.failed(error)
+            self._outage.met(error, part="streams")  # the answer comes whole
             return
         with self._changed:
             if not made.attempt:

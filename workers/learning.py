@@ -1,5 +1,6 @@
-"""Learners of versions: each learns in a ledger of its own, on a thread of its own, so that none holds up another.
+"""Learning: jobs of the queue `learn`, and the learners of versions.
 
+Each version learns in a ledger of its own, on a thread of its own, so that none holds up another.
 A version learns while it is in shadow or canary, paused, or champion; the champion before this one goes on too, since
 it may have to decide again. The ledgers of others are retired: no decision waits for them any more.
 """
@@ -7,7 +8,8 @@ it may have to decide again. The ledgers of others are retired: no decision wait
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from ragbandit.router.learning.examples import closing_rule
@@ -17,20 +19,71 @@ from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import Pace, is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
-from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.types import PolicyVersion
-from ragbandit.workers.context import Context
-from ragbandit.workers.store_outage import StoreOutage
+from ragbandit.workers.context import Context, StoreOutage
 
-__all__ = ["learn_versions", "learning_versions"]
+__all__ = ["drain", "learn", "learn_versions", "learning_versions", "next_learn"]
 
-log = logging.getLogger("ragbandit.versions")
+log = logging.getLogger("ragbandit.worker")
 
 _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
 #: versions that learn at once: those in shadow beyond it are never more than `rollout.shadows`
 MOST: Final = 32
 #: how long a thread that is to end is waited for, seconds
 JOIN_S: Final = 5.0
+#: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
+LEARN_S: Final = 60.0
+#: longest pause between two of these attempts
+LEARN_PAUSE_S: Final = 10.0
+
+
+def next_learn(context: Context, rang: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
+    """Learning, where a bell rang or the ledger has something ready."""
+    rule = closing_rule(context.settings.learning)
+    due = rang or is_inheriting(context.ledger) or context.ledger.ready(rule, now=time.time(), limit=1)
+    return partial(learn, context) if due else None
+
+
+def learn(context: Context) -> int:
+    """Learn everything that is ready in this ledger; the number of decisions closed."""
+    learner = context.learner
+    assert learner is not None
+    context.wake_versions()
+    return _drained(context, learner)
+
+
+def _drained(context: Context, learner: Learner) -> int:
+    """The number of decisions closed, 0 if nothing can be learned now. While the store fails, tried for LEARN_S."""
+    give_up, pause = time.monotonic() + LEARN_S, 0.25
+    while True:
+        try:
+            return drain(context, learner, patience_s=context.settings.learning.lease_s + 1)
+        except NotReady as error:
+            log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
+            return 0
+        except (StoreError, SnapshotError):  # logged once per outage
+            if context.ending.is_set() or time.monotonic() >= give_up:
+                return 0
+        pause = min(LEARN_PAUSE_S, 2 * pause)
+        context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
+
+
+def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
+    """As Learner.drain. A store that fails is logged once per outage, and /ready shows it. Raises what drain raises."""
+    outage, label = context.learning, learner.ledger.label
+    failing = outage.lasts
+    try:
+        done = learner.drain(patience_s=patience_s)
+    except (StoreError, SnapshotError) as error:
+        outage.failed(error)
+        reason = str(error)
+        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, reason))
+        raise
+    if failing:
+        outage.ended()
+        context.notifier.attempt(lambda: context.jobs.set_learner_fault(label, None))
+    return done
 
 
 def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:

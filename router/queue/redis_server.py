@@ -12,8 +12,8 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.jobs.processes import end_with_parent
-from ragbandit.router.jobs.queue import connect
+from ragbandit.router.queue.jobs import connect
+from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files.atomic import append_private, private_folder
 

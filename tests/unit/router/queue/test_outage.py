@@ -5,11 +5,10 @@ import time
 
 import pytest
 
-from ragbandit.router.jobs import outage as module
-from ragbandit.router.jobs.memory_jobs import MemoryJobs
-from ragbandit.router.jobs.notifier import Notifier
-from ragbandit.router.jobs.outage import Outage
-from tests.support.arms.answer_jobs import decision_for
+from ragbandit.router.queue import outage as module
+from ragbandit.router.queue.jobs import Notifier
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.outage import Outage
 
 
 def lines(caplog):
@@ -47,11 +46,11 @@ def test_an_old_reply_ends_no_outage():
 def test_every_notification_leaves_redis_alone_for_a_while(monkeypatch):
     """After a failure no kind of notification tries again before the pause is over; each is counted."""
     jobs = MemoryJobs()
-    notifier, decision = Notifier(jobs, label="main"), decision_for("single_step")
+    notifier = Notifier(jobs, label="main")
     jobs.broken = True
     notifier.notify_learner()
     jobs.broken = False
-    for notify in (notifier.notify_learner, lambda: notifier.request_answer(decision), lambda: notifier.cancel("d")):
+    for notify in (notifier.notify_learner, lambda: notifier.request_answers(["d"]), lambda: notifier.cancel("d")):
         notify()
     assert (jobs.notified, jobs.enqueued, jobs.published, notifier.failed_notifications) == ([], [], [], 4)
     monkeypatch.setattr(module, "PAUSE_S", 0.0)

@@ -13,10 +13,9 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.jobs.foreign_data import is_foreign
-from ragbandit.router.jobs.listener import CHANNEL
-from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.streams.keys import (
+from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.outage import Outage, is_foreign
+from ragbandit.router.queue.streams.keys import (
     MARK,
     MAX_UNREAD,
     NOTE,
@@ -153,11 +152,8 @@ class StreamReader:
                 pipeline.execute()
         except (RedisError, OSError) as error:
             self.leave(stream)
-            if is_foreign(error):  # of all these keys only this process's own can stand in the way
-                self._outage.foreign.add("streams", str(error))
+            if self._outage.met(error, part="streams"):  # of all these keys only this process's own can be in the way
                 self._forget_wake_key()
-            else:
-                self._outage.failed(error)
             return None
         self._outage.reached(began=began)
         return stream

@@ -6,7 +6,6 @@ everything else goes on. What is no card is left out.
 
 import contextlib
 import importlib.metadata
-import json
 import os
 import platform
 import secrets
@@ -14,10 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+from pydantic import StringConstraints, TypeAdapter, ValidationError
 from redis.exceptions import RedisError
 
 import ragbandit
@@ -37,6 +37,8 @@ _LIST: Final = "ragbandit:processes"
 #: packages whose versions are told, where they are installed
 _PACKAGES: Final = ("numpy", "redis", "rq", "sqlalchemy", "torch", "transformers")
 
+_Queue = Annotated[str, StringConstraints(max_length=20)]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessCard:
@@ -49,8 +51,8 @@ class ProcessCard:
     #: answer, judge, learn: of a worker
     queues: tuple[str, ...] = ()
     #: threads by queue, and how many of them are at work; of a worker
-    threads: Mapping[str, int] = field(default_factory=dict)
-    busy: Mapping[str, int] = field(default_factory=dict)
+    threads: Mapping[_Queue, int] = field(default_factory=dict)
+    busy: Mapping[_Queue, int] = field(default_factory=dict)
     #: of ragbandit
     version: str
     #: package -> version, "python" among them
@@ -70,6 +72,9 @@ class ProcessCard:
         """Role, host and process id, for people."""
         what = f"{self.role} ({', '.join(self.queues)})" if self.queues else self.role
         return f"{what} {self.pid} on {self.host}"
+
+
+_CARD: Final = TypeAdapter(ProcessCard)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,9 +165,9 @@ def say(client: Any, card: ProcessCard) -> None:
     """Put the card there for KEPT_S. Raises RedisError."""
     seconds, microseconds = client.time()
     theirs = seconds + microseconds / 1e6
-    described = asdict(card) | {"ahead_s": round(time.time() - theirs, 3), "said_at": theirs}
+    card = replace(card, ahead_s=round(time.time() - theirs, 3), said_at=theirs)
     with client.pipeline(transaction=False) as pipeline:
-        pipeline.set(_key(card), json.dumps(described), ex=int(KEPT_S))
+        pipeline.set(_key(card), _CARD.dump_json(card), ex=int(KEPT_S))
         pipeline.zadd(_LIST, {_key(card): theirs})
         pipeline.zremrangebyscore(_LIST, "-inf", theirs - KEPT_S)
         pipeline.zremrangebyrank(_LIST, 0, -MAX_LISTED - 1)
@@ -197,15 +202,9 @@ def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:
 
 def _card(text: bytes) -> ProcessCard | None:
     try:
-        described = json.loads(text)
-        known = {name: described[name] for name in (each.name for each in fields(ProcessCard)) if name in described}
-        for name in ("threads", "busy"):
-            known[name] = {str(queue)[:20]: int(count) for queue, count in known[name].items()}
-        known |= {name: float(known[name]) for name in ("ahead_s", "said_at")}
-        known |= {"queues": tuple(known["queues"]), "host": str(known["host"]), "pid": int(known["pid"])}
-        return ProcessCard(**known)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None  # of another version, or of a stranger
+        return _CARD.validate_json(text)
+    except ValidationError:  # of another version, or of a stranger
+        return None
 
 
 def _key(card: ProcessCard) -> str:

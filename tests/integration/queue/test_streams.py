@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from ragbandit.router.jobs.outage import Outage
-from ragbandit.router.jobs.queue import connect
-from ragbandit.router.jobs.redis_server import RedisServer, redis_url
-from ragbandit.router.jobs.streams.keys import MAX_ENTRIES, MAX_PIECE, MAX_UNREAD, read_key, stream_key
-from ragbandit.router.jobs.streams.reader import StreamReader
-from ragbandit.router.jobs.streams.writer import StreamWriter
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.outage import Outage
+from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.streams.keys import MAX_ENTRIES, MAX_PIECE, MAX_UNREAD, read_key, stream_key
+from ragbandit.router.queue.streams.reader import StreamReader
+from ragbandit.router.queue.streams.writer import StreamWriter
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 
 KEY = DecisionId("d1")

@@ -1,1 +1,0 @@
-"""Redis: the job queue, notifications, the private server, child processes."""

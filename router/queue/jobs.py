@@ -1,0 +1,286 @@
+"""Job queue of a process: it rings for workers and learner through Redis, and tells everybody what has happened.
+
+The database has the facts, and whoever is woken looks there by itself too, every second or two: losing Redis makes
+things late, not lost. Workers are woken by bells (bells.py), so that the router need not import them. `RedisJobs` is
+the real queue, `MemoryJobs` the public test double, `Notifier` the one who uses either without ever failing.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import redis
+from redis.exceptions import RedisError, ResponseError
+
+from ragbandit.router.queue import bells
+from ragbandit.router.queue.listener import CHANNEL, Listener
+from ragbandit.router.queue.memory_jobs import MemoryJobs, Silence
+from ragbandit.router.queue.outage import Outage, Part
+from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
+from ragbandit.shared.errors import QueueError
+from ragbandit.shared.types import DecisionId, PolicyLabel
+
+Reply = TypeVar("Reply")
+
+__all__ = ["LEARNER_FAULT_S", "MAX_QUEUED", "Jobs", "Notifier", "RedisJobs", "Subscription", "connect"]
+
+#: bells of answers at once, unless the settings say otherwise
+MAX_QUEUED: Final = 100_000
+#: what a learner said of a store that fails is known that long, seconds; it tries more often than that
+LEARNER_FAULT_S: Final = 60
+#: longest text of that, characters
+_MAX_FAULT: Final = 1000
+#: how often the bells of answers are counted, seconds
+COUNT_S: Final = 0.5
+#: a failed notification is told by /ready that long, seconds
+FAULT_S: Final = 60.0
+#: hash of what all workers together have done, by queue and kind
+_WORK_KEY: Final = "ragbandit:work"
+_QUEUES: Final = ("answer", "judge", "learn")
+_COUNTED: Final = ("done", "failed", "seconds")
+
+
+def connect(url: str, *, timeout_s: float = 10.0) -> "redis.Redis":
+    """A client that waits timeout_s at most for any reply."""
+    return redis.Redis.from_url(
+        url,
+        socket_connect_timeout=min(3.0, timeout_s),
+        socket_timeout=timeout_s,
+        health_check_interval=30,
+        retry_on_timeout=False,
+    )
+
+
+class RedisJobs:
+    """Jobs over Redis and RQ. All but `listen` and `close` raise QueueError if it cannot be reached.
+
+    expected: as of Outage. max_queued: bells of answers that may wait.
+    """
+
+    def __init__(self, client: "redis.Redis", *, expected: bool = True, max_queued: int = MAX_QUEUED) -> None:
+        self.client = client
+        #: whether it could be reached last
+        self.outage = Outage(expected=expected)
+        self._max_queued = max_queued
+        #: bells for which there is room, as counted at that time (time.monotonic)
+        self._room, self._counted_at = 0, -COUNT_S
+        self._queues = {name: bells.queue_of(client, name) for name in bells.BELLS}
+
+    def enqueue_learn(self, label: PolicyLabel) -> None:
+        """Ring for the learner unless a bell waits: feedback by the thousand makes one."""
+        del label  # whoever learns another one looks in vain, no more
+
+        def ring() -> None:
+            if not self._queues["learn"].count:
+                bells.ring(self.client, "learn", count=1)
+
+        self._reached(ring)
+
+    def enqueue_answers(self, ids: Sequence[DecisionId]) -> None:
+        """Ring once for each of these decisions, which wait in the answer queue of the database, as far as there is
+        room. Without a bell a worker finds it within a second or two.
+        """
+
+        def ring() -> None:
+            if time.monotonic() >= self._counted_at + COUNT_S:
+                self._room = self._max_queued - self._queues["answer"].count
+                self._counted_at = time.monotonic()
+            count = min(len(ids), self._room)
+            if count > 0:
+                self._room -= count
+                bells.ring(self.client, "answer", count=count)
+
+        self._reached(ring)
+
+    def set_learner_fault(self, label: PolicyLabel, reason: str | None) -> None:
+        """Tell the routers why this ledger cannot be learned; None: it can. Forgotten after LEARNER_FAULT_S."""
+        key = _fault_key(label)
+        if reason is None:
+            self._reached(lambda: self.client.delete(key))
+        else:
+            self._reached(lambda: self.client.set(key, reason[:_MAX_FAULT], ex=LEARNER_FAULT_S))
+
+    def learner_fault(self, label: PolicyLabel) -> str | None:
+        """Why the learner of this ledger cannot learn, as it said within LEARNER_FAULT_S; None: it said nothing."""
+        fault = self._read("faults", lambda: self.client.getrange(_fault_key(label), 0, 4 * _MAX_FAULT), absent=b"")
+        try:
+            return fault.decode()[:_MAX_FAULT] or None
+        except UnicodeDecodeError:
+            self.outage.foreign.add("faults", "what a learner said is not UTF-8")
+            return None
+
+    def count_job(self, queue: str, *, seconds: float, failed: bool) -> None:
+        """A worker has done a job of this queue. Counts that somebody else has changed begin anew."""
+
+        def count() -> None:
+            try:
+                with self.client.pipeline(transaction=False) as pipeline:
+                    pipeline.hincrby(_WORK_KEY, f"{queue}:{'failed' if failed else 'done'}", 1)
+                    pipeline.hincrbyfloat(_WORK_KEY, f"{queue}:seconds", seconds)
+                    pipeline.execute()
+            except ResponseError as error:
+                self.outage.foreign.add_error("counters", error)
+                self.client.unlink(_WORK_KEY)
+
+        self._reached(count)
+
+    def publish(self, notification: str) -> None:
+        """Send a line to every listener: "outcome:<id>", "cancel:<id>", "stream:<id>" or "snapshot"."""
+        self._reached(lambda: self.client.publish(CHANNEL, notification))
+
+    def listen(self, handle: Callable[[str], None]) -> Listener:
+        """Call `handle` with every line that is published from now on, in a thread of its own."""
+        return Listener(self.client, handle, outage=self.outage)
+
+    def depth(self) -> dict[str, int]:
+        """Bells waiting, by queue, at the same cost whatever their number: about as many as there are decisions to
+        answer, one or none to learn.
+        """
+
+        def lengths() -> list[Any]:
+            with self.client.pipeline(transaction=False) as pipeline:
+                for queue in self._queues.values():
+                    pipeline.llen(queue.key)
+                return pipeline.execute(raise_on_error=False)
+
+        numbers = [int(self.outage.foreign.number("queues", length)) for length in self._reached(lengths)]
+        return dict(zip(self._queues, numbers, strict=True))
+
+    def refused(self) -> int:
+        """What workers found in the queues that is none of our bells, since this Redis has been counting."""
+        count = self._read("counters", lambda: self.client.get(bells.REFUSED_KEY), absent=None)
+        return int(self.outage.foreign.number("counters", count))
+
+    def workers(self) -> list[WorkerState]:
+        """The threads of workers that are there, as their processes say, presence.MAX_THREADS at most."""
+        return workers_of(self._read("workers", lambda: present(self.client), absent=[]))
+
+    def work(self) -> dict[str, QueueWork]:
+        """What all workers have done, by queue, since this Redis has been counting."""
+        names = [f"{queue}:{counted}" for queue in _QUEUES for counted in _COUNTED]
+        values = self._read("counters", lambda: self.client.hmget(_WORK_KEY, names), absent=[None] * len(names))
+        numbers = iter([self.outage.foreign.number("counters", value) for value in values])
+        return {
+            queue: QueueWork(done=int(next(numbers)), failed=int(next(numbers)), seconds=next(numbers))
+            for queue in _QUEUES
+        }
+
+    def ping(self) -> None:
+        """Do nothing but reach Redis, over a new connection.
+
+        One that is open already may lead to a server whose address is gone, or belongs to another server by now.
+        """
+        pool = self.client.connection_pool
+        fresh = type(pool)(pool.connection_class, **pool.connection_kwargs)
+        try:
+            redis.Redis(connection_pool=fresh).ping()
+        except (RedisError, OSError) as error:
+            raise _unreachable(error) from error
+        finally:
+            fresh.disconnect()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.client.close()
+
+    def _read(self, part: Part, read: Callable[[], Any], *, absent: Any) -> Any:
+        """What is read; `absent` where the key holds something that is not ours, which is counted."""
+
+        def attempt() -> Any:
+            try:
+                return read()
+            except ResponseError as error:
+                self.outage.foreign.add_error(part, error)
+                return absent
+
+        return self._reached(attempt)
+
+    def _reached(self, work: Callable[[], Reply]) -> Reply:
+        began = time.monotonic()
+        try:
+            reply = work()
+        except (RedisError, OSError) as error:
+            if self.outage.met(error, part="keys"):  # it can be reached: nothing else is to wait for this
+                self.outage.reached(began=began)
+                raise _foreign(error) from error
+            raise _unreachable(error) from error
+        self.outage.reached(began=began)
+        return reply
+
+
+#: the queue as the router needs it
+Jobs = RedisJobs | MemoryJobs
+#: notifications that arrive until it is closed
+Subscription = Listener | Silence
+
+
+class Notifier:
+    """Notifies without ever failing, and without waiting for a Redis that failed a moment ago (outage.PAUSE_S)."""
+
+    def __init__(self, jobs: Jobs, *, label: PolicyLabel) -> None:
+        self._jobs, self._label = jobs, label
+        #: notifications that did not reach Redis, those among them that were not tried
+        self.failed_notifications = 0
+        #: what was to be done -> when it failed last (time.monotonic) and why; not there once it succeeds
+        self._failures: dict[str, tuple[float, str]] = {}
+
+    def notify_learner(self) -> None:
+        """There is something to learn."""
+        self.attempt(lambda: self._jobs.enqueue_learn(self._label), what="wake the learner")
+
+    def request_answers(self, ids: Sequence[DecisionId]) -> None:
+        """Workers are wanted for these decisions."""
+        self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
+
+    def cancel(self, decision_id: DecisionId) -> None:
+        """This decision is to be stopped: soon, wherever it is."""
+
+        def send() -> None:
+            self._jobs.publish(f"cancel:{decision_id}")
+            self._jobs.enqueue_answers([decision_id])
+
+        self.attempt(send, what="cancel answers")
+
+    def fault(self) -> str | None:
+        """What failed when it was last tried, within FAULT_S, and why; None: nothing."""
+        failures = list(self._failures.items())
+        recent = [f"cannot {what}: {why}" for what, (at, why) in failures if time.monotonic() < at + FAULT_S]
+        return "; ".join(recent) or None
+
+    def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
+        """The reply of Redis, or None if it cannot be reached or could not be reached a moment ago.
+
+        what: for `fault`, after "cannot".
+        """
+        if not self._jobs.outage.paused:
+            try:
+                reply = send()
+            except QueueError as error:  # logged by the outage, once
+                self._failures[what] = (time.monotonic(), error.message)
+            else:
+                self._failures.pop(what, None)
+                return reply
+        self.failed_notifications += 1
+        return None
+
+
+def _foreign(error: Exception) -> QueueError:
+    """The error of a key of ours that holds something else."""
+    return QueueError(
+        f"a key in Redis holds something that is not ours: {error}",
+        field="redis_url",
+        remedy="let only ragbandit write to this Redis, or give it a database of its own (redis://host/1)",
+    )
+
+
+def _unreachable(error: Exception) -> QueueError:
+    """The error of a Redis that cannot be reached."""
+    return QueueError(
+        f"Redis is not reachable: {error}",
+        field="redis_url",
+        remedy="start it, or correct redis_url; answers are delayed until then, nothing is lost",
+    )
+
+
+def _fault_key(label: str) -> str:
+    return f"ragbandit:learner_fault:{label}"

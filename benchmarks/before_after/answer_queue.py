@@ -3,9 +3,11 @@
 "enqueue" is what a request does for its decision beside storing it: the bell in Redis. "store" is the transaction of a
 decision that waits for a worker, and "claim" what a worker does to take it. The queue is filled with decisions of
 another tenant. An older release, whose queue was in Redis alone, has its list filled by Redis, with a record for every
-entry, and takes from there.
+entry, and takes from there. "accept" is what /v1/answer does until a worker can take the question: it is decided,
+stored and queued.
 """
 
+import importlib
 import statistics
 import tempfile
 import threading
@@ -22,6 +24,7 @@ import redis
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.shared.types import DecisionId
 
 LENGTHS = (0, 1_000, 10_000, 100_000)
@@ -48,7 +51,7 @@ def enqueue(jobs: Any) -> None:
     if hasattr(jobs, "enqueue_answers"):
         jobs.enqueue_answers([new_id()])
     else:
-        jobs.enqueue_answer(new_id(), tenant="default", timeout_s=120)
+        jobs.enqueue_answer(new_id(), timeout_s=120)
 
 
 def fill(client: redis.Redis, *, upto: int) -> None:
@@ -127,8 +130,45 @@ def in_database(settings: Settings) -> dict[str, float]:
     return measured
 
 
+def migrate_store(url: str) -> None:
+    database = Database(url)
+    migrate(database)
+    database.close()
+
+
 def _store_copy(router: Any, decision: Any) -> None:
     router.store.add_decisions([replace(decision, id=new_id())])
+
+
+def accept(settings: Settings, *, store: str) -> dict[str, float]:
+    """One caller, then CALLERS at once; nobody takes what they queue."""
+    from ragbandit.router.serving.router import Router
+
+    with Router.open(settings) as router:
+
+        def ask() -> None:
+            router.answer("Who wrote Emma?", wait_s=0)
+
+        def caller() -> None:
+            for _ in range(EACH):
+                ask()
+
+        median_ms(ask, times=50)  # statements are compiled once
+        began_cpu = time.process_time()
+        alone = median_ms(ask, times=300)
+        cpu = 1000 * (time.process_time() - began_cpu) / 300
+        threads = [threading.Thread(target=caller) for _ in range(CALLERS)]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        rate = CALLERS * EACH / (time.perf_counter() - began)
+    return {
+        f"accept p50, {store} [ms]": alone,
+        f"accept, {store} [ms of CPU]": cpu,
+        f"accept, {CALLERS} callers, {store} [/s]": rate,
+    }
 
 
 def measure() -> dict[str, float]:
@@ -141,11 +181,20 @@ def measure() -> dict[str, float]:
                 "encoder": {"model": "hashing"},
                 "arms": {"single_step": {}},
                 "policy": {"name": "uniform", "fallback": "single_step"},
+                "server": {"tenant_unanswered": 10_000},
             }
         )
         server = RedisServer(settings)
         server.start()
         opened.callback(server.stop)
+        reached = settings.model_copy(update={"redis_url": redis_url(settings)})
+        postgres = importlib.import_module("tests.conftest").PostgresServer()  # a real one, from the wheel of the tests
+        postgres.start()
+        opened.callback(postgres.stop)
+        postgres.execute("CREATE DATABASE accept")
+        migrate_store(postgres.url("accept"))
+        measured |= accept(reached, store="SQLite")
+        measured |= accept(reached.model_copy(update={"database_url": postgres.url("accept")}), store="PostgreSQL")
         for length in LENGTHS:
             measured |= in_redis(length, redis_url(settings))
         measured |= in_database(settings)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -198,19 +199,29 @@ class Load:
                 time.sleep(0.05)
 
 
-@pytest.fixture
-def make_system(tmp_path, monkeypatch):
-    """Start a System; it is stopped at the end of the test."""
-    for name in ("DATABASE_URL", "REDIS_URL"):
-        monkeypatch.delenv(name, raising=False)
+@contextmanager
+def running_systems(folder: Path):
+    """A function that starts a System in this folder; all of them are stopped at the end of the block."""
     made = []
 
     def make(**more) -> System:
-        system = System(tmp_path, **more)
+        system = System(folder, **more)
         made.append(system)
         system.start()
         return system
 
-    yield make
-    for system in made:
-        system.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("DATABASE_URL", "REDIS_URL"):
+            patch.delenv(name, raising=False)
+        try:
+            yield make
+        finally:
+            for system in made:
+                system.stop()
+
+
+@pytest.fixture
+def make_system(tmp_path):
+    """Start a System; it is stopped at the end of the test."""
+    with running_systems(tmp_path) as make:
+        yield make

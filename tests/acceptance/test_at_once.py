@@ -10,20 +10,23 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 
+from .conftest import running_systems
 
-@pytest.fixture
-def system(make_system):
-    return make_system(
-        arms={"single_step": {}, "multi_step": {"rounds": 10}},
-        policy={"name": "uniform", "fallback": "single_step"},
-        generator={
-            "name": "scripted",
-            "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
-            "script_s": 0.6,
-        },
-        # No sweep of the database: what a process leaves behind is queued again by claims alone.
-        workers={"sweep_interval_s": 600.0, "concurrency": 16},
-    )
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    with running_systems(tmp_path_factory.mktemp("at-once")) as make:
+        yield make(
+            arms={"single_step": {}, "multi_step": {"rounds": 10}},
+            policy={"name": "uniform", "fallback": "single_step"},
+            generator={
+                "name": "scripted",
+                "script": {"Brooding": "Paris lies on the Seine.", "": "So the answer is: Paris."},
+                "script_s": 0.6,
+            },
+            # No sweep of the database: what a process leaves behind is queued again by claims alone.
+            workers={"sweep_interval_s": 600.0, "concurrency": 16},
+        )
 
 
 def test_cancel(system):

@@ -235,6 +235,7 @@ def wait_for_signal(consumers: Sequence[Consumer], signals: "Signals", *, cut_of
         if signals.first:
             for consumer in consumers:
                 consumer.stopping.set()
+                consumer.doorbell.ring()  # one that waits for work ends at once, however seldom it looks
         if signals.second:
             log.warning("second signal: runs under way are cut off", extra={"action": "cut_off"})
             give_up = time.monotonic() + FAREWELL_S

@@ -41,7 +41,7 @@ def streaming_only(monkeypatch):
     return lambda: (
         monkeypatch.setattr(OpenLog, "read", lambda *_: pytest.fail("the whole ledger is read")),
         monkeypatch.setattr(
-            "ragbandit.router.storage.decisions.decision_value", lambda _: pytest.fail("a Decision is made")
+            "ragbandit.router.storage.decisions.store.decision_value", lambda _: pytest.fail("a Decision is made")
         ),
     )
 

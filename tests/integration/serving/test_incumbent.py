@@ -110,7 +110,7 @@ def test_switched_on_later_and_off_again(make_world, tmp_path):
     assert safe.route().propensity == 1.0
     safe.learn()
     policy = safe.router.service.serving.policy
-    assert dict(policy.inner.params) == dict(plain.router.service.serving.policy.params)
+    assert dict(policy.inner.params) == {**plain.router.service.serving.policy.params, "explore": 0.2}
     assert sum(policy.seen.values()) == 40
     assert safe.router.verify(deep=True).ok
     safe.router.close()

@@ -34,8 +34,6 @@ from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 
-__all__ = ["COUNTS", "PRINTED", "USUAL", "World", "main", "missed", "shares", "worlds"]
-
 CONFIDENCE = 0.95
 COUNTS = (500, 2_000, 10_000)
 #: contexts of a world; rows are drawn from them, so that the truth is a plain mean

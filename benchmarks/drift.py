@@ -44,8 +44,6 @@ from ragbandit.shared.types import ArmName, FeatureRows, Json, TableRow
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["WINDOW", "Lived", "Made", "Passes", "Source", "Stream", "exchanged", "life", "lives", "main"]
-
 Vector = npt.NDArray[np.float64]
 
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"

@@ -10,8 +10,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Figure", "machine", "print_figures", "timed", "times"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:

@@ -23,8 +23,6 @@ from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.runner import run_strategy
 
-__all__ = ["main"]
-
 HANDBOOK = Path(__file__).parents[1] / "examples" / "handbook"
 #: what every call of a recording is answered with: multi_step ends after one thought
 SCRIPT = {"": "So the answer is: Ilse Varga."}

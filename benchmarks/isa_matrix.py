@@ -22,8 +22,6 @@ from rich.table import Table
 
 from benchmarks.figures import machine
 
-__all__ = ["SETTINGS", "Result", "Setting", "busy_loops", "counts", "main", "processor_flags", "skipped"]
-
 ROOT = Path(__file__).parents[1]
 
 #: the tests of whatever computes features, texts, propensities, states and estimates

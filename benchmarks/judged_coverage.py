@@ -20,8 +20,6 @@ from benchmarks.coverage import Found, Rows, World, fixed, worlds
 from ragbandit.router.offline.estimation.rated_rewards import Completed, Pricing, Ratings, completed
 from ragbandit.router.offline.types import Vector
 
-__all__ = ["WAYS", "Way", "main", "shares"]
-
 COUNTS = (500, 2_000, 10_000)
 FOLDS, ARMS = 5, 3
 #: what the judge gives the first arm too much

@@ -32,8 +32,6 @@ from ragbandit.router.policies.draw import choose, seed_of, with_floor
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import ArmName, Decision, DecisionId, JoinedDecision, PolicyLabel, Query, TableRow
 
-__all__ = ["ATTACKS", "HONEST", "Measured", "Sender", "main", "measured", "table"]
-
 TABLE: Final = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 DECISIONS, SEEDS, DIMENSION, ATTACKED = 3000, 4, 64, 0.2
 #: decisions from one measurement to the next

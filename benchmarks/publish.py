@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FIGURES", "PAGE", "README", "Shown", "fenced", "figures_table", "put"]
-
 ROOT: Final = Path(__file__).parents[1]
 README: Final = ROOT / "README.md"
 PAGE: Final = ROOT / "docs" / "benchmarks.md"

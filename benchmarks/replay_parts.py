@@ -24,8 +24,6 @@ from rich.table import Table
 from benchmarks.figures import machine
 from benchmarks.replay_speed import write_log
 
-__all__ = ["main", "write_parts"]
-
 ROWS, PARTS, WORKERS = 10_000_000, 8, 2
 ASKED = 100_000_000
 

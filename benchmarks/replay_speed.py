@@ -25,8 +25,6 @@ from ragbandit.router.offline.estimation.estimators import Estimator, estimated,
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows, heavy_weight, weight_powers
 from ragbandit.router.offline.estimation.moments import Moments
 
-__all__ = ["main", "write_log"]
-
 ROWS, ARMS = 100_000, 3
 LARGE = 10_000_000
 PIECE = 16_384

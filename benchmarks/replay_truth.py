@@ -34,8 +34,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, PolicyLabel, Query, TableRow
 
-__all__ = ["Judged", "judged", "lived", "made_table", "main"]
-
 Matrix = npt.NDArray[np.float64]
 
 TABLE = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"

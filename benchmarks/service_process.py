@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ServiceProcess", "cpu_s", "environment", "free_port", "served"]
-
 #: longest start and longest end, seconds
 START_S, END_S = 60.0, 30.0
 TICKS = os.sysconf("SC_CLK_TCK")

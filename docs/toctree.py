@@ -3,8 +3,6 @@
 import re
 from collections.abc import Mapping
 
-__all__ = ["sections", "with_toctrees"]
-
 
 def sections(index: str) -> Mapping[str, list[str]]:
     """Heading -> the pages that its lists link to, as paths within docs/, in their order."""

@@ -3,8 +3,6 @@
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-__all__ = ["MAX_NOTE", "AnswerReader", "AnswerStream", "Settle", "in_words"]
-
 #: the answer that a text makes. That of a text's beginning must be a beginning of the whole text's, as with str.strip
 Settle = Callable[[str], str]
 

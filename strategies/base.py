@@ -15,25 +15,6 @@ from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Cost, Message
 
-__all__ = [
-    "ERROR_LENGTH",
-    "CallBroke",
-    "Completion",
-    "Generator",
-    "Hit",
-    "Need",
-    "OutOfBudget",
-    "Passage",
-    "PassageSource",
-    "Prompt",
-    "PromptTooLong",
-    "QuestionTooLong",
-    "Request",
-    "Retriever",
-    "Sampling",
-    "error_text",
-]
-
 #: characters of a foreign error's text that are kept
 ERROR_LENGTH: Final = 300
 

@@ -13,17 +13,6 @@ from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Strategy
 
-__all__ = [
-    "ARMS",
-    "GROUP",
-    "known_arms",
-    "make_arms",
-    "presets_by_default",
-    "registered_name",
-    "retrieves",
-    "with_preset",
-]
-
 GROUP = "ragbandit.strategies"
 
 

@@ -37,8 +37,6 @@ from ragbandit.strategies.base import (
 )
 from ragbandit.strategies.spans import NO_SPANS, Spans
 
-__all__ = ["Answer", "Run", "Strategy"]
-
 
 @dataclass(kw_only=True, slots=True)
 class Run:

@@ -29,8 +29,6 @@ from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Answer, Run, Strategy
 from ragbandit.strategies.spans import NO_SPANS, Spans
 
-__all__ = ["CANCELLED_ERROR", "GRACE_SECONDS", "STOP_REASON_LENGTH", "made_by", "run_strategy"]
-
 logger = logging.getLogger("ragbandit.arms")
 
 

@@ -6,8 +6,6 @@ from typing import Final, Protocol
 
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 
-__all__ = ["NO_SPANS", "CallSpan", "NoSpans", "Spans"]
-
 
 class CallSpan(Protocol):
     """One call under way."""

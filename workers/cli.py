@@ -10,8 +10,6 @@ import ragbandit
 from ragbandit.router.cli.groups import Group, LazyGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
 
-__all__ = ["VERBS", "app", "main"]
-
 _CLI: Final = "ragbandit.router.cli"
 _VERBS: Final = "ragbandit.workers.verbs"
 

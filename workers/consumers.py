@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ragbandit.router.queue.jobs import RedisJobs
 
-__all__ = ["LOOK_S", "REPLY_S", "BellTaker", "Consumer", "Doorbell", "Job", "Signals", "wait_for_signal"]
-
 log = logging.getLogger("ragbandit.worker")
 
 #: does what there is to do; 0: there was nothing

@@ -26,8 +26,6 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judge.judge import CALLS, Judge
 
-__all__ = ["QUIET_S", "ActiveRun", "ActiveRuns", "Context", "Judging", "StoreOutage"]
-
 log = logging.getLogger("ragbandit.worker")
 
 #: least time between two log lines of one outage, seconds

@@ -9,8 +9,6 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-__all__ = ["CLOSE_S", "EventLoop"]
-
 log = logging.getLogger("ragbandit.worker")
 
 Reply = TypeVar("Reply")

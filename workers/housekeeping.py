@@ -16,8 +16,6 @@ from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
 from ragbandit.workers.context import Context, StoreOutage
 
-__all__ = ["handle_notification", "keep_claims", "keep_totals", "ring_again", "stop_cancelled", "watch_rollouts"]
-
 T = TypeVar("T")
 
 log = logging.getLogger("ragbandit.worker")

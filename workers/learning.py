@@ -23,8 +23,6 @@ from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreErro
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context, StoreOutage
 
-__all__ = ["drain", "learn", "learn_versions", "learning_versions", "next_learn"]
-
 log = logging.getLogger("ragbandit.worker")
 
 _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})

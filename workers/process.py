@@ -37,8 +37,6 @@ from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
 
-__all__ = ["BEAT_S", "QUEUES", "beating", "consumer_of", "run_worker"]
-
 log = logging.getLogger("ragbandit.worker")
 
 #: how often the heartbeat file is touched, seconds

@@ -33,8 +33,6 @@ from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.shared.files.atomic import append_private, private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms
 
-__all__ = ["Supervisor"]
-
 log = logging.getLogger("ragbandit.up")
 
 #: seconds between two looks whether Redis answers, and looks in a row without an answer before it is started again

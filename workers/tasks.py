@@ -34,8 +34,6 @@ from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.wiring.arms import arm_params
 
-__all__ = ["KEEP_S", "MARGIN_S", "MAX_TRIES", "PING_S", "answer", "next_answer", "spans_of", "traced_run"]
-
 log = logging.getLogger("ragbandit.worker")
 
 #: a question that was tried this often and never came to an outcome has killed its workers, and is given up

@@ -24,8 +24,6 @@ from rich.table import Table
 from benchmarks.before_after._moved import MOVED
 from benchmarks.figures import machine
 
-__all__ = ["main", "names", "ratio_of", "run_in"]
-
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 #: the revision before "One way to say and do each thing"

@@ -42,8 +42,6 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = ["fill", "measure"]
-
 ROWS = 2000
 MAIN = PolicyLabel("main")
 ARMS = tuple(map(ArmName, ("no_retrieval", "single_step", "multi_step")))

@@ -19,8 +19,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["measure"]
-
 #: clients that send half a request; clients that ask for an answer and hang up
 SLOW, LEAVING = 300, 100
 #: longest waits, seconds

@@ -24,8 +24,6 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.shared.types import ArmName, DecisionId, PolicyLabel, Query, Reward, Update
 
-__all__ = ["measure"]
-
 ARMS = tuple(map(ArmName, ("no_retrieval", "single_step", "multi_step")))
 DIMENSION = 256
 #: size of a group -> groups in one measurement

@@ -19,8 +19,6 @@ if "OPENBLAS_NUM_THREADS" in Path("workers/cli.py").read_text(encoding="utf-8"):
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.lexical import lexical_counts
 
-__all__ = ["measure"]
-
 HANDBOOK = Path(__file__).parents[2] / "examples" / "handbook" / "questions.jsonl"
 
 

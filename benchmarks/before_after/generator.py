@@ -12,8 +12,6 @@ from ragbandit.router.encoders.weights import DEFAULT_GENERATOR, resolve
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.local import LocalGenerator
 
-__all__ = ["measure"]
-
 CALLERS, QUESTIONS = 8, 24
 
 

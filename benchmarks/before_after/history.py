@@ -42,8 +42,6 @@ from ragbandit.shared.types import (
 
 tables = importlib.import_module("ragbandit.router.storage.sql.tables")  # as the earlier revision names it
 
-__all__ = ["measure"]
-
 ROWS = int(os.environ.get("HISTORY_ROWS", "100000"))
 BATCH = 5000
 BEGAN = 1_700_000_000.0

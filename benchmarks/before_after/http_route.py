@@ -13,8 +13,6 @@ import urllib.request
 
 from benchmarks.service_process import ServiceProcess, cpu_s, served
 
-__all__ = ["drive", "measure"]
-
 SECONDS = 4.0
 BATCH = 100
 

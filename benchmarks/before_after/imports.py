@@ -4,8 +4,6 @@ import resource
 import subprocess
 import sys
 
-__all__ = ["measure"]
-
 
 def measure() -> dict[str, float]:
     """The least of three starts each."""

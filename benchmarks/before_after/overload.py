@@ -29,8 +29,6 @@ from typing import Any
 if __name__ != "__main__":  # the load generator is this file as a script, in trees of earlier revisions too
     from benchmarks.service_process import ServiceProcess, cpu_s, served
 
-__all__ = ["measure"]
-
 CALLERS, CLOSED_S, OPEN_S, TIMEOUT_S = 32, 4.0, 6.0, 4.0
 #: name -> its policy, and the multiples of its capacity that are offered
 _SERVICES: dict[str, tuple[str | None, tuple[int, ...]]] = {

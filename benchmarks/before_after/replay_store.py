@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["fill", "measure"]
-
 ROWS = int(os.environ.get("RAGBANDIT_REPLAY_ROWS", "30000"))
 ARMS = ("no_retrieval", "single_step", "multi_step")
 FEATURES = 256

@@ -8,8 +8,6 @@ import tempfile
 import time
 from pathlib import Path
 
-__all__ = ["measure"]
-
 VERBS = ("--help", "--version", "validate", "status --help")
 
 

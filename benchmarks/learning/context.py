@@ -39,19 +39,6 @@ from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, TableRow
 from ragbandit.testing.policy_examples import ARMS as EXAMPLE_ARMS
 from ragbandit.testing.policy_examples import made_features, made_query, made_updates
 
-__all__ = [
-    "MadeRow",
-    "MadeWorld",
-    "UselessRow",
-    "WorkRow",
-    "made_rows",
-    "made_world",
-    "main",
-    "shares",
-    "useless_rows",
-    "work_rows",
-]
-
 ARMS: Final = tuple(ArmName(name) for name in ("no_retrieval", "single_step", "multi_step", "iter_retgen"))
 TIERS: Final = ("free", "team", "pro", "internal")
 POLICIES: Final = ("mba", "linucb", "lints", "softmax", "vw")

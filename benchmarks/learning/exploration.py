@@ -29,8 +29,6 @@ from ragbandit.router.offline.types import Matrix
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import ArmName, FeatureRows, Json, TableRow
 
-__all__ = ["CANDIDATES", "WORLDS", "Candidate", "Measured", "Stream", "chosen", "main", "measured"]
-
 Vector = npt.NDArray[np.float64]
 
 _ROOT = Path(__file__).parents[2]

@@ -41,8 +41,6 @@ from ragbandit.shared.types import (
     Query,
 )
 
-__all__ = ["CAREFUL", "DEFAULTS", "LEARNERS", "Learner", "Measured", "main", "measured", "table_rows"]
-
 Learner = Literal["all labels", "labels alone", "judge as it is", "judge calibrated"]
 LEARNERS: Final[tuple[Learner, ...]] = get_args(Learner)
 Vector = npt.NDArray[np.float64]

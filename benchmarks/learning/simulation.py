@@ -27,8 +27,6 @@ from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import Json
 
-__all__ = ["WAYS", "Start", "Way", "main", "print_starts", "starts"]
-
 _ROOT = Path(__file__).parents[2]
 ROUTING = _ROOT.parent / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: where features are kept between runs

@@ -16,8 +16,6 @@ from rich.table import Table
 from benchmarks.measures.checkout import circles, code_lines, entries, fields, product_files
 from benchmarks.measures.walks import replay_walk, service_walks
 
-__all__ = ["main", "measures"]
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -6,8 +6,6 @@ import tokenize
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["PRODUCT", "circles", "code_lines", "entries", "fields", "product_files"]
-
 #: the folders of the product
 PRODUCT = ("ragbandit", "router", "strategies", "workers", "migrations")
 #: fields of an update, in how many files each is spelled

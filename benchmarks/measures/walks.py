@@ -17,8 +17,6 @@ from typing import Any
 from benchmarks.measures.checkout import PRODUCT
 from benchmarks.service_process import environment, free_port
 
-__all__ = ["Walk", "replay_walk", "service_walks"]
-
 #: (file, function), each once
 Walk = set[tuple[str, str]]
 #: longest wait for a process, seconds

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import yaml
 
-__all__ = ["RULES", "alerts_page"]
-
 RULES: Final = Path(__file__).parents[2] / "deploy" / "prometheus" / "alerts.yaml"
 
 _HEAD: Final = """# Alerts

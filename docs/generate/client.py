@@ -4,8 +4,6 @@ import re
 from pathlib import Path
 from typing import Final
 
-__all__ = ["CLIENT", "client_module"]
-
 #: the client for threads
 CLIENT: Final = Path(__file__).parents[2] / "ragbandit" / "client" / "client.py"
 #: what the client for asyncio has -> what the one for threads has

@@ -8,8 +8,6 @@ from typer.main import get_command
 from ragbandit.router.cli.groups import LazyGroup
 from ragbandit.workers.cli import app
 
-__all__ = ["command_page"]
-
 _HEAD = """# The command line
 
 Written by `make docs` from the command itself. `ragbandit VERB --help` says the same. Exit codes: 0 done, 1 something

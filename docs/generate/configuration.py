@@ -13,8 +13,6 @@ from pydantic import BaseModel
 from docs.generate.schemas import default_of, range_of, resolved, table, type_of
 from ragbandit.router.config.settings import Settings
 
-__all__ = ["comments", "configuration_page", "is_section", "keys", "sections"]
-
 _HEAD: Final = """# Configuration
 
 <!-- Written by `make docs` from router/config/ and ragbandit/shared/generator_options.py. Change the fields and their

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-__all__ = ["FEATURES", "architecture_page", "files_of"]
-
 _ROOT: Final = Path(__file__).parents[2]
 _PAGE: Final = _ROOT / "docs" / "architecture.md"
 _BEGIN: Final = "<!-- features: written by `make docs` from docs/generate/features.py -->\n"

@@ -8,8 +8,6 @@ from docs.generate.schemas import Schema, default_of, named_in, range_of, resolv
 from ragbandit.router.api.app import create_app
 from ragbandit.shared.errors import RagBanditError
 
-__all__ = ["http_page"]
-
 _HEAD: Final = """# HTTP
 
 <!-- Written by `make docs` from the service's OpenAPI document (`/openapi.json`). Change the code: requests in

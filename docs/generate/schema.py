@@ -7,8 +7,6 @@ from sqlalchemy.dialects import postgresql
 
 from ragbandit.router.storage.sql.tables import metadata
 
-__all__ = ["schema_page"]
-
 #: the tables that analysts begin with
 _FIRST: Final = ("decisions", "outcomes", "feedback", "updates", "closures", "waiting")
 

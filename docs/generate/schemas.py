@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Schema", "cell", "default_of", "named_in", "range_of", "resolved", "table", "type_of"]
-
 Schema = Mapping[str, Any]
 
 _NAMES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}

@@ -13,8 +13,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.types import Json
 
-__all__ = ["Learners", "Rollout"]
-
 #: part of the time that is over when it happens -> what differs, the verbs, and why
 _STEPS: Final[tuple[tuple[float, Mapping[str, Json], tuple[verbs.Verb, ...], str], ...]] = (
     (0.2, {"reward": {"weight": 0.04}}, ("shadow",), "steps may cost less"),

@@ -16,8 +16,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.types import Cost, Decision, Generated, Query, Retrieved, Round, Source, TraceEvent
 
-__all__ = ["ARMS", "fill", "settings_of"]
-
 #: name -> (steps, seconds, chance to be right by kind of question)
 ARMS: Final[dict[str, tuple[int, float, tuple[float, ...]]]] = {
     "no_retrieval": (0, 0.4, (0.85, 0.25, 0.1)),

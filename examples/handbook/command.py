@@ -8,8 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["ARMS", "DATA", "HERE", "ROOT", "TABLE", "Row", "environment_of", "ragbandit", "read_questions"]
-
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parent.parent
 DATA: Final = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere

@@ -31,8 +31,6 @@ from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import RagBanditError
 
-__all__ = ["SEEDS", "Curve", "Late", "Point", "chart", "curve_of", "learned", "safe_start", "sentence"]
-
 SEEDS: Final = 20
 #: the router that may not fall behind the incumbent
 HELD: Final = "router, with incumbent"

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from examples.handbook.learning_curve import Curve, Point
 
-__all__ = ["draw"]
-
 _COLOURS: Final = ("#0072B2", "#D55E00")
 _GREY, _INK = "#777777", "#333333"
 _SIZE, _DPI = (9.0, 4.6), 150

@@ -21,8 +21,6 @@ from ragbandit.shared.types import Json
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring.retrievers import index_folder
 
-__all__ = ["PARAMS", "TRAINED", "Place", "method", "prepared", "stand_in", "table_row"]
-
 Row = dict[str, Any]
 
 

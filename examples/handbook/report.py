@@ -10,8 +10,6 @@ from rich.table import Table
 from examples.handbook.command import ARMS, Row
 from ragbandit.router.offline.estimation.estimators import Estimate, estimate
 
-__all__ = ["show", "summarise"]
-
 #: effective rows below which an estimate of the log is no figure to compare with
 FEWEST: Final = 10.0
 SHORT: Final = "A short run shows the loop; what learning earns is in the curve of the recorded table."

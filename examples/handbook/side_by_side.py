@@ -15,8 +15,6 @@ from ragbandit.router.offline.simulation.frontier import best_by_reward, mean_an
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
 
-__all__ = ["KINDS", "LEGEND", "by_kind", "ended", "kinds_table", "main_table", "print_wide", "sampled"]
-
 #: what a question of the handbook needs, in words
 KINDS: Final[Mapping[str, str]] = {"none": "no passage", "one": "one passage", "two": "two passages"}
 LEGEND: Final = (

@@ -14,19 +14,6 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = [
-    "ArmRun",
-    "FeedbackField",
-    "Report",
-    "checked_field",
-    "checked_functions",
-    "decision_id_of",
-    "function_of",
-    "outcome_body",
-    "outcome_fields",
-    "with_configuration",
-]
-
 _Value = TypeVar("_Value")
 #: from what an arm returned to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]

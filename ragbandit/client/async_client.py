@@ -43,8 +43,6 @@ from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.client.transport import AsyncTransport
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
-__all__ = ["AsyncClient"]
-
 log = logging.getLogger("ragbandit.client")
 
 _Value = TypeVar("_Value")

@@ -8,8 +8,6 @@ from ragbandit.client.exchange import Call, encoded
 from ragbandit.client.replies.feedback import ClientFeedbackReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 
-__all__ = ["answer_call", "item_list", "json_object", "new_id", "not_sent", "post", "quoted", "replies_of"]
-
 
 def new_id() -> str:
     """A UUIDv7, as the service makes them."""

@@ -46,8 +46,6 @@ from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.client.transport import SyncTransport
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
-__all__ = ["Client"]
-
 log = logging.getLogger("ragbandit.client")
 
 _Value = TypeVar("_Value")

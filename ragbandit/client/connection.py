@@ -10,8 +10,6 @@ import httpx
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = ["DEFAULT_URL", "Connection", "connection"]
-
 #: where a service listens unless it is told otherwise
 DEFAULT_URL: Final = "http://127.0.0.1:8100"
 

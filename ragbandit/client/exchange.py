@@ -24,19 +24,6 @@ from ragbandit.shared.errors import (
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.retries import pause_before_retry, retry_after_s
 
-__all__ = [
-    "MAX_REPLY",
-    "Call",
-    "Received",
-    "away",
-    "check_size",
-    "encoded",
-    "pause_after",
-    "refused",
-    "timeout_until",
-    "value_of",
-]
-
 #: longest reply that is read, bytes
 MAX_REPLY: Final = 64 << 20
 _BY_CODE: Final[Mapping[str, type[RagBanditError]]] = {

@@ -8,8 +8,6 @@ from typing import Final
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 
-__all__ = ["Fallback", "is_degraded"]
-
 log = logging.getLogger("ragbandit.client")
 
 #: decision ids of a client whose service was away begin with this

@@ -8,8 +8,6 @@ from typing import Any, Final
 from ragbandit.client.exchange import Received, refused
 from ragbandit.shared.errors import NotReady, RagBanditError
 
-__all__ = ["EventReader", "StreamEvent"]
-
 #: longest event that is read, bytes
 MAX_EVENT: Final = 16 << 20
 

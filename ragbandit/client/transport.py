@@ -16,8 +16,6 @@ from ragbandit.client.connection import Connection
 from ragbandit.client.exchange import Call, Received, check_size, timeout_until
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["AsyncTransport", "SyncTransport"]
-
 _Value = TypeVar("_Value")
 
 

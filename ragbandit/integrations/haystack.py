@@ -20,8 +20,6 @@ from haystack.core.component.types import Variadic
 
 from ragbandit.client import Client
 
-__all__ = ["BanditReport", "BanditRouter"]
-
 
 class _Asking:
     """What both components hold: plain parameters, so that a pipeline can be saved, and a client made of them."""

@@ -19,8 +19,6 @@ from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 from ragbandit.client import Client
 from ragbandit.client.replies.decisions import ClientRouteReply
 
-__all__ = ["RoutedRunnable", "outcome_of", "question_of"]
-
 
 def question_of(value: Any) -> str:
     """The question of a runnable's input: text, a message, the last message of a list, or a dict's `question`/`input`.

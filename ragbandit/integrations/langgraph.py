@@ -19,8 +19,6 @@ from langgraph.types import Command
 
 from ragbandit.client import Client
 
-__all__ = ["choose", "reported"]
-
 State: TypeAlias = Any
 Node: TypeAlias = Callable[[State], Any]
 

@@ -26,8 +26,6 @@ from ragbandit.client import Client
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady
 
-__all__ = ["BanditSelector", "Reporting", "ServiceQueryEngine"]
-
 
 class BanditSelector(BaseSelector):
     """A selector that has the service choose one of the tools by their names; `reason` is the decision's id.

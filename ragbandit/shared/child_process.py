@@ -16,17 +16,6 @@ from pathlib import Path
 
 from ragbandit.shared.files.atomic import append_private
 
-__all__ = [
-    "PARENT_VARIABLE",
-    "Child",
-    "die_with_parent",
-    "end",
-    "end_with_parent",
-    "ending",
-    "keep_what_is_loaded",
-    "last_lines",
-]
-
 log = logging.getLogger("ragbandit.up")
 
 #: set by `ragbandit up` for its children; outside the prefix, since it is no setting

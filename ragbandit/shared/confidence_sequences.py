@@ -25,21 +25,6 @@ import numpy.typing as npt
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Matrix, Vector
 
-__all__ = [
-    "LONG",
-    "SHORT",
-    "BetGrid",
-    "BettingSequence",
-    "Claim",
-    "FairBets",
-    "Looks",
-    "asymptotic_width",
-    "betting_ips",
-    "doubly_robust",
-    "lower_bounds",
-    "robust_scores",
-]
-
 #: numbers of rows after which one looks, rising, shape (looks,)
 Looks = npt.NDArray[np.intp]
 #: (low, high), in units of reward

@@ -7,20 +7,6 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = [
-    "NOTHING",
-    "decimal",
-    "did_you_mean",
-    "duration",
-    "iso_time",
-    "moment",
-    "number",
-    "one_line",
-    "percent",
-    "printable",
-    "seconds_of",
-]
-
 #: what stands where there is no value
 NOTHING: Final = "\u2013"
 #: Unicode's categories of what is not seen but does something: controls, formats, halves of pairs, line separators

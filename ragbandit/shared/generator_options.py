@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
 
-__all__ = ["OpenAiOptions"]
-
 # Strict field by field: a dataclass that is strict as a whole is not read from a mapping.
 _Flag = Annotated[bool, Field(strict=True)]
 _Seconds = Annotated[float, Field(strict=True, gt=0)]

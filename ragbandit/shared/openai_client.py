@@ -24,20 +24,6 @@ from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_aft
 if TYPE_CHECKING:
     import openai
 
-__all__ = [
-    "BrokenReply",
-    "ChatReply",
-    "ChatServer",
-    "cause_of",
-    "connect",
-    "event_loop",
-    "failure_name",
-    "is_passing",
-    "is_too_long",
-    "is_unreachable",
-    "pause_asked",
-]
-
 #: longest piece of a server's message that is passed on, in characters
 _MESSAGE: Final = 200
 #: OpenAI's code, and llama.cpp's type, of a prompt beyond the model's context; others have words alone

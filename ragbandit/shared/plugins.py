@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 _PATH = re.compile(r"[\w.]+:[\w.]+")
 
-__all__ = ["check_values", "import_class", "installed", "load"]
-
 
 def import_class(path: object, *, where: str) -> Any:
     """The class that "package.module:Class" names.

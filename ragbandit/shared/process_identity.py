@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ProcessIdentity", "lease_holder", "this_process"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessIdentity:

@@ -10,19 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = [
-    "HIDDEN",
-    "credentials_in",
-    "described",
-    "is_secret_in_query",
-    "is_secret_name",
-    "shown_value",
-    "shown_variable",
-    "without_credentials",
-    "without_keys",
-    "without_secrets",
-]
-
 #: what stands where a setting's value is not shown
 HIDDEN: Final = "[hidden]"
 

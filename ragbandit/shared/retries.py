@@ -5,8 +5,6 @@ import random
 import time
 from typing import Final
 
-__all__ = ["back_off", "is_retryable", "pause_before_retry", "retry_after_s"]
-
 #: statuses below 500 that another attempt may change: timeout, conflict of locks, too early, too many requests
 _RETRYABLE: Final = frozenset({408, 409, 425, 429})
 

@@ -36,8 +36,6 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.doubles import HangingGenerator, LateGenerator, with_details
 
-__all__ = ["ARM_CHECKS"]
-
 MakeStrategy = Callable[[], Strategy]
 
 QUESTION = "Where was the director of Jaws born?"
@@ -60,15 +58,18 @@ def echo_with_details(prompt: Prompt) -> Scripted:
 
 
 def generator(*, text: str | None = None, **settings: Any) -> ScriptedGenerator:
+    """A scripted model with every capability; it answers `text`, or echoes its prompt."""
     says = echo_with_details if text is None else lambda prompt: with_details(prompt, text=text)
     return ScriptedGenerator(says, capabilities=get_args(Need), **settings)
 
 
 def asked_text(prompt: Prompt) -> str:
+    """All parts of a prompt in one text."""
     return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
 
 
 def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None = None, **parts: Any) -> Outcome:
+    """One run of an arm, waited for; see `outcome_of`."""
     return asyncio.run(outcome_of(strategy, question=question, budget=budget, **parts))
 
 
@@ -81,6 +82,7 @@ async def outcome_of(
     generator_: Generator | None = None,
     reader: AnswerReader | None = None,
 ) -> Outcome:
+    """One run of an arm with scripted parts where none are given."""
     return await run_strategy(
         strategy,
         query=Query(id=DecisionId("d1"), text=question),
@@ -409,9 +411,11 @@ class Listener:
         self.notes: list[str] = []
 
     async def text(self, piece: str) -> None:
+        """A piece of the answer."""
         self.pieces.append(piece)
 
     def note(self, text: str) -> None:
+        """A note on the steps."""
         self.notes.append(text)
 
 

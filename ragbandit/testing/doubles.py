@@ -12,8 +12,6 @@ from ragbandit.strategies.base import Completion, Need, Prompt, Request
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Attention, Token
 
-__all__ = ["HangingGenerator", "LateGenerator", "with_details"]
-
 
 class HangingGenerator(ScriptedGenerator):
     """Never answers and heeds no deadline."""

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Completion, Generator, Prompt, Request
 
-__all__ = ["STREAM_CHECKS", "streamed"]
-
 MakeGenerator = Callable[[str], Generator]
 
 TEXT = "The director of Jaws, Steven Spielberg, was born in Cincinnati, a city in Ohio, in the year 1946."

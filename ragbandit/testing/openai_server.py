@@ -20,8 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Received", "Reply", "ScriptedServer"]
-
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
 _LOGPROB = -0.5

@@ -37,8 +37,6 @@ from ragbandit.testing.policy_examples import (
     made_updates,
 )
 
-__all__ = ["POLICY_CHECKS", "Make", "pmf_of", "sha_of", "taught", "through_files"]
-
 Make = Callable[[], Policy]
 
 

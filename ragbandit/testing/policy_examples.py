@@ -6,19 +6,6 @@ import numpy as np
 
 from ragbandit.shared.types import ArmName, DecisionId, Features, FeedbackId, PolicyLabel, Query, Reward, Update
 
-__all__ = [
-    "ARMS",
-    "DIMENSION",
-    "ENCODER",
-    "LABEL",
-    "made_features",
-    "made_offers",
-    "made_query",
-    "made_reward",
-    "made_text",
-    "made_updates",
-]
-
 ARMS = (ArmName("no_retrieval"), ArmName("single_step"), ArmName("multi_step"))
 LABEL = PolicyLabel("checked")
 ENCODER = "e" * 64

@@ -53,8 +53,6 @@ from ragbandit.router.telemetry.carriers import SCOPE_ID
 from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.errors import NotReady, RagBanditError
 
-__all__ = ["create_app"]
-
 _DESCRIPTION = """\
 RagBandit chooses, for every question, the answering strategy ("arm") that is worth its cost, and learns from feedback.
 

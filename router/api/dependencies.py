@@ -16,18 +16,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import Caller
 
-__all__ = [
-    "CallerGone",
-    "IdempotencyKey",
-    "all_done",
-    "awaited",
-    "awaited_all",
-    "caller_of",
-    "known_parameters",
-    "reads_of",
-    "router_of",
-]
-
 Reply = TypeVar("Reply")
 
 IdempotencyKey = Annotated[

@@ -8,8 +8,6 @@ from ragbandit.router.api.openai.errors import is_openai_path, shaping_errors
 from ragbandit.router.api.security.page_sessions import is_page
 from ragbandit.router.api.ui.errors import shaping_page
 
-__all__ = ["ErrorMiddleware"]
-
 
 class ErrorMiddleware:
     """Around every layer that refuses."""

@@ -19,8 +19,6 @@ from ragbandit.router.telemetry.tracing import OFF, Attribute, Span, Tracing
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, Feedback, Query, Receipt
 
-__all__ = ["RequestMiddleware", "asked_attributes", "decided_attributes", "in_trace", "tell_feedback", "tracing_of"]
-
 #: paths that are asked all the time and are no traffic
 _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
 

@@ -30,8 +30,6 @@ from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["actor", "create_key", "export_log", "list_keys", "revoke_key", "rotate_key", "verify_log"]
-
 _IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the public id of the key")]
 
 

@@ -10,8 +10,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import Json
 
-__all__ = ["is_age", "parse_line", "parse_policies", "parse_time", "parse_weights", "split_commas"]
-
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 

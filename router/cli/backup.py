@@ -33,8 +33,6 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import IMPORTED, PolicyLabel
 
-__all__ = ["backup", "restore"]
-
 #: the archive's lease is prolonged that often, seconds
 PROLONG_S = 30.0
 

@@ -22,8 +22,6 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.redaction import shown_variable
 
-__all__ = ["answer", "cancel", "client_of", "feedback", "route"]
-
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
 
 

@@ -20,25 +20,6 @@ from rich.text import Text
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.formats import printable
 
-__all__ = [
-    "ConfigOption",
-    "HostOption",
-    "IdOption",
-    "JsonOption",
-    "KeyOption",
-    "LabelOption",
-    "PortOption",
-    "UrlOption",
-    "bars",
-    "console",
-    "errors",
-    "failing_well",
-    "listen_on",
-    "print_json",
-    "show",
-]
-
-
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]

@@ -23,8 +23,6 @@ from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
 from ragbandit.shared.process_identity import lease_holder
 
-__all__ = ["alone", "archive", "erase", "migrate", "recount", "retire"]
-
 #: A process of another host that died while it archived lets the next one begin after that long. No transaction of it
 #: takes longer.
 ARCHIVE_LEASE_S: Final = 300.0

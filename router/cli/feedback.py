@@ -40,8 +40,6 @@ from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["held", "import_", "lift", "quarantine", "quarantined", "quarantines", "release"]
-
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 SourceOption = Annotated[str | None, typer.Option(help=SOURCE_HELP)]
 

@@ -13,8 +13,6 @@ from typer.main import get_command
 
 from ragbandit.router.cli.console import failing_well
 
-__all__ = ["Group", "LazyGroup", "Verbs"]
-
 
 class Group(NamedTuple):
     """Verbs under one name: what the help says of them, and the table of them."""

@@ -25,22 +25,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment, percent
 from ragbandit.shared.types import PolicyControl, PolicyVersion
 
-__all__ = [
-    "add",
-    "canary",
-    "kill",
-    "list_versions",
-    "pause",
-    "promote",
-    "resume",
-    "retire",
-    "rollback",
-    "shadow",
-    "show_version",
-    "step",
-    "unkill",
-]
-
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"

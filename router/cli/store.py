@@ -10,8 +10,6 @@ from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["opened"]
-
 
 @contextmanager
 def opened(

@@ -12,21 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = [
-    "LANGUAGES",
-    "MOST_COLUMNS",
-    "MOST_KEYS",
-    "MOST_NUMBER",
-    "OF_TEXT",
-    "ContextKey",
-    "ContextSchema",
-    "check_columns",
-    "check_declared",
-    "is_number",
-    "plain_schema",
-    "reads_text",
-]
-
 #: keys of a schema, and columns that all of them make together: the work for a row grows with the square of both
 MOST_KEYS: Final = 64
 MOST_COLUMNS: Final = 256

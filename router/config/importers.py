@@ -8,16 +8,6 @@ from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.sections import Seconds, Section
 
-__all__ = [
-    "ImporterSettings",
-    "ImportersSettings",
-    "LangSmithSettings",
-    "LangfuseSettings",
-    "OpenWebUiSettings",
-    "PhoenixSettings",
-    "ScoreMapping",
-]
-
 #: name of an environment variable
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 #: most score names in one importer

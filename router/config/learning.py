@@ -7,8 +7,6 @@ from pydantic import Field, model_validator
 from ragbandit.router.config.sections import Count, Seconds, Section
 from ragbandit.shared.types import Aggregate
 
-__all__ = ["InfluenceSettings", "LearningSettings", "RewardSettings", "WeightSettings"]
-
 
 class RewardSettings(Section):
     """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""

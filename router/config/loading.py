@@ -32,17 +32,6 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
-__all__ = [
-    "CLASS_FOLDER",
-    "Loaded",
-    "changed_settings",
-    "class_folder",
-    "effective",
-    "load",
-    "with_arms",
-    "with_changes",
-]
-
 log = logging.getLogger("ragbandit.config")
 
 ENV_PREFIX = "RAGBANDIT_"

@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from ragbandit.router.config.sections import Count, Seconds, Section
 
-__all__ = ["GuardrailSettings", "RolloutSettings"]
-
 
 class GuardrailSettings(Section):
     """How much worse than the champion's a candidate's answers may be in what is not the reward."""

@@ -6,19 +6,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from ragbandit.shared.generator_options import OpenAiOptions
 
-__all__ = [
-    "CRITERIA",
-    "ConversationSettings",
-    "Count",
-    "EncoderSettings",
-    "GeneratorSettings",
-    "JudgeSettings",
-    "RetrieverSettings",
-    "RewriteSettings",
-    "Seconds",
-    "Section",
-]
-
 #: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
 CRITERIA: Final = ("supported", "answers", "right")
 

@@ -7,8 +7,6 @@ from pydantic import Field, field_validator, model_validator
 from ragbandit.router.config.sections import Count, Seconds, Section
 from ragbandit.shared.types import RATE_PATTERN, Role
 
-__all__ = ["ServerSettings", "TenantSettings"]
-
 
 class ServerSettings(Section):
     """The HTTP surface."""

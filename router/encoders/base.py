@@ -6,8 +6,6 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Encoder"]
-
 
 class Encoder(Protocol):
     """Turns questions into vectors."""

@@ -16,8 +16,6 @@ from ragbandit.shared.errors import ConfigError, required_module
 if TYPE_CHECKING:
     from onnx import GraphProto
 
-__all__ = ["SENTENCE_FILES", "gguf", "gguf_wheel", "onnx_encoder", "sentence_wheel"]
-
 #: what a sentence-transformers folder needs
 SENTENCE_FILES = (
     "config.json",

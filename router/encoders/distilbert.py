@@ -26,8 +26,6 @@ from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files.atomic import cached_arrays
 
-__all__ = ["DistilBertEncoder"]
-
 log = logging.getLogger("ragbandit.encoder")
 
 Precision = Literal["auto", "float32", "bfloat16"]

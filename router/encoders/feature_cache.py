@@ -21,8 +21,6 @@ from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.shared.files.atomic import write_file
 from ragbandit.shared.types import FeatureRows
 
-__all__ = ["CacheCounts", "CachingEncoder", "embedded"]
-
 log = logging.getLogger("ragbandit.simulation")
 
 #: texts encoded between two reports of progress

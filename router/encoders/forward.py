@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
 Array = npt.NDArray[np.float32]
 
-__all__ = [
-    "AnyForward",
-    "DistilBertForward",
-    "Forward",
-    "default_threads",
-    "device_of",
-    "load_module",
-    "load_transformer",
-]
-
 #: looks at a lock before a waiting thread sleeps; GNU OpenMP's own default is 300,000
 _SHORT_SPIN: Final = 10_000
 #: a short question has no work for more

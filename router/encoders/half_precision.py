@@ -9,8 +9,6 @@ import numpy as np
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.shared.types import FeatureRows
 
-__all__ = ["HalfPrecisionEncoder", "half_hash", "rounded"]
-
 #: features are multiples of 1/_STEPS: then products and sums of features are exact in float64, whatever their order
 _STEPS: Final = 1024
 #: and no further from zero: 2**23 rows of squares still add up exactly

@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
-__all__ = ["HashingEncoder"]
-
 
 class HashingEncoder:
     """Counts of hashed words with random signs, of mean square one: no model, no torch. For tests and trials.
@@ -40,5 +38,10 @@ class HashingEncoder:
 
 
 def refuse_string(texts: Sequence[str]) -> None:
+    """Refuse one string where a list of texts is wanted.
+
+    Raises:
+        InvalidInput: `texts` is a string.
+    """
     if isinstance(texts, str):
         raise InvalidInput("a list of texts is wanted, not one string", field="texts")

@@ -12,8 +12,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CUES", "LEXICAL_COUNTS", "lexical_counts"]
-
 #: one feature each: whether it stands in the question as a whole word, whatever the case
 CUES: Final = (
     *("who", "what", "when", "where", "which", "how", "why", "whose", "is", "are", "did", "does", "was"),

@@ -27,8 +27,6 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
 
-__all__ = ["KINDS", "LEAST", "RECIPE", "Projection", "References", "fitted", "references"]
-
 Array = npt.NDArray[np.float32]
 Wide = npt.NDArray[np.float64]
 

@@ -8,8 +8,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bucket", "TokenBatch", "buckets", "token_batches"]
-
 #: lengths are padded to a multiple of it: few shapes, whose kernels are loaded once, and aligned masks
 _MULTIPLE: Final = 8
 #: what one more forward pass costs on a card, in padded tokens that take as long (98,000 questions/s on an H200)

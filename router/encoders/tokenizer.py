@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import missing_package
 
-__all__ = ["TruncatingTokenizer"]
-
 # A token is rarely longer than this many characters; more text than that is cut before the tokenizer reads it.
 _CHARACTERS_PER_TOKEN: Final = 32
 

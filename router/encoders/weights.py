@@ -23,8 +23,6 @@ from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_whee
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files.atomic import cache_root, whole_folder, write_file
 
-__all__ = ["DEFAULT_ENCODER", "DEFAULT_GENERATOR", "DEFAULT_SENTENCES", "Weights", "at_hand", "resolve"]
-
 log = logging.getLogger("ragbandit.weights")
 
 DEFAULT_ENCODER: Final = "distilbert/distilbert-base-uncased"

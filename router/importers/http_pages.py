@@ -12,8 +12,6 @@ import httpx
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 
-__all__ = ["HttpPages"]
-
 log = logging.getLogger("ragbandit.importers")
 
 #: calls for one page, the first one included

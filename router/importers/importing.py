@@ -23,8 +23,6 @@ from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditE
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import Feedback, Receipt
 
-__all__ = ["Importer"]
-
 #: pages of one walk; what is beyond them comes with the next walk
 MAX_PAGES: Final = 20_000
 #: feedback of which one import asks whether it is still there, the newest

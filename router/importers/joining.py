@@ -10,8 +10,6 @@ from sqlalchemy import Connection
 from ragbandit.router.importers.source import DECISION, Judgement
 from ragbandit.router.storage.decisions.links import Linked, decisions_named, linked_decisions
 
-__all__ = ["Joined", "joined"]
-
 #: why a judgement has no decision
 Missing = Literal["unmatched", "ambiguous", "archived"]
 

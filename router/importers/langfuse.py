@@ -10,8 +10,6 @@ from ragbandit.router.storage.import_cursors import Imported
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import iso_time
 
-__all__ = ["Langfuse"]
-
 _SCORES: Final = "/api/public/v3/scores"
 #: the most that the server gives at once
 _LIMIT: Final = 100

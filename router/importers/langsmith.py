@@ -11,8 +11,6 @@ from ragbandit.router.storage.import_cursors import Imported
 from ragbandit.shared.formats import iso_time
 from ragbandit.shared.types import Json
 
-__all__ = ["LangSmith"]
-
 #: the most that the server gives at once, and how far the next page begins behind: what is deleted meanwhile moves
 #: later entries forward, and up to ten of them are still seen
 _LIMIT: Final = 100

@@ -15,8 +15,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Feedback, FeedbackSource
 
-__all__ = ["feedback_of", "importer_raters", "is_mapped", "retraction_of"]
-
 
 def importer_raters(importer: str) -> str:
     """What the raters of one importer begin with; `learning.sources` weighs raters by it."""

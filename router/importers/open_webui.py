@@ -14,8 +14,6 @@ from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Sou
 from ragbandit.router.storage.import_cursors import Imported
 from ragbandit.shared.errors import NotReady
 
-__all__ = ["OpenWebUi"]
-
 _LIST: Final = "/api/v1/evaluations/feedbacks/list"
 _IDS: Final = "/api/v1/evaluations/feedbacks/all/ids"
 #: times that the list is read again because ratings were deleted while it was read

@@ -13,8 +13,6 @@ from ragbandit.router.config.importers import PhoenixSettings
 from ragbandit.router.importers.source import Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
 
-__all__ = ["Phoenix", "SpansBetween"]
-
 #: spans in one call, as the server's own client asks, and annotations in one reply
 _SPANS: Final = 100
 _LIMIT: Final = 1000

@@ -15,8 +15,6 @@ from ragbandit.router.storage.decisions.links import links_between
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
-__all__ = ["IMPORTERS", "make_source"]
-
 #: names of the importers, which are also their sections in the settings
 IMPORTERS: Final[Mapping[str, Callable[..., Source]]] = {
     one.name: one for one in (OpenWebUi, Langfuse, LangSmith, Phoenix)

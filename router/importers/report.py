@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-__all__ = ["OUTCOMES", "ImportReport", "Result"]
-
 #: what may become of one judgement
 Result = Literal[
     "imported",

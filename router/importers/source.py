@@ -16,8 +16,6 @@ from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import Json
 
-__all__ = ["DECISION", "Fields", "Judgement", "Links", "Page", "Source", "Walk", "secret", "text_of"]
-
 #: kind of link: the value is a decision's id itself
 DECISION: Final = "decision"
 #: longest text of another system that is looked at: ids, names, categories

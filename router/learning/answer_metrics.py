@@ -16,19 +16,6 @@ from typing import Literal
 
 from ragbandit.shared.errors import InvalidInput, missing_package
 
-__all__ = [
-    "FAMILIES",
-    "PairRules",
-    "Rules",
-    "containment",
-    "exact_match",
-    "f1",
-    "judged",
-    "last_announced",
-    "normalise",
-    "rules_of",
-]
-
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ANNOUNCED = re.compile(r".* answer is:? (.*)")

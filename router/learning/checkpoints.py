@@ -16,8 +16,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import Checkpoint
 
-__all__ = ["Checkpoints"]
-
 log = logging.getLogger("ragbandit.checkpoints")
 
 

@@ -25,8 +25,6 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = ["Example", "closing_rule", "join", "made_update"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:

@@ -20,8 +20,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import ArmName, SnapshotInfo
 
-__all__ = ["Interim", "find_interim", "needs_rebuild"]
-
 #: newest snapshots that are tried
 TRIES = 5
 

@@ -29,8 +29,6 @@ from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
 
-__all__ = ["Learner"]
-
 log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then rings again

@@ -10,8 +10,6 @@ from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import ERASED, Decision, Update
 
-__all__ = ["is_erased_for", "lessons", "policy_of"]
-
 
 def policy_of(settings: Settings) -> Policy:
     """The configured policy, fresh, with the schema of the context, held back to the incumbent if there is one."""

@@ -28,8 +28,6 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, held_feedba
 from ragbandit.shared.errors import InvalidInput, NotReady
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["Relearned", "checked_source", "lifted", "relearn", "selected"]
-
 _NUMBERED: Final = re.compile(r"^(.*)_q([0-9]+)$")
 #: longest wait for the learner of the new ledger, if there is one already, seconds
 _PATIENCE_S: Final = 60.0

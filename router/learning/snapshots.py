@@ -21,8 +21,6 @@ from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files.folders import Folder
 from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
-__all__ = ["SnapshotFiles", "pack", "policy_sha256"]
-
 #: of the JSON file; another number is refused
 FORMAT = 1
 _REMAKE = "delete the snapshots folder: the learner makes it again from the ledger"

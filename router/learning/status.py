@@ -17,8 +17,6 @@ from ragbandit.router.storage.sql.tables import closures, feedback, policies, wa
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
-__all__ = ["Status", "check_registered", "counters", "quarantined", "status"]
-
 #: decisions whose feedback is looked at for the lag: they come first in the order of learning
 LEARNED_NEXT: Final = 100
 _INCOMPLETE: Final = select(policies.c.label).where(

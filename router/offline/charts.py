@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["BLUE", "COLOURS", "FINE", "GREEN", "GREY", "INK", "PAPER", "RED", "check_png", "finish", "png", "svg"]
-
 #: Okabe and Ito's palette, told apart by nearly everybody, without its yellow (too pale for lines) and black
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 BLUE, RED, GREEN = COLOURS[:3]

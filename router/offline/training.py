@@ -16,8 +16,6 @@ from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import Json, TableRow
 
-__all__ = ["read_questions", "train", "trainable"]
-
 
 def trainable() -> list[str]:
     """The names of the policies that learn from tables."""

@@ -18,32 +18,6 @@ from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
 
-__all__ = [
-    "MOST_ROWS",
-    "Arrays",
-    "ContextLearner",
-    "LeanLearner",
-    "Policy",
-    "PolicyNeed",
-    "PolicyOutput",
-    "Restraint",
-    "Rounded",
-    "TableTrained",
-    "apply",
-    "counted_state",
-    "epsilon_greedy",
-    "heads_of",
-    "is_lean",
-    "part_of_counts",
-    "pmf_of_one",
-    "restored_counts",
-    "restored_mass",
-    "rows_of",
-    "schema_of",
-    "tally",
-    "tolerance_of",
-]
-
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]

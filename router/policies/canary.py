@@ -9,8 +9,6 @@ of every arm, and every decision says something of both.
 import math
 from collections.abc import Sequence
 
-__all__ = ["mixed", "mixed_floor"]
-
 
 def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:
     """The mixture of two pmfs over the same arms, normalised exactly as `draw.gate` does. weight: in [0, 1]."""

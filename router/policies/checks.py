@@ -17,8 +17,6 @@ from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.policies")
 
-__all__ = ["check_arms", "check_fallback", "check_incumbent", "check_policy"]
-
 
 def check_policy(settings: Settings) -> None:
     """Refuse a policy that cannot decide here: unknown, with wrong params, for other arms, or not trained.

@@ -16,23 +16,6 @@ from ragbandit.router.policies.restraint import INCUMBENT, held_back, held_back_
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
 
-__all__ = [
-    "COLD_START_FLOOR",
-    "Drawn",
-    "choose",
-    "cold_start_floors",
-    "draw",
-    "draw_group",
-    "drawn_by_arms",
-    "fallback_arm",
-    "gate",
-    "made_decisions",
-    "outputs_of",
-    "raised_floors",
-    "seed_of",
-    "with_floor",
-]
-
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
 

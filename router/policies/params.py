@@ -10,23 +10,6 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
 
-__all__ = [
-    "MULTI_STEP",
-    "NO_RETRIEVAL",
-    "SINGLE_STEP",
-    "WHERE",
-    "ArmParam",
-    "Count",
-    "HasParams",
-    "Number",
-    "PolicyParams",
-    "Positive",
-    "Share",
-    "Text",
-    "Whole",
-    "read_params",
-]
-
 #: where params stand in the configuration
 WHERE: Final = "policy.params"
 

@@ -13,8 +13,6 @@ from typing import Final
 from ragbandit.router.policies.base import Restraint
 from ragbandit.shared.types import ArmName, Decision, Json
 
-__all__ = ["INCUMBENT", "configured_floor", "held_back", "held_back_wholly"]
-
 #: the key of a decision's facts with what held it back: arm, share, slack, reason, floor
 INCUMBENT: Final = "incumbent"
 

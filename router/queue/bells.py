@@ -16,8 +16,6 @@ from rq.exceptions import NoSuchJobError
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
-__all__ = ["ANSWER_QUEUE", "BELLS", "LEARN_QUEUE", "REFUSED_KEY", "Bell", "bell_class", "queue_of", "ring"]
-
 ANSWER_QUEUE: Final = "ragbandit-answer"
 LEARN_QUEUE: Final = "ragbandit-learn"
 #: name of a queue for people -> RQ's queue; its bells have the same name

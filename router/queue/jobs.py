@@ -22,8 +22,6 @@ from ragbandit.shared.types import DecisionId, PolicyLabel
 
 Reply = TypeVar("Reply")
 
-__all__ = ["LEARNER_FAULT_S", "MAX_QUEUED", "Jobs", "Notifier", "RedisJobs", "Subscription", "connect"]
-
 #: bells of answers at once, unless the settings say otherwise
 MAX_QUEUED: Final = 100_000
 #: what a learner said of a store that fails is known that long, seconds; it tries more often than that

@@ -13,8 +13,6 @@ from redis.exceptions import RedisError
 from ragbandit.router.queue.outage import Outage
 from ragbandit.router.telemetry.throttle import Throttle
 
-__all__ = ["CHANNEL", "Listener"]
-
 log = logging.getLogger("ragbandit.jobs")
 
 #: the one channel; its name stays as it was, so that processes of different releases hear each other

@@ -8,8 +8,6 @@ from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
-__all__ = ["MemoryJobs", "Silence"]
-
 
 class MemoryJobs:
     """A queue in this process that only remembers what it was asked: for tests and for use without Redis."""

@@ -16,8 +16,6 @@ from redis.exceptions import ResponseError
 
 from ragbandit.router.telemetry.throttle import Throttle
 
-__all__ = ["PAUSE_S", "ForeignData", "Outage", "Part", "is_foreign"]
-
 log = logging.getLogger("ragbandit.jobs")
 
 #: how long callers who could wait for a reply leave Redis alone after a failure, seconds

@@ -22,8 +22,6 @@ from redis.exceptions import RedisError
 
 import ragbandit
 
-__all__ = ["KEPT_S", "Presence", "ProcessCard", "QueueWork", "WorkerState", "card_of", "present", "say", "workers_of"]
-
 #: a process that has not said so for that long is not listed, seconds
 KEPT_S: Final = 45.0
 #: how often it says so, seconds

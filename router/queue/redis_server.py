@@ -17,8 +17,6 @@ from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files.atomic import append_private, private_folder
 
-__all__ = ["RedisServer", "redis_runs", "redis_url"]
-
 
 def redis_url(settings: Settings) -> str:
     """The configured Redis, or the private one of this data_dir, running or not."""

@@ -36,8 +36,6 @@ from ragbandit.router.storage.sql.tables import (
     waiting,
 )
 
-__all__ = ["SEGMENT_DECISIONS", "Moved", "archivable", "archive"]
-
 #: most decisions of a segment, so that it fits in memory
 SEGMENT_DECISIONS: Final = 20_000
 #: decisions whose rows are read, or leave, in one transaction

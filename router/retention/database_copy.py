@@ -20,8 +20,6 @@ from ragbandit.router.storage.sql.database import Database, migrate, revision_of
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import StoreError
 
-__all__ = ["Columns", "copy_database", "count_rows", "fill_database", "opened", "tables_of"]
-
 #: pages of SQLite that are copied between two looks at the progress
 PAGES: Final = 1000
 #: rows that are read and written at once

@@ -53,8 +53,6 @@ from ragbandit.router.storage.sql.waiting import lock_rows
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, IMPORTED
 
-__all__ = ["Erased", "Selection", "erasable", "erase"]
-
 #: decisions that one transaction looks at
 BATCH: Final = 500
 _REASON: Final = "erased before it was learned"

@@ -18,17 +18,6 @@ from ragbandit.router.retention.places import Place, Progress, plain_parts, sha2
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import BEFORE_1_0, InvalidInput, NotFound, StoreError
 
-__all__ = [
-    "CONFIG_FILE",
-    "DATABASE_FILE",
-    "INDEXES",
-    "MANIFEST_FILE",
-    "BackupFile",
-    "Manifest",
-    "check_files",
-    "read_manifest",
-]
-
 MANIFEST_FILE: Final = "manifest.json"
 #: a SQLite file, of whatever database it was taken
 DATABASE_FILE: Final = "database.sqlite"

@@ -18,8 +18,6 @@ from typing import Any, BinaryIO, Final
 from ragbandit.shared.files.atomic import private_folder
 from ragbandit.shared.files.folders import remote_system
 
-__all__ = ["Place", "Progress", "copy_file", "no_progress", "plain_parts", "sha256_of"]
-
 #: (name of the work, done, total); total 0 is not known
 Progress = Callable[[str, int, int], None]
 

@@ -35,8 +35,6 @@ from ragbandit.router.storage.sql.tables import (
 from ragbandit.shared.errors import Conflict, InvalidInput, StoreError
 from ragbandit.shared.files.atomic import private_folder
 
-__all__ = ["check_backup", "restore_backup"]
-
 #: of the audit log
 ACTION: Final = "store.restore"
 

@@ -28,8 +28,6 @@ from ragbandit.router.storage.sql.tables import checkpoints, snapshots
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.files.atomic import whole_folder
 
-__all__ = ["index_root", "take_backup"]
-
 #: an index that is replaced while it is copied is copied again so often
 TRIES: Final = 3
 

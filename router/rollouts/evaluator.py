@@ -25,8 +25,6 @@ from ragbandit.shared.types import (
     PolicyVersion,
 )
 
-__all__ = ["ACTOR", "Evaluator", "Look"]
-
 log = logging.getLogger("ragbandit.rollouts")
 
 #: who has done it, in the audit log

@@ -17,8 +17,6 @@ from ragbandit.router.rollouts.rows import Array, Draws, Judged
 from ragbandit.shared.confidence_sequences import BettingSequence, Claim, FairBets, asymptotic_width, robust_scores
 from ragbandit.shared.types import effective_rows
 
-__all__ = ["MIN_EFFECTIVE", "DrawEvidence", "Point", "RewardEvidence"]
-
 #: effective rows, and rows on which the two policies differ, before the asymptotic upper bound says anything
 MIN_EFFECTIVE: Final = 50.0
 #: they differ on a row where more probability than that lies elsewhere

@@ -14,8 +14,6 @@ from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
 from ragbandit.shared.confidence_sequences import BettingSequence, Claim, robust_scores
 from ragbandit.shared.types import effective_rows
 
-__all__ = ["GUARDRAILS", "Guardrail", "GuardrailEvidence", "GuardrailName"]
-
 GuardrailName = Literal["failures", "latency", "cost"]
 GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
 #: first outcomes, from which the champion's 95th percentile and the unit of cost are taken

@@ -18,8 +18,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
 
-__all__ = ["NEWEST", "PolicyList", "VersionDetail", "detail", "overview", "recent_faults"]
-
 #: newest decisions in which faults of a candidate are counted, and verdicts that are shown
 NEWEST: Final = 200
 VERDICTS: Final = 50

@@ -8,8 +8,6 @@ import numpy.typing as npt
 
 from ragbandit.router.rollouts.rows import Array
 
-__all__ = ["Predictions"]
-
 #: rows of the overall mean that an arm's mean begins with
 _PRIOR: Final = 2.0
 

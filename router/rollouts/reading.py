@@ -23,8 +23,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.types import CANCELLED, CANDIDATE, Json, PolicyLabel, PolicyVersion
 
-__all__ = ["PAGE", "SETTLE_S", "VersionReader"]
-
 #: rows that are read at once
 PAGE: Final = 1000
 #: pages of each reading in one look; what is left is read by the next one

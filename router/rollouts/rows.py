@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Draws", "Judged", "Outcomes"]
-
 Array = npt.NDArray[np.float64]
 
 

@@ -27,19 +27,6 @@ from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.redaction import credentials_in
 from ragbandit.shared.types import LIVE_STATES, ArmName, Json, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-__all__ = [
-    "TRANSITIONS",
-    "Act",
-    "Verb",
-    "add",
-    "kill",
-    "next_weight",
-    "perform",
-    "perform_within",
-    "unkill",
-    "verbs_of",
-]
-
 Verb = Literal["shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire"]
 
 #: sections of the configuration that a version may change

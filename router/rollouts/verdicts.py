@@ -15,8 +15,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
-__all__ = ["EXPIRED", "Evidence", "Finding", "facts_of", "judge"]
-
 #: how the reason of a version begins that came back to shadow because its time ran out: a person moves it on
 EXPIRED: Final = "its time ran out"
 #: share of decisions without a pmf of the version from which on it is no canary, and the least number of them

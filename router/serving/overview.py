@@ -20,20 +20,6 @@ from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
 
-__all__ = [
-    "HOUR_S",
-    "MOST_POINTS",
-    "ArmOverview",
-    "Earned",
-    "Overview",
-    "Point",
-    "Saved",
-    "earned",
-    "mean",
-    "overview",
-    "saved_of",
-]
-
 HOUR_S: Final = 3600
 #: most points of a series
 MOST_POINTS: Final = 1000

@@ -72,8 +72,6 @@ from ragbandit.shared.types import (
 
 Reply = TypeVar("Reply")
 
-__all__ = ["Queue", "Router"]
-
 #: what waits in this process for its batch, beside answers
 Queue = Literal["questions", "feedback", "outcomes"]
 

@@ -23,17 +23,6 @@ from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.process_identity import ProcessIdentity, this_process
 from ragbandit.shared.types import Decision, DecisionId
 
-__all__ = [
-    "CLAIM_S",
-    "AnswerQueue",
-    "ClaimedDecision",
-    "claims",
-    "enqueue",
-    "move_to_front",
-    "remove",
-    "waiting_ids",
-]
-
 #: a claim that was not renewed for that long has run out, seconds
 CLAIM_S: Final = 3.0
 

@@ -12,8 +12,6 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.tables import feedback, import_cursors, waiting
 from ragbandit.shared.types import Json
 
-__all__ = ["IMPORTED_FACTS", "Imported", "move_cursor", "open_imports", "position_of", "votes_of"]
-
 #: the key of a feedback's facts that says where it was imported from
 IMPORTED_FACTS: Final = "import"
 #: most rows that a look-up of open imports returns, the newest decisions first

@@ -19,8 +19,6 @@ from ragbandit.shared.errors import Conflict, RagBanditError
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import DecisionId, Feedback
 
-__all__ = ["Claim", "DayBudget", "JudgeState", "Judgements", "Refused", "Spent", "due", "expire", "judge_state"]
-
 #: why a decision is not judged now: nobody waits for it any more; it is claimed, or tried again later; it waited too
 #: long; it was tried too often; the day's budget is spent
 Refused = Literal["gone", "later", "expired", "given_up", "budget"]

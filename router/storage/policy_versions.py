@@ -29,20 +29,6 @@ from ragbandit.shared.types import (
     VersionState,
 )
 
-__all__ = [
-    "VERDICTS_KEPT",
-    "add_verdict",
-    "add_version",
-    "change_version",
-    "configured_version",
-    "control_now",
-    "control_of",
-    "set_switch",
-    "verdicts_of",
-    "version_named",
-    "versions_of",
-]
-
 #: verdicts that are kept of one version, the newest
 VERDICTS_KEPT: Final = 1000
 

@@ -12,8 +12,6 @@ import uuid_utils
 
 from ragbandit.shared.types import Json
 
-__all__ = ["REQUEST_ID", "SCOPE_ID", "TRACEPARENT", "TRACESTATE", "carrier_of", "request_id_of", "trace_id_of"]
-
 #: keys of `Query.request`, and names of the headers
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

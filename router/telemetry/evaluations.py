@@ -6,8 +6,6 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Tracing
 from ragbandit.shared.types import Feedback
 
-__all__ = ["tell_evaluation"]
-
 
 def tell_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
     """Tell of a judgement, in the trace of its decision. Gold answers, raters and reasons are left out.

@@ -14,8 +14,6 @@ from typing import Any, Final, Literal
 
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = ["JsonLines", "TextLines", "WithIds", "bound", "set_log_format", "set_up_log"]
-
 #: facts that every record has
 _OF_RECORDS: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime"}
 _bound: ContextVar[dict[str, str]] = ContextVar("ragbandit_log_ids", default={})  # noqa: B039 - replaced, never changed

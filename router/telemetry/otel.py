@@ -30,8 +30,6 @@ try:
 except ImportError as error:
     raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled") from error
 
-__all__ = ["OpenTelemetry", "open_telemetry"]
-
 #: OpenTelemetry's own name and values for the capture of texts
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _NOTHING: Final[Mapping[str, Attribute | None]] = {}

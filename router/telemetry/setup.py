@@ -2,8 +2,6 @@
 
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 
-__all__ = ["make_tracing"]
-
 
 def make_tracing(*, enabled: bool, service: str, process: str) -> Tracing:
     """The tracing of a process, to be made in the process itself, after every fork.

@@ -4,8 +4,6 @@ import threading
 import time
 from collections.abc import Hashable
 
-__all__ = ["Throttle"]
-
 
 class Throttle:
     """Lets one of each kind through every `every_s` seconds. Safe to use from several threads."""

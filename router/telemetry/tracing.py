@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
 
-__all__ = ["OFF", "Attribute", "Span", "SpanKind", "Tracing"]
-
 #: what an attribute may be
 Attribute = str | bool | int | float | Sequence[str]
 SpanKind = Literal["internal", "server", "client"]

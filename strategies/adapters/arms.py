@@ -19,8 +19,6 @@ from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["HaystackArm", "HaystackParams", "LangChainArm", "LangChainParams", "LlamaIndexArm", "LlamaIndexParams"]
-
 _OBJECT = 'name it as "package.module:name": the pipeline, or a function without arguments that makes it'
 
 

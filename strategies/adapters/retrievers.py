@@ -17,8 +17,6 @@ from typing import Any
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Passage, Retriever, error_text
 
-__all__ = ["HaystackRetriever", "LangChainRetriever", "LlamaIndexRetriever"]
-
 #: of metadata, the first that is there
 _TITLES = ("title", "file_name", "source", "url")
 _URLS = ("url", "source", "link")

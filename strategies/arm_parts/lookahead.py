@@ -20,8 +20,6 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Run
 
-__all__ = ["LatestPool", "conclude", "masked_query", "sentence_tokens", "tokens_between", "written_tokens"]
-
 _WORD = re.compile(r"\w")
 
 

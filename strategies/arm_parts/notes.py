@@ -9,8 +9,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Run
 
-__all__ = ["AnswerStyle", "answer_from", "one_line"]
-
 #: "short" asks for a few words, "long" for a paragraph
 AnswerStyle = Literal["short", "long"]
 

@@ -11,8 +11,6 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.steps import Style
 
-__all__ = ["ArmParams", "PassageParams", "PromptParams", "ReaderParams", "public_params", "read_params"]
-
 
 class ArmParams:
     """Base of every arm's params dataclass. Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`."""

@@ -12,8 +12,6 @@ from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
-__all__ = ["PromptedArm", "ReadingArm"]
-
 Params = TypeVar("Params", bound=PromptParams)
 Reading = TypeVar("Reading", bound=ReaderParams)
 

@@ -12,22 +12,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, clean_query, ex
 from ragbandit.strategies.prompting.prompts import Template, ask
 from ragbandit.strategies.run import Run
 
-__all__ = [
-    "Result",
-    "Style",
-    "answer_in",
-    "find",
-    "gather",
-    "gather_once",
-    "partial_kept",
-    "read",
-    "settled_in",
-    "stop_reason",
-    "stops_of",
-    "together",
-]
-
-
 Result = TypeVar("Result")
 
 #: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the

@@ -4,9 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Word", "is_content", "merge_words"]
-
-
 #: words without content of their own: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
 _LITTLE_WORDS = (
     "a an the this that these those i me my mine we us our ours you your yours he him his she her hers it its they "

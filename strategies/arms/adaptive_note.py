@@ -17,8 +17,6 @@ from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["AdaptiveNote", "AdaptiveNoteParams"]
-
 #: enough for {"status": true}, and for a model that puts a few words before it
 _VERDICT_TOKENS = 24
 _QUESTIONS = 2

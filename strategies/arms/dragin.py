@@ -21,9 +21,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer,
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Dragin", "DraginParams", "attention_received", "sentence_spans"]
-
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -28,8 +28,6 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Flare", "FlareParams"]
-
 _WORD = re.compile(r"\w")
 
 

@@ -36,8 +36,6 @@ from ragbandit.strategies.base import Need, OutOfBudget, error_text
 from ragbandit.strategies.outbound.addresses import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Http", "HttpParams"]
-
 #: longest random pause before the second attempt, seconds; it doubles with every further one
 _PAUSE_S = 0.5
 #: longest pause, seconds: a server that asks for more by Retry-After has refused

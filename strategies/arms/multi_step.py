@@ -25,8 +25,6 @@ from ragbandit.strategies.prompting.passages import (
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["MultiStep", "MultiStepParams"]
-
 Keep = Literal["first", "latest", "best"]
 
 _POLICIES: Mapping[Keep, CapPolicy] = {"first": keep_first, "latest": keep_latest, "best": keep_best}

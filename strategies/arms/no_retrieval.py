@@ -10,8 +10,6 @@ from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import Style, read, stop_reason
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["NoRetrieval", "NoRetrievalParams"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoRetrievalParams(PromptParams):

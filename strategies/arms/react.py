@@ -17,8 +17,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer,
 from ragbandit.strategies.prompting.prompts import Template, ask, fit
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Action", "React", "ReactParams", "parsed_action"]
-
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
 _ACTION = re.compile(r"[\s\"'`*]*(?P<verb>[A-Za-z]\w*)\s*(?:\[(?P<square>[^\n]*)|\((?P<round>[^\n]*))")
 #: what is not the model's to write

@@ -20,8 +20,6 @@ from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["PathAnswer", "RqRag", "RqRagParams", "chosen_answer", "mean_logprob", "parsed_queries"]
-
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
 _ACTIONS = (*_REFINEMENTS, "answer")
 _LIST_MARK = re.compile(r"\s*(?:[-*\u2022]\s+|\(?\d{1,2}[.):](?=\s|$))\s*")

@@ -22,9 +22,6 @@ from ragbandit.strategies.prompting.passages import extract_answer, first_senten
 from ragbandit.strategies.prompting.prompts import Template, shown_prompt
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["Seakr", "SeakrParams", "uncertainty"]
-
-
 #: answers that are none, in lower case
 _UNKNOWN = frozenset({"", "unknown", "not known", "none", "n/a", "i do not know", "i don't know"})
 

@@ -16,8 +16,6 @@ from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["SelfRag", "SelfRagParams"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfRagParams(ReaderParams):

@@ -20,8 +20,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["SelfRagTrained", "SelfRagTrainedParams", "share"]
-
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
 #: what the five utility tokens, from the least to the most useful, are worth
 _WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)

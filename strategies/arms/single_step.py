@@ -13,8 +13,6 @@ from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["SingleStep", "SingleStepParams"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SingleStepParams(ReaderParams):

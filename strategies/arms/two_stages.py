@@ -22,8 +22,6 @@ from ragbandit.strategies.prompting.passages import PassagePool, extract_answer,
 from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
-__all__ = ["ChainOfNote", "NoteParams", "SelfRefine", "SelfRerank"]
-
 _USEFUL = "useful"
 
 #: all verdicts: what is asked for, and what small models say instead of useless

@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["weights_sha256", "without_bar"]
-
 
 @contextmanager
 def without_bar() -> Iterator[None]:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from ragbandit.strategies.generators.static_batches import SequenceResult, SequenceState
 
-__all__ = ["LocalGenerator"]
-
 log = logging.getLogger("ragbandit.local")
 
 #: prompts whose token ids are remembered: arms ask for the size of a prompt before they send it

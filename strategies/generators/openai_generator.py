@@ -41,8 +41,6 @@ from ragbandit.strategies.outbound.rate_limits import RateLimit
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["OpenAiGenerator"]
-
 logger = logging.getLogger("ragbandit.openai")
 
 #: the environment variable of the openai package, read where no base_url is set

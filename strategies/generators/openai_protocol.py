@@ -16,14 +16,6 @@ from ragbandit.strategies.generators.turns import TURN_TOKENS, chat_turns, plain
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = [
-    "Reading",
-    "TokenCounter",
-    "check_stream",
-    "check_whole",
-    "request_fields",
-]
-
 #: stop strings that are sent: OpenAI takes no more. All of them are heeded here
 _SENT_STOPS: Final = 4
 #: a usual tokenizer's bytes of English text per token

@@ -20,8 +20,6 @@ from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Reque
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Token
 
-__all__ = ["CachedGenerator", "request_key"]
-
 logger = logging.getLogger("ragbandit.generator_cache")
 
 #: of the files' format: another number finds none of the old files

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import Cache, PreTrainedModel
 
-__all__ = ["SampledTokens", "pieces", "read_details", "sample_next"]
-
 #: other tokens that are facts of every place
 OTHERS: Final = 5
 #: least temperature that is computed with: half precision tells no nearer logits apart, and float32 knows no 1e-46

@@ -21,8 +21,6 @@ from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Reque
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.turns import plain_parts
 
-__all__ = ["Scripted", "ScriptedGenerator"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scripted:

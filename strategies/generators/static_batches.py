@@ -21,8 +21,6 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.strategies.base import Request
 from ragbandit.strategies.generators.sampling import SampledTokens, read_details, sample_next
 
-__all__ = ["Batches", "SequenceResult", "SequenceState", "check_padding"]
-
 log = logging.getLogger("ragbandit.local")
 
 #: before a batch is made: callers that were just answered ask again within it

@@ -3,8 +3,6 @@
 from ragbandit.shared.errors import ArmFailed, RagBanditError
 from ragbandit.strategies.base import Request
 
-__all__ = ["TextFeed"]
-
 
 class TextFeed:
     """Gives a growing text to the sink of its request; all pieces together are the whole text, and nothing else.

@@ -17,8 +17,6 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Attention", "HiddenStates", "Token"]
-
 #: shape (layers + 1, d), float32
 HiddenStates = npt.NDArray[np.float32]
 

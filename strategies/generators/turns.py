@@ -6,8 +6,6 @@ A prompt without a conversation is what it always was: instructions, body, prefi
 from ragbandit.shared.types import Message
 from ragbandit.strategies.base import Prompt
 
-__all__ = ["TURN_TOKENS", "chat_turns", "plain_parts", "transcript"]
-
 #: tokens that a chat template puts around one turn, at most
 TURN_TOKENS = 8
 _NAMES = {"user": "User", "assistant": "Assistant"}

@@ -6,8 +6,6 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.redaction import is_secret_in_query
 
-__all__ = ["check_address", "check_header_value", "credentials_of", "shown_address"]
-
 
 def check_address(url: str, *, field: str, remedy: str) -> None:
     """Raises ConfigError unless it is an http(s) URL with a host and, if it names one, a port from 1 to 65535.

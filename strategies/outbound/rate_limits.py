@@ -3,8 +3,6 @@
 import asyncio
 import time
 
-__all__ = ["RateLimit"]
-
 
 class RateLimit:
     """At most `per_minute` units a minute, a full minute's worth at once at the start; None is no limit.

@@ -12,8 +12,6 @@ from itertools import pairwise
 
 from ragbandit.shared.types import Json
 
-__all__ = ["parsed_items", "parsed_json", "parsed_label", "parsed_numbered_labels", "parsed_yes_no"]
-
 #: opening braces that are tried at most, so that a text of braces cannot cost minutes
 _BRACES_TRIED = 50
 _DECODER = json.JSONDecoder(strict=False)

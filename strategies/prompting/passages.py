@@ -13,21 +13,6 @@ from rapidfuzz import fuzz
 
 from ragbandit.strategies.base import Hit, Passage
 
-__all__ = [
-    "CapPolicy",
-    "PassagePool",
-    "Sifted",
-    "clean_query",
-    "cut_words",
-    "extract_answer",
-    "first_sentence",
-    "has_answer",
-    "keep_best",
-    "keep_first",
-    "keep_latest",
-    "last_query",
-]
-
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
 
 # Models write a hundred thousand digits, dots or "Mr. "s when they run wild: every pattern here takes time in

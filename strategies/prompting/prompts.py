@@ -37,18 +37,6 @@ from ragbandit.strategies.base import (
 from ragbandit.strategies.prompting.passages import PassagePool, cut_words
 from ragbandit.strategies.run import Run
 
-__all__ = [
-    "Fitted",
-    "Template",
-    "ask",
-    "fit",
-    "load_template",
-    "load_templates",
-    "parsed_template",
-    "shown_prompt",
-    "templates_digest",
-]
-
 _SECTIONS = ("instructions", "demonstration", "passage", "body", "prefix")
 _SECTION = re.compile(r"\[(\w+)\]")
 #: one word in braces, in whatever letters: {Question} is a field that nobody fills in; {"a": 1} is text

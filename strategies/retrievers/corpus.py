@@ -7,8 +7,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import lines, parsed
 from ragbandit.strategies.base import Passage
 
-__all__ = ["count_rows", "model_text", "read_corpus"]
-
 
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.

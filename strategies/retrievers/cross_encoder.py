@@ -21,8 +21,6 @@ from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.reranking import Reranker
 from ragbandit.strategies.retrievers.sentences import clean
 
-__all__ = ["CrossEncoder"]
-
 #: tokens read of a pair where neither tokenizer nor model says
 _TOKENS = 512
 #: a tokenizer that was not told its model's length says 10^30

@@ -37,8 +37,6 @@ from ragbandit.strategies.retrievers.index_folder import (
 from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = ["FORMAT", "DenseRetriever", "SearchBy", "build_index"]
-
 #: every vector, or the graph
 SearchBy = Literal["exact", "faiss"]
 

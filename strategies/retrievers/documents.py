@@ -13,8 +13,6 @@ import yaml
 from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.strategies.base import Passage
 
-__all__ = ["CHARACTERS", "log_left_out", "read_folder"]
-
 log = logging.getLogger("ragbandit.documents")
 
 #: of a passage at most: some 130 words, which every encoder reads whole

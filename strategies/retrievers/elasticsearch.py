@@ -32,8 +32,6 @@ from ragbandit.strategies.retrievers.index_folder import build_command, passage_
 if TYPE_CHECKING:  # searching by words needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = ["FORMAT", "MAX_WORDS", "ElasticsearchRetriever", "Search", "build_index", "connect", "read_meta"]
-
 #: version of the mapping; another one cannot be read
 FORMAT = "elasticsearch-1"
 

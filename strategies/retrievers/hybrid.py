@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
-__all__ = ["CONSTANT", "HybridRetriever", "fuse"]
-
 #: of reciprocal rank fusion, as its authors set it
 CONSTANT = 60
 

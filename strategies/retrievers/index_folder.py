@@ -21,20 +21,6 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 
-__all__ = [
-    "META",
-    "OFFSETS",
-    "PASSAGES",
-    "FolderRetriever",
-    "PassageFile",
-    "best_places",
-    "build_command",
-    "check_target",
-    "numbered",
-    "passage_line",
-    "read_json",
-]
-
 _FIRST: Final = json.JSONDecoder()
 
 #: the files that every index in a folder has: what it is, its passages as JSONL, where each line begins

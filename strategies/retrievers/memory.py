@@ -7,9 +7,6 @@ from collections.abc import Iterable, Sequence
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Passage, Retriever
 
-__all__ = ["MemoryRetriever"]
-
-
 _WORD = re.compile(r"\w+")
 
 

@@ -35,8 +35,6 @@ from ragbandit.shared.files.atomic import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 
-__all__ = ["FILE", "FORMAT", "WORDS", "count_mentions", "write_popularity"]
-
 #: of the table; another one is refused by the policy
 FORMAT = 1
 #: the table's name in the folder of an index

@@ -7,8 +7,6 @@ import numpy.typing as npt
 
 from ragbandit.shared.errors import required_module
 
-__all__ = ["GRAPH", "NearGraph", "check_faiss", "write_graph"]
-
 #: the file in the index's folder
 GRAPH = "nearest.faiss"
 #: neighbours that each vector is linked with

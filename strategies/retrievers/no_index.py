@@ -3,8 +3,6 @@
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.base import Hit, Retriever
 
-__all__ = ["NoRetriever"]
-
 
 class NoRetriever(Retriever):
     """Finds nothing: a search is an error of the arm that said that it does not retrieve."""

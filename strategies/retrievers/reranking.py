@@ -10,8 +10,6 @@ from typing import Protocol
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
-__all__ = ["RerankedRetriever", "Reranker"]
-
 log = logging.getLogger("ragbandit.reranking")
 
 

@@ -14,8 +14,6 @@ from transformers import AutoModel, AutoTokenizer
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
 
-__all__ = ["SentenceEncoder", "clean"]
-
 #: tokens read of a text where the folder does not say
 _TOKENS = 256
 

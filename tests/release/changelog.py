@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["fault_of"]
-
 
 def fault_of(changelog: str, *, version: str) -> str | None:
     """What must be mended before this version is published; None: nothing."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-__all__ = ["EXCEPTIONS", "allowed", "dependencies", "licence_of", "refused"]
-
 #: words that name a licence under which we may be used together, in any spelling that packages give
 ALLOWED = (
     r"0BSD",

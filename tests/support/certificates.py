@@ -7,8 +7,6 @@ from typing import Any
 
 import httpx._transports.default as transports
 
-__all__ = ["share_certificates"]
-
 
 def share_certificates() -> None:
     """From now on clients that are told nothing about certificates have one context in common."""

@@ -6,8 +6,6 @@ from hypothesis import strategies as st
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS
 
-__all__ = ["offered_arms", "steady"]
-
 #: hypothesis without chance and without a stop watch: the same examples on every machine
 steady = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -10,8 +10,6 @@ from ragbandit.shared.types import Query, TableRow
 from ragbandit.testing.policy_examples import ARMS
 from tests.support.tiny_models import tiny_encoder
 
-__all__ = ["READING", "adaptive", "mba", "multi", "output_of", "row", "rows_by_word"]
-
 READING = {"model": tiny_encoder(), "max_tokens": 16, "device": "cpu", "threads": 1}
 
 

@@ -7,8 +7,6 @@ import pytest
 from ragbandit.shared.plugins import installed
 from ragbandit.strategies.registry import GROUP as ARMS
 
-__all__ = ["install"]
-
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):

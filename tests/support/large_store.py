@@ -8,8 +8,6 @@ from sqlalchemy import Table, select, text
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, held_feedback, outcomes, updates
 
-__all__ = ["grow"]
-
 #: rows of a step: one transaction
 _STEP: Final = 500_000
 _N: Final = (

@@ -6,17 +6,6 @@ from ragbandit.router.policies import make_policy
 from ragbandit.testing.policies import Make
 from tests.support.tiny_models import tiny_encoder, tiny_trained
 
-__all__ = [
-    "EXAMPLES",
-    "FINE_TUNED",
-    "IN_BLOCKS",
-    "SCHEMA",
-    "WITH_CONTEXT",
-    "block_maker",
-    "context_maker",
-    "maker",
-]
-
 #: the policies that run a transformer of their own
 FINE_TUNED = ("adaptive_rag", "mba_paper", "multi_label")
 

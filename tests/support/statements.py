@@ -10,8 +10,6 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import Dialect
 from sqlalchemy.util import LRUCache
 
-__all__ = ["share_statements"]
-
 #: statements that are kept
 _MOST = 4000
 

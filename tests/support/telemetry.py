@@ -10,8 +10,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from ragbandit.router.telemetry.otel import OpenTelemetry
 
-__all__ = ["Memory"]
-
 
 class Memory:
     """A tracing, and what it was told."""

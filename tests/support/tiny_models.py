@@ -19,19 +19,6 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-__all__ = [
-    "ARMS",
-    "COSTS",
-    "PAIR_MODELS",
-    "PAIR_TOKENS",
-    "WIDTH",
-    "WRITERS",
-    "tiny_cross_encoder",
-    "tiny_encoder",
-    "tiny_trained",
-    "tiny_writer",
-]
-
 WIDTH, HIDDEN, LAYERS, HEADS, LONGEST = 32, 64, 2, 2, 40
 ARMS = ["no_retrieval", "single_step", "multi_step"]
 COSTS = [0.0, 1.0, 4.5]

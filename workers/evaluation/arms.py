@@ -12,8 +12,6 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import offered
 
-__all__ = ["ALL", "parse_arms"]
-
 #: the word for every arm
 ALL = "all"
 

@@ -44,8 +44,6 @@ from ragbandit.workers.judge.quiz import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import generator_version, make_generator
 from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
-__all__ = ["evaluate"]
-
 #: the shell's code for a command that ctrl-C ended
 INTERRUPTED = 130
 #: so many failures without an answer before them, and the arm is named while the others go on

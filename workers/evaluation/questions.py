@@ -10,8 +10,6 @@ from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, 
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.judge.quiz import Quiz
 
-__all__ = ["CRUD", "FAMILY_NAMES", "LabelledQuestion", "check_family", "read_questions"]
-
 #: the family whose answers a model judges, see ragbandit.workers.judge.quiz
 CRUD = "crud"
 FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))

@@ -13,8 +13,6 @@ from ragbandit.router.cli.console import console, print_json
 from ragbandit.shared.formats import NOTHING
 from ragbandit.workers.evaluation.results import Evaluated, Mean
 
-__all__ = ["show"]
-
 #: failures that are described; all are counted
 MOST_NAMED = 20
 #: as the papers head their columns

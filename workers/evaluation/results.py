@@ -16,20 +16,6 @@ from ragbandit.workers.evaluation.questions import LabelledQuestion
 from ragbandit.workers.evaluation.runs import StoredAnswer
 from ragbandit.workers.judge.quiz import Cut, Quiz, QuizModel, chinese_words, made_quiz, quizzed
 
-__all__ = [
-    "TIME_ONE",
-    "AnswerQuality",
-    "Answered",
-    "Evaluated",
-    "Mean",
-    "Qualities",
-    "evaluated",
-    "log_records",
-    "qualities",
-    "quizzed_answers",
-    "table_records",
-]
-
 #: the arm whose mean seconds are Time 1.00 (Adaptive-RAG, section 4)
 TIME_ONE = "single_step"
 #: the measure of a short answer that `reward.quality` names

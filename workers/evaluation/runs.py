@@ -24,8 +24,6 @@ from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by, run_strategy
 from ragbandit.workers.evaluation.questions import LabelledQuestion
 
-__all__ = ["Answers", "Bench", "StoredAnswer", "Work", "key_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredAnswer:

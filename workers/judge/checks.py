@@ -14,8 +14,6 @@ from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, C
 from ragbandit.workers.judge.rubric import RUBRIC, Material, mark_of, rubric_prompt
 from ragbandit.workers.wiring.generators import check_generator_of, make_generator
 
-__all__ = ["as_the_judges", "check_judge", "check_room", "judge_templates"]
-
 log = logging.getLogger("ragbandit.judge")
 
 #: letters of question, answer and passage that the judge's model must have room for beside the rubric

@@ -25,8 +25,6 @@ from ragbandit.workers.judge.judge import NoVerdict, RubricVerdict, ServerFailed
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions.store import DecisionRecord
 
-__all__ = ["DueJudgements", "feedback_id", "judge"]
-
 log = logging.getLogger("ragbandit.judge")
 
 #: how long a score is kept in hand that the database does not take

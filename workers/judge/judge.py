@@ -34,8 +34,6 @@ from ragbandit.workers.judge.rubric import (
     weighted_score,
 )
 
-__all__ = ["Judge", "NoVerdict", "RubricVerdict", "ServerFailed", "Suspicious"]
-
 #: calls for one judgement: the second asks again where the reply cannot be read
 CALLS: Final = 2
 #: gold answers that the judge is shown

@@ -17,8 +17,6 @@ from ragbandit.workers.wiring.arms import arm_params
 from ragbandit.workers.wiring.generators import concurrency_of, make_generator, offered
 from ragbandit.workers.wiring.retrievers import kind_of, searches
 
-__all__ = ["make_judging"]
-
 
 def make_judging(settings: Settings, *, store: DecisionStore, generator: Generator | None) -> tuple[Judging, int]:
     """The judge, loaded, and how many answers it works on at once.

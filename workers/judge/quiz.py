@@ -21,19 +21,6 @@ from ragbandit.shared.errors import ArmFailed, InvalidInput, required_module
 from ragbandit.strategies.base import Generator, Request
 from ragbandit.strategies.prompting.prompts import Template, fit
 
-__all__ = [
-    "ASKS_FOR_ANSWERS",
-    "ASKS_FOR_QUESTIONS",
-    "CANNOT_INFER",
-    "QUESTIONS",
-    "Quiz",
-    "QuizModel",
-    "QuizScore",
-    "chinese_words",
-    "made_quiz",
-    "quizzed",
-]
-
 #: reply of the judge, and entry of the references, where a text has no answer
 CANNOT_INFER = "无法推断"
 #: "3: answer" at the start of a line; the colon may be of either kind, or a full stop or comma of a list

@@ -21,21 +21,6 @@ from typing import Any, Final
 from ragbandit.strategies.base import Generator, Passage, Prompt, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, fit
 
-__all__ = [
-    "CRITERIA",
-    "RUBRIC",
-    "Asked",
-    "Material",
-    "Score",
-    "UnreadableReply",
-    "addresses_judge",
-    "mark_of",
-    "parsed_scores",
-    "rubric_hash",
-    "rubric_prompt",
-    "weighted_score",
-]
-
 #: name of the template
 RUBRIC: Final = "rubric"
 #: criterion -> what the judge is told of it

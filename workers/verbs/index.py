@@ -26,9 +26,6 @@ from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.evaluation.command import INTERRUPTED
 from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
 
-__all__ = ["build", "info", "search"]
-
-
 IndexOption = Annotated[
     str | None,
     typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one"),

@@ -4,8 +4,6 @@ import signal
 
 from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, listen_on
 
-__all__ = ["serve"]
-
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
     """Run the HTTP service alone (Redis, workers and the learner run elsewhere). SIGHUP reads the arms again."""

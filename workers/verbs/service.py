@@ -28,8 +28,6 @@ from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.wiring.arms import check_arms
 
-__all__ = ["run_service"]
-
 log = logging.getLogger("ragbandit.cli")
 
 

@@ -18,8 +18,6 @@ from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, offered
 from ragbandit.workers.wiring.retrievers import retriever_of
 
-__all__ = ["up"]
-
 
 def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""

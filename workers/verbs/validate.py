@@ -15,8 +15,6 @@ from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
 
-__all__ = ["validate"]
-
 
 def validate(
     config: ConfigOption = None,

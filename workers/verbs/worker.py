@@ -11,8 +11,6 @@ from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.process import QUEUES, run_worker
 
-__all__ = ["worker"]
-
 
 def worker(
     *,

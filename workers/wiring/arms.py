@@ -10,8 +10,6 @@ from ragbandit.strategies.registry import make_arms, presets_by_default, with_pr
 from ragbandit.workers.wiring.generators import offered
 from ragbandit.workers.wiring.retrievers import check_reranker
 
-__all__ = ["arm_params", "check_arms", "hints"]
-
 log = logging.getLogger("ragbandit.arms")
 
 

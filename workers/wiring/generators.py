@@ -21,20 +21,6 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 
-__all__ = [
-    "SCRIPTED_CONCURRENCY",
-    "check_generator",
-    "check_generator_of",
-    "concurrency",
-    "concurrency_of",
-    "generator_and_concurrency",
-    "generator_version",
-    "make_generator",
-    "offered",
-    "threads_of_worker",
-]
-
-
 #: questions at once where the generator is scripted and workers.concurrency is not set
 SCRIPTED_CONCURRENCY = 8
 

@@ -27,19 +27,6 @@ from ragbandit.strategies.run import Strategy
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
-__all__ = [
-    "RETRIEVERS",
-    "Kind",
-    "check_reranker",
-    "index_folder",
-    "kind_of",
-    "make_retriever",
-    "retriever_of",
-    "search_once",
-    "searches",
-    "with_choice",
-]
-
 #: the setting, for messages
 _RERANK = "retriever.rerank"
 

@@ -12,26 +12,6 @@ from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import KeptFeedback, KeptReward
 from ragbandit.shared.types import DecisionState, OutcomeStatus, RunBy
 
-__all__ = [
-    "AnswerReply",
-    "CancellationReply",
-    "ClientOutcomeReply",
-    "ClientRouteReply",
-    "CostReply",
-    "DecisionFields",
-    "KeptOutcome",
-    "MessageReply",
-    "OutcomeFields",
-    "OutcomeReply",
-    "PendingReply",
-    "RecordReply",
-    "RouteBatchReply",
-    "RouteReply",
-    "SessionReply",
-    "SourceReply",
-    "TurnReply",
-]
-
 
 class DecisionFields(TypedDict):
     """Fields of a decision."""

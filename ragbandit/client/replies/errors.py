@@ -2,8 +2,6 @@
 
 from typing_extensions import TypedDict
 
-__all__ = ["ErrorDetail", "ErrorReply"]
-
 
 class ErrorDetail(TypedDict):
     """What is wrong, and what to do."""

@@ -7,15 +7,6 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.shared.types import FeedbackKind, FeedbackSource, JudgedBy, RewardSource
 
-__all__ = [
-    "BatchReply",
-    "ClientFeedbackReply",
-    "FeedbackTokenReply",
-    "KeptFeedback",
-    "KeptReward",
-    "ReceiptReply",
-]
-
 
 class ReceiptReply(TypedDict):
     """Confirmation that a feedback is stored: the fields of `ragbandit.Receipt`."""

@@ -2,15 +2,6 @@
 
 from typing_extensions import TypedDict
 
-__all__ = [
-    "ArmOverviewReply",
-    "OverviewReply",
-    "PointReply",
-    "SavedReply",
-    "TotalsReply",
-    "WorkerReply",
-]
-
 
 class TotalsReply(TypedDict):
     """What was decided, answered and learned."""

@@ -6,18 +6,6 @@ from typing_extensions import TypedDict
 
 from ragbandit.shared.types import CircuitState
 
-__all__ = [
-    "ArmReply",
-    "CountersReply",
-    "HealthReply",
-    "JudgeDay",
-    "JudgeReply",
-    "LagReply",
-    "LedgerReply",
-    "ReadyReply",
-    "StatusReply",
-]
-
 
 class HealthReply(TypedDict):
     """The process is alive."""

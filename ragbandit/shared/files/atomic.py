@@ -12,17 +12,6 @@ from typing import Any, BinaryIO
 
 import numpy.typing as npt
 
-__all__ = [
-    "append_private",
-    "cache_root",
-    "cached_arrays",
-    "private_folder",
-    "replace_folder",
-    "whole_file",
-    "whole_folder",
-    "write_file",
-]
-
 log = logging.getLogger("ragbandit.cache")
 
 _PREFIX = ".new-"

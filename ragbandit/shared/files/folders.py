@@ -7,8 +7,6 @@ from typing import Any
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files.atomic import write_file
 
-__all__ = ["Folder", "check_root", "remote_system"]
-
 
 def check_root(root: str, *, field: str) -> None:
     """Refuse a URL of a file system that fsspec does not know, or whose package is not installed. Raises ConfigError.

@@ -11,8 +11,6 @@ from typing import Any, BinaryIO, cast
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.atomic import whole_file
 
-__all__ = ["lines", "naming", "new_file", "new_lines", "open_binary", "parsed"]
-
 _GZIP = b"\x1f\x8b"
 
 

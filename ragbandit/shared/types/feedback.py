@@ -8,14 +8,6 @@ from ragbandit.shared.types.names import ArmName, DecisionId, FeedbackId, Feedba
 from ragbandit.shared.types.outcomes import Outcome
 from ragbandit.shared.types.queries import Decision
 
-__all__ = [
-    "CalibrationPair",
-    "ClosedDecision",
-    "Feedback",
-    "JoinedDecision",
-    "Receipt",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Feedback:

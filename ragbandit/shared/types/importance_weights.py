@@ -2,8 +2,6 @@
 
 from typing import Final
 
-__all__ = ["FEWEST_EFFECTIVE", "effective_rows"]
-
 #: a comparison with fewer effective rows has no interval and no verdict on any surface: coverage was measured from
 #: here on
 FEWEST_EFFECTIVE: Final = 10

@@ -15,15 +15,6 @@ from ragbandit.shared.types.names import (
 )
 from ragbandit.shared.types.queries import Query
 
-__all__ = [
-    "Checkpoint",
-    "Counters",
-    "Reward",
-    "SnapshotInfo",
-    "TableRow",
-    "Update",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reward:

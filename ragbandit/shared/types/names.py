@@ -7,38 +7,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = [
-    "CANCELLED",
-    "CANDIDATE",
-    "ERASED",
-    "IMPORTED",
-    "KILLED",
-    "MAX_ERROR",
-    "MAX_TEXT",
-    "RATE_PATTERN",
-    "STICKY",
-    "Aggregate",
-    "ArmName",
-    "CircuitState",
-    "DecisionId",
-    "DecisionState",
-    "FeatureRows",
-    "Features",
-    "FeedbackId",
-    "FeedbackKind",
-    "FeedbackSource",
-    "Json",
-    "JudgedBy",
-    "Matrix",
-    "OutcomeStatus",
-    "PolicyLabel",
-    "RewardSource",
-    "Role",
-    "RunBy",
-    "Vector",
-    "finite_json",
-]
-
 # A recursive alias would need Python 3.12's `type`; JSON values are checked where bytes enter.
 Json = object
 

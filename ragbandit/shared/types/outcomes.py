@@ -5,22 +5,6 @@ from dataclasses import dataclass, fields
 
 from ragbandit.shared.types.names import DecisionId, Json, OutcomeStatus, RunBy
 
-__all__ = [
-    "COST_TERMS",
-    "Branch",
-    "CallFailed",
-    "Cost",
-    "Generated",
-    "Outcome",
-    "Retrieved",
-    "Round",
-    "Source",
-    "StatusNote",
-    "TextPiece",
-    "TraceEvent",
-    "count_steps",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:

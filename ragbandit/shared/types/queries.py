@@ -6,14 +6,6 @@ from typing import Literal
 
 from ragbandit.shared.types.names import ArmName, DecisionId, Features, Json, PolicyLabel, Role, RunBy
 
-__all__ = [
-    "Budget",
-    "Caller",
-    "Decision",
-    "Message",
-    "Query",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:

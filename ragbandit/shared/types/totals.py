@@ -6,8 +6,6 @@ from typing import Final
 
 from ragbandit.shared.types.importance_weights import effective_rows
 
-__all__ = ["LATENCY_EDGES", "ArmTotals", "sum_of"]
-
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 

@@ -9,8 +9,6 @@ from typing import Final, Literal
 
 from ragbandit.shared.types.names import ArmName, Json, PolicyLabel
 
-__all__ = ["LIVE_STATES", "PolicyControl", "PolicyVerdict", "PolicyVersion", "VerdictKind", "VersionState"]
-
 #: draft: known, nothing computed. shadow: its pmf is logged beside the champion's, nothing of it is served. canary: the
 #: served pmf is (1 - weight) * champion's + weight * its own. champion: it decides. paused: as draft, until it is
 #: resumed. rolled_back: the evidence, or a person, took it out. retired: a former champion, or a draft given up

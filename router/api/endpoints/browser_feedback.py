@@ -31,8 +31,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError, Unauthorized
 from ragbandit.shared.types import Feedback, Receipt
 
-__all__ = ["MAX_VOTES", "add_browser_feedback"]
-
 #: judgements that are stored of one rater of a decision that comes with tokens; the last one counts
 MAX_VOTES = 20
 _BROWSER = "/v1/feedback/browser"

@@ -34,8 +34,6 @@ from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["add_decisions"]
-
 #: longest wait_s of /v1/answer, seconds
 MAX_WAIT_S = 600
 #: a stream waits that much longer than an arm may take, unless told otherwise: the question waits for a worker, seconds

@@ -24,8 +24,6 @@ from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
-__all__ = ["FEEDBACK", "MAX_BATCH", "STORED", "add_feedback", "count_feedback"]
-
 #: tag of these endpoints in /docs
 FEEDBACK = "Feedback"
 #: the replies to a judgement

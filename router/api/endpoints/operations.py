@@ -19,8 +19,6 @@ from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-__all__ = ["OPERATIONS", "add_operations", "state_of"]
-
 #: tag of these endpoints in /docs
 OPERATIONS = "Operations"
 #: parts without which requests are served: answers and learning are late

@@ -12,8 +12,6 @@ from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.serving.overview import HOUR_S, overview
 
-__all__ = ["add_overview"]
-
 #: the time that is told of where none is named, seconds
 _DAY_S = 86_400.0
 

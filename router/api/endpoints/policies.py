@@ -21,8 +21,6 @@ from ragbandit.router.storage.policy_versions import version_named
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-__all__ = ["POLICIES", "add_policies"]
-
 #: tag of these endpoints in /docs
 POLICIES = "Policies"
 

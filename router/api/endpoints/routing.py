@@ -32,8 +32,6 @@ from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
-__all__ = ["DECISIONS", "add_routing", "decide", "traced_links", "whole_query"]
-
 #: tag of the endpoints of decisions in /docs
 DECISIONS = "Decisions"
 

@@ -18,8 +18,6 @@ from ragbandit.router.serving.checks.questions import checked_session
 from ragbandit.router.serving.conversations.queries import session_turns
 from ragbandit.router.storage.decisions.sessions import MOST_LISTED
 
-__all__ = ["add_sessions"]
-
 SessionPath = Annotated[
     str, PathParameter(description="The id that the conversation was given.", json_schema_extra=SESSION)
 ]

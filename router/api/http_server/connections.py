@@ -18,8 +18,6 @@ from ragbandit.router.api.schemas.responses import error_body, error_json, refus
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import Overloaded
 
-__all__ = ["MAX_HEADERS", "MAX_HEAD_BYTES", "OPERATORS", "OPERATOR_PATHS", "Connections"]
-
 log = logging.getLogger("ragbandit.server")
 
 #: bytes of a request before its body (path and headers), and how many headers it may have

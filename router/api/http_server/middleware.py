@@ -15,8 +15,6 @@ from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.router import Queue, Router
 from ragbandit.shared.errors import NotReady, Overloaded
 
-__all__ = ["AdmissionMiddleware"]
-
 #: path of a POST -> the queue in which it would wait
 _QUEUES: Final[Mapping[str, Queue]] = {
     "/v1/route": "questions",

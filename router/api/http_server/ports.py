@@ -9,8 +9,6 @@ from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.security.page_sessions import is_page
 from ragbandit.router.api.security.roles import allowed_roles
 
-__all__ = ["has_path", "is_for_operators"]
-
 #: who only operates the service, and neither asks nor judges
 _OPERATORS: Final = frozenset({"reader", "operator", "admin"})
 #: on both ports

@@ -13,8 +13,6 @@ from ragbandit.router.api.http_server.connections import Connections
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.processes.service_process import shared_port
 
-__all__ = ["HttpServer", "make_server"]
-
 log = logging.getLogger("ragbandit.server")
 
 #: ticks of uvicorn's main loop in a second

@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from ragbandit.shared.errors import NotReady, Overloaded
 
-__all__ = ["Reads", "SharedRead"]
-
 Value = TypeVar("Value")
 
 

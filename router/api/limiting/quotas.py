@@ -13,8 +13,6 @@ from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.shared.errors import TooManyRequests
 
-__all__ = ["Counted", "QuotaSpent", "Quotas"]
-
 Counted = Literal["decisions", "feedback"]
 
 _DAY_S: Final = 86_400

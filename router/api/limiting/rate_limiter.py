@@ -25,8 +25,6 @@ from ragbandit.router.queue.outage import ForeignData
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Caller
 
-__all__ = ["RateLimited", "RateLimiter"]
-
 log = logging.getLogger("ragbandit.api")
 
 #: longest wait for Redis, seconds

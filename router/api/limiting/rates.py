@@ -9,8 +9,6 @@ from limits import RateLimitItem, parse
 
 from ragbandit.shared.types import Caller
 
-__all__ = ["Allowance", "rate_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allowance:

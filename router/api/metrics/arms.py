@@ -15,8 +15,6 @@ from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Earned
 from ragbandit.shared.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
 
-__all__ = ["earned_metrics", "worker_metrics"]
-
 _QUEUES: Final = ("answer", "judge", "learn")
 _STATES: Final = ("idle", "busy")
 

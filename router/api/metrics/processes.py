@@ -17,8 +17,6 @@ from prometheus_client.registry import Collector
 
 from ragbandit.router.serving.processes.service_process import ServiceProcess
 
-__all__ = ["ProcessMetrics"]
-
 #: longest wait for the metrics of another process, seconds
 WAIT_S: Final = 1.0
 #: most bytes that one process replies with

@@ -17,8 +17,6 @@ from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Decision
 
-__all__ = ["Metrics"]
-
 
 class Metrics:
     """The Prometheus side of one app, with a registry of its own."""

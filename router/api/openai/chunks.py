@@ -24,8 +24,6 @@ from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.api.streaming.event_stream import PING
 from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
 
-__all__ = ["Chunks", "Pieces"]
-
 _DONE: Final = b"data: [DONE]\n\n"
 
 

@@ -30,8 +30,6 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import CANCELLED, Decision, Outcome
 
-__all__ = ["chat_reply"]
-
 log = logging.getLogger("ragbandit.api")
 
 #: an arm may go on for the seconds of its budget, and the question has waited for a worker before, seconds

@@ -15,8 +15,6 @@ from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_de
 from ragbandit.router.api.schemas.responses import JsonReply, described, errors
 from ragbandit.shared.errors import NotFound
 
-__all__ = ["OPENAI", "add_openai"]
-
 #: tag of these endpoints in /docs
 OPENAI: Final = "OpenAI"
 

@@ -15,8 +15,6 @@ from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of
 from ragbandit.shared.errors import InvalidInput, NotFound
 
-__all__ = ["ModelNotFound", "Unsupported", "as_openai_error", "is_openai_path", "shaping_errors", "unforeseen_reply"]
-
 #: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings")
 #: our names of fields -> those of a chat completion

@@ -7,8 +7,6 @@ from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Message
 
-__all__ = ["turns_of"]
-
 #: roles of OpenAI's messages -> ours; None: passed over, since no arm calls tools
 _ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
     "system": "system",

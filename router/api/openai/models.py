@@ -8,8 +8,6 @@ from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import ArmName, Caller
 
-__all__ = ["AUTO", "forced_arm", "model_list", "model_of"]
-
 #: the model that lets the policy choose
 AUTO: Final = "auto"
 _OWN: Final = "ragbandit"

@@ -15,8 +15,6 @@ from starlette.datastructures import Headers
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.shared.types import Message, Outcome
 
-__all__ = ["background_task", "is_open_webui", "links_of", "source_events", "status_event", "task_answer"]
-
 _PREFIX: Final = "x-openwebui-"
 _TASK: Final = f"{_PREFIX}task"
 #: headers with ids of Open WebUI -> the kind of link under which the decision is found again

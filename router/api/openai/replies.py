@@ -10,27 +10,6 @@ from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.shared.types import Cost, Decision, Outcome
 
-__all__ = [
-    "ID_PREFIX",
-    "Annotation",
-    "ChatCompletion",
-    "Facts",
-    "Model",
-    "ModelList",
-    "OpenAIErrorReply",
-    "Usage",
-    "annotations_of",
-    "citations_of",
-    "completion",
-    "facts_of",
-    "fingerprint",
-    "finish_of",
-    "model_name",
-    "task_completion",
-    "urls_of",
-    "usage_of",
-]
-
 #: of the id of a completion; the rest is the decision's
 ID_PREFIX: Final = COMPLETION_PREFIX
 #: characters of a passage in search_results

@@ -19,8 +19,6 @@ from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
 
-__all__ = ["ChatBody", "query_of_chat"]
-
 #: headers that name the conversation of a request; the first that is there counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
 #: OpenAI's own limits of `metadata`

@@ -16,8 +16,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_WORDS
 from ragbandit.shared.types import MAX_TEXT
 
-__all__ = ["add_limits", "describe", "field_texts"]
-
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
     "ragbandit.shared.types.versions",

@@ -41,23 +41,6 @@ from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of
 from ragbandit.shared.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
 
-__all__ = [
-    "answer_json",
-    "cancellation_json",
-    "decision_json",
-    "explanation_json",
-    "headers",
-    "ledger_json",
-    "outcome_json",
-    "overview_json",
-    "pending_json",
-    "receipt_json",
-    "record_json",
-    "route_json",
-    "session_json",
-    "status_json",
-]
-
 _Reply = TypeVar("_Reply")
 
 

@@ -25,32 +25,6 @@ from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, Cost, OutcomeStatus
 
-__all__ = [
-    "ANY_TEXT",
-    "COMPLETION_PREFIX",
-    "ID",
-    "KEY_HEADER",
-    "NAME",
-    "SESSION",
-    "STORABLE",
-    "TEXT",
-    "Body",
-    "BrowserFeedbackBody",
-    "BudgetBody",
-    "DecisionIdText",
-    "FeedbackBatchBody",
-    "FeedbackBody",
-    "FeedbackTokenBody",
-    "MessageBody",
-    "OutcomeBody",
-    "RouteBatchBody",
-    "RouteBody",
-    "example",
-    "identity",
-    "limits",
-    "plain_decision_id",
-]
-
 
 def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
     """Limits of a field, as JSON Schema says them; a keyword holds for values of its own type alone."""

@@ -12,8 +12,6 @@ from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.shared.errors import Overloaded, RagBanditError
 from ragbandit.shared.types import finite_json
 
-__all__ = ["ERRORS", "JsonReply", "described", "error_body", "error_json", "errors", "gone", "plain", "refusal"]
-
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 CLIENT_CLOSED: Final = 499
 

@@ -9,8 +9,6 @@ from pydantic_core import core_schema
 
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["complaint", "wanted"]
-
 #: required fields that are lists; the others are strings
 _LISTS: Final = frozenset({"items", "messages"})
 #: pydantic's error type of ours; the message is what is accepted

@@ -18,8 +18,6 @@ from typing import Final, Literal, get_args
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import Unauthorized
 
-__all__ = ["MAX_TOKEN", "TOKEN_KINDS", "FeedbackToken", "TokenKind", "read_token", "signed"]
-
 TokenKind = Literal["rating", "event"]
 TOKEN_KINDS: Final[tuple[TokenKind, ...]] = get_args(TokenKind)
 #: longest token that is looked at, characters

@@ -20,8 +20,6 @@ from ragbandit.router.storage.access.scopes import is_known
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
 from ragbandit.shared.types import Caller, Role
 
-__all__ = ["Gate"]
-
 #: longest value of the header Authorization that is looked at
 MAX_HEADER: Final = 512
 #: the metrics of an outage are read in an outage: so old may the keys be that /metrics is checked against, seconds

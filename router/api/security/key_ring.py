@@ -16,8 +16,6 @@ from typing import Final
 from ragbandit.router.storage.access.api_keys import KeysInForce, KeyStore
 from ragbandit.shared.errors import NotReady, StoreError
 
-__all__ = ["KeyRing", "Known"]
-
 log = logging.getLogger("ragbandit.api")
 
 #: oldest copy of the keys that a request is checked against, seconds

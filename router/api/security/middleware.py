@@ -11,8 +11,6 @@ from ragbandit.router.api.schemas.responses import refusal
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.shared.errors import RagBanditError
 
-__all__ = ["AccessMiddleware"]
-
 #: a service without rates tells of none
 _NO_HEADERS: Final[list[tuple[bytes, bytes]]] = []
 

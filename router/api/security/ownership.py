@@ -14,8 +14,6 @@ from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Decision, RunBy
 
-__all__ = ["Owners", "check_owner", "note_owner", "permitted_arms", "strangers", "tenant_of"]
-
 #: decisions whose tenant one process remembers; it never changes
 MOST: Final = 20_000
 

@@ -19,19 +19,6 @@ from typing import Final
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.sql.database import Database
 
-__all__ = [
-    "FORM",
-    "SESSION",
-    "SESSION_S",
-    "PageSessions",
-    "SessionCookie",
-    "cookies_of",
-    "form_nonce",
-    "is_page",
-    "needs_session",
-    "new_nonce",
-]
-
 #: names of the cookies
 SESSION, FORM = "ragbandit_session", "ragbandit_form"
 #: longest time that a login lasts, seconds

@@ -10,8 +10,6 @@ from starlette.routing import compile_path
 
 from ragbandit.shared.types import Role
 
-__all__ = ["EVERYBODY", "OF_THE_SERVICE", "ROLES_OF", "allowed_roles", "is_of_the_service"]
-
 #: no key is needed
 EVERYBODY: Final = "everybody"
 

@@ -11,8 +11,6 @@ from urllib.parse import urlsplit
 
 from ragbandit.shared.errors import Forbidden
 
-__all__ = ["check_host", "check_site"]
-
 Headers = Iterable[tuple[bytes, bytes]]
 
 #: names of this machine

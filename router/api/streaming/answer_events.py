@@ -14,8 +14,6 @@ from ragbandit.router.queue.streams.reader import ReadStream
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 
-__all__ = ["AnswerChanged", "AnswerEvent", "PendingAnswer", "want_events"]
-
 AnswerEvent = TextPiece | StatusNote | Outcome
 
 log = logging.getLogger("ragbandit.api")

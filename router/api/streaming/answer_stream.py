@@ -18,8 +18,6 @@ from ragbandit.router.api.streaming.event_stream import PING, EventStream, with_
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Outcome, StatusNote, TextPiece
 
-__all__ = ["streamed_answer"]
-
 
 def streamed_answer(answer: PendingAnswer, *, seconds: float) -> Response:
     """The events of an answer. After its limit_s without an outcome the last says "pending".

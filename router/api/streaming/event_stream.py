@@ -11,8 +11,6 @@ from starlette.types import Receive, Scope, Send
 from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.streaming.answer_events import AnswerEvent
 
-__all__ = ["PING", "PING_S", "EventStream", "sent_at_once", "with_pauses"]
-
 #: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
 #: client that has hung up looks like one that has only closed its sending side, until two writes to it have failed.
 PING_S: float = 2.0

@@ -8,8 +8,6 @@ from ragbandit.router.serving.overview import Overview, Point, mean
 from ragbandit.shared.formats import duration, number, percent
 from ragbandit.shared.types import ArmName, ArmTotals
 
-__all__ = ["MOST_LINES", "Chart", "Line", "arm_charts", "earned_charts", "intervals"]
-
 #: arms that a chart has lines of, the most used
 MOST_LINES: Final = 8
 #: of one cell: None where there is nothing

@@ -21,8 +21,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import DecisionState
 
-__all__ = ["add_decision_pages"]
-
 #: decisions on a page
 PAGE: Final = 50
 #: steps of an answer that a page shows

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["SequencePicture", "around_zero", "sequence_of", "ticks"]
-
 WIDTH, HEIGHT = 640.0, 220.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 52.0, 8.0, 10.0, 26.0
 #: an interval so many times as wide as the narrowest one is cut where the axis ends

@@ -11,8 +11,6 @@ from ragbandit.router.api.ui.operation import add_operation_pages
 from ragbandit.router.api.ui.overview import add_overview_pages
 from ragbandit.router.api.ui.policies import add_policy_pages
 
-__all__ = ["STATIC", "add_dashboard"]
-
 #: scripts, styles and pictures of the pages
 STATIC = Path(__file__).parent / "static"
 

@@ -15,8 +15,6 @@ from starlette.types import Message, Receive, Scope, Send
 from ragbandit.router.api.security.page_sessions import needs_session
 from ragbandit.router.api.ui.rendering import error_page
 
-__all__ = ["HEADERS", "shaping_page"]
-
 #: of every reply under /ui
 HEADERS: Final = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "

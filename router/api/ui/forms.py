@@ -10,8 +10,6 @@ from ragbandit.router.api.security.page_sessions import PageSessions, needs_sess
 from ragbandit.router.api.security.sites import check_site
 from ragbandit.shared.errors import Forbidden, InvalidInput
 
-__all__ = ["actor_of", "form_of"]
-
 #: fields of a form, and bytes of it
 MAX_FIELDS: Final = 20
 MAX_BYTES: Final = 16_384

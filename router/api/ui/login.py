@@ -14,8 +14,6 @@ from ragbandit.router.api.ui.rendering import page, set_cookie
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.errors import Forbidden, Unauthorized
 
-__all__ = ["add_login"]
-
 #: paths of ours that a login may go on to
 _OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
 _ENTRY: Final = "/ui/decisions"

@@ -21,8 +21,6 @@ from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 
-__all__ = ["add_operation_pages", "state_or_none"]
-
 #: newest judged updates that sources are summed over, and held feedback and quarantined decisions that are listed
 LATELY: Final = 500
 LISTED: Final = 50

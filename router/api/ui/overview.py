@@ -15,8 +15,6 @@ from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
-__all__ = ["TIMES", "add_overview_pages"]
-
 #: name -> (words, seconds, seconds of a point)
 TIMES: Final[dict[str, tuple[str, float, int]]] = {
     "day": ("last 24 hours", 86_400.0, 3_600),

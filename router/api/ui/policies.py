@@ -18,8 +18,6 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import PolicyLabel, PolicyVerdict
 
-__all__ = ["VERBS", "add_policy_pages"]
-
 #: what every verb does, in the words of its button
 VERBS: Final[dict[str, str]] = {
     "shadow": "Its probabilities are logged beside the champion's; it serves nothing.",

@@ -17,8 +17,6 @@ from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
-__all__ = ["PAGES", "error_page", "page"]
-
 _DASH: Final = Markup(NOTHING)  # noqa: S704 - our own sign
 #: path, title, and whether it tells of all tenants
 PAGES: Final = (

@@ -6,8 +6,6 @@ from typing import Final
 from ragbandit.router.cli.doctor import configuration, database, files, processes, redis
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
-__all__ = ["CHECKS", "examine", "worst"]
-
 CHECKS: Final[tuple[Check, ...]] = (
     ("settings", configuration.contradictions),
     ("API keys", configuration.exposure),

@@ -11,8 +11,6 @@ from ragbandit.router.cli.doctor.checks import examine, worst
 from ragbandit.router.cli.doctor.findings import Installation
 from ragbandit.router.config import loading as configuration
 
-__all__ = ["doctor"]
-
 _SIGNS = {"ok": "[green]ok[/green]     ", "warning": "[yellow]warning[/yellow]", "problem": "[red]problem[/red]"}
 
 

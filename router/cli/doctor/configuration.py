@@ -9,8 +9,6 @@ from ragbandit.router.serving.setup.exposure import FIRST_KEY, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 
-__all__ = ["contradictions", "exposure"]
-
 
 def contradictions(installation: Installation) -> Sequence[Finding]:
     """Settings that are each allowed, and together do not do what they seem to."""

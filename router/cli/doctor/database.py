@@ -21,8 +21,6 @@ from ragbandit.shared.errors import StoreError
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["clock", "counters", "held", "learner", "opened", "schema"]
-
 #: clocks that differ by so much are remarkable, and wrong, seconds
 APART_S: Final = 1.0
 WRONG_S: Final = 60.0

@@ -11,8 +11,6 @@ from sqlalchemy import make_url
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.config.settings import Settings
 
-__all__ = ["disk", "permissions"]
-
 #: free bytes below which it is a warning, and a problem
 LITTLE: Final = 2_000_000_000
 NEARLY_NONE: Final = 200_000_000

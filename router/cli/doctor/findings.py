@@ -9,18 +9,6 @@ from typing import Final, Literal
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import RagBanditError
 
-__all__ = [
-    "LIMIT_S",
-    "Check",
-    "Finding",
-    "Installation",
-    "Level",
-    "fine",
-    "problem",
-    "run_checks",
-    "warning",
-]
-
 Level = Literal["ok", "warning", "problem"]
 #: longest wait for a check, seconds; all run at the same time
 LIMIT_S: Final = 8.0

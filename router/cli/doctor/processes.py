@@ -11,8 +11,6 @@ from ragbandit.router.cli.doctor.redis import connected
 from ragbandit.router.queue.presence import ProcessCard, present
 from ragbandit.router.storage.sql.tables import policies
 
-__all__ = ["clocks", "encoder", "indexes", "shared_snapshots", "there", "versions"]
-
 
 def there(installation: Installation) -> Sequence[Finding]:
     """Whether a service, an answer worker, a learner and a judge run, as far as they are needed."""

@@ -15,8 +15,6 @@ from ragbandit.router.queue.presence import present
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.shared.errors import QueueError
 
-__all__ = ["connected", "listeners", "memory", "persistence", "queues", "reachable"]
-
 #: no reply within that is none, seconds
 REPLY_S: Final = 3.0
 #: share of maxmemory, and of workers.max_queued, from which on it is remarkable

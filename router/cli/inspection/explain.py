@@ -25,8 +25,6 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.formats import moment, number, printable
 from ragbandit.shared.types import Feedback, Reward
 
-__all__ = ["explain"]
-
 #: characters of a text that are shown
 _LONGEST: Final = 400
 #: what is left of texts -> what is said of it

@@ -36,8 +36,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import IMPORTED, ArmName
 
-__all__ = ["status", "verify"]
-
 #: a count that may be 0 -> what it means
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",

@@ -29,8 +29,6 @@ from ragbandit.router.learning.status import status
 from ragbandit.router.serving.overview import overview
 from ragbandit.shared.formats import decimal, moment, one_line, percent
 
-__all__ = ["screen", "top"]
-
 Read = Callable[[], "OverviewReply"]
 #: longest name of an arm that is shown
 _LONGEST: Final = 40

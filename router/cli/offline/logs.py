@@ -20,8 +20,6 @@ from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
 
-__all__ = ["export", "import_"]
-
 #: bad rows that are described; all are counted
 MOST_NAMED = 20
 #: as the configuration takes it

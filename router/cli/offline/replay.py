@@ -31,8 +31,6 @@ from ragbandit.router.offline.reports.tables import print_replay
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["replay_verb"]
-
 
 def replay_verb(
     *,

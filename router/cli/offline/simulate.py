@@ -17,8 +17,6 @@ from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["simulate_verb"]
-
 
 def simulate_verb(
     *,

@@ -15,8 +15,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train
 
-__all__ = ["print_training", "train_verb"]
-
 
 def train_verb(
     *,

@@ -27,8 +27,6 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["warm"]
-
 
 def warm(
     *,

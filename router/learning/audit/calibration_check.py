@@ -7,8 +7,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.calibration_rows import read_pairs
 from ragbandit.shared.types import Update
 
-__all__ = ["CalibrationCheck"]
-
 
 class CalibrationCheck:
     """The calibrator as it was at every update, from a place in the ledger on."""

@@ -15,8 +15,6 @@ from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision
 
-__all__ = ["check_archive", "check_draws", "decided_before", "pages"]
-
 PAGE = 500
 
 

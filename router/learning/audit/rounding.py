@@ -16,8 +16,6 @@ from ragbandit.router.policies.base import Arrays, Policy, tolerance_of
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import Json, SnapshotInfo
 
-__all__ = ["Comparison", "compared", "largest_difference", "sha256_after"]
-
 #: numbers of an array that are turned into float64 at once: a state may have hundreds of millions
 _CHUNK = 1 << 20
 

@@ -13,8 +13,6 @@ from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.shared.types import CANDIDATE, Decision, Update
 
-__all__ = ["champion_part", "draw_fault", "mixture_fault", "update_faults"]
-
 #: a mixture is made of floats that the row has: but for this, another release may add them up in another order
 _ROUNDING: Final = 1e-12
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-__all__ = ["Verdict"]
-
 #: counters of what did not agree
 Counter = Literal[
     "archive_mismatches",

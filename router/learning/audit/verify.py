@@ -31,8 +31,6 @@ from ragbandit.shared.errors import SnapshotError, StoreError
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import IMPORTED, Checkpoint, SnapshotInfo
 
-__all__ = ["verify"]
-
 #: A decision counts as one that was there when an audit began if it was made that long before: clocks of hosts differ,
 #: and a commit takes its time. Seconds.
 SETTLED_S: Final = 300.0

@@ -16,8 +16,6 @@ from ragbandit.router.storage.rows.conversion import canonical, snapshot_value
 from ragbandit.router.storage.sql.tables import decisions, snapshots
 from ragbandit.shared.types import SnapshotInfo
 
-__all__ = ["Span", "Versions", "is_pruned", "versions_of"]
-
 #: when the first and the last decision of a version were made
 Span = tuple[float, float]
 #: last update and beginning of the sha256, as a version's name ends

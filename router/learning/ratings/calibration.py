@@ -31,18 +31,6 @@ from typing import Final
 
 from ragbandit.shared.types import ArmName, CalibrationPair, Reward
 
-__all__ = [
-    "PAIRS_NEEDED",
-    "PAIRS_USED",
-    "Calibration",
-    "Calibrator",
-    "Curve",
-    "calibrated",
-    "fit_point",
-    "isotonic",
-    "next_fit",
-]
-
 #: pairs before which scores are learned as they are
 PAIRS_NEEDED: Final = 50
 #: newest pairs that a fit uses

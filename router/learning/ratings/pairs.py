@@ -12,8 +12,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.calibration_rows import due_pairs, last_pair, paired, read_pairs
 from ragbandit.shared.types import ArmName, CalibrationPair, ClosedDecision, Decision, JoinedDecision
 
-__all__ = ["Pairs", "calibrator_at"]
-
 
 def calibrator_at(ledger: Ledger, *, before_seq: int | None = None) -> Calibrator:
     """The calibrator at the ledger's end, or as update `before_seq` was calibrated."""

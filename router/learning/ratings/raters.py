@@ -12,8 +12,6 @@ from typing import Final, get_args
 from ragbandit.router.learning.reward import aggregate, quality_of
 from ragbandit.shared.types import Aggregate, Feedback, JudgedBy, Outcome
 
-__all__ = ["class_of", "disagreement", "is_retraction", "most_trusted", "scored_and_judged", "standing"]
-
 _CLASSES: Final[tuple[JudgedBy, ...]] = get_args(JudgedBy)
 
 

@@ -24,8 +24,6 @@ from typing import Final
 from ragbandit.router.config.settings import InfluenceSettings
 from ragbandit.router.learning.sources.origin import Origin, matches
 
-__all__ = ["Influence", "Part"]
-
 #: one row as a whole number
 _ROW: Final = 1 << 16
 _DAY_S: Final = 86_400.0

@@ -15,8 +15,6 @@ from typing import Final
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.types import Feedback, Role
 
-__all__ = ["IMPORTED_RATER", "KINDS", "KeyDirectory", "Origin", "factor", "matches"]
-
 #: what a name of a source begins with, the closest to the person first
 KINDS: Final = ("rater", "import", "key", "role", "tenant")
 #: what the rater of feedback begins with that an importer brings from another system

@@ -18,8 +18,6 @@ from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines
 from ragbandit.router.storage.rows.held_rows import HeldRow, states_of
 from ragbandit.shared.types import Feedback, JoinedDecision
 
-__all__ = ["Screened", "Screening"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screened:

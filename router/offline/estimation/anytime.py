@@ -12,8 +12,6 @@ from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector
 from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 from ragbandit.shared.types import FeatureRows
 
-__all__ = ["Sequences", "sequences"]
-
 #: (candidate, "value" or "difference") or (first, second) -> interval
 Sequences = Mapping[tuple[int, str] | tuple[int, int], Interval]
 

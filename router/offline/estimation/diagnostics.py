@@ -14,8 +14,6 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.types import effective_rows
 
-__all__ = ["ALPHA", "BIN_EDGES", "ArmTally", "WeightTally", "deviation", "ratios"]
-
 #: chance that a right log is called wrong, over all checks of a replay together
 ALPHA = 1e-3
 #: of the histogram of log10 w

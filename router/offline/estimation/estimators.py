@@ -25,20 +25,6 @@ from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import effective_rows
 
-__all__ = [
-    "ESTIMATORS",
-    "Estimate",
-    "Estimator",
-    "EstimatorDefinition",
-    "Terms",
-    "check_rows",
-    "combination",
-    "estimate",
-    "estimated",
-    "shrunk",
-    "terms",
-]
-
 #: rows taken at a time: new pages for whole columns cost more time than the arithmetic
 _BLOCK = 1 << 14
 

@@ -21,21 +21,6 @@ from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = [
-    "DifferenceVerdict",
-    "Extremes",
-    "Interval",
-    "corrected",
-    "cressie_read",
-    "empirical_bernstein",
-    "extreme_rows",
-    "heavy_weight",
-    "normal",
-    "rows_needed",
-    "verdict",
-    "weight_powers",
-]
-
 #: (low, high), in units of reward
 Interval = tuple[float, float]
 #: of a difference to something else

@@ -10,8 +10,6 @@ import numpy as np
 
 from ragbandit.router.offline.types import Matrix, Vector
 
-__all__ = ["Moments"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moments:

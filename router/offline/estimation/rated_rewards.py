@@ -24,8 +24,6 @@ import numpy as np
 from ragbandit.router.offline.types import Choices, Flags, Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["FEWEST_RATINGS", "Completed", "Pricing", "RatingFacts", "Ratings", "completed"]
-
 #: with fewer ratings a note says so
 FEWEST_RATINGS = 50
 #: rows of a cell that its share of rated rows is drawn to the whole by

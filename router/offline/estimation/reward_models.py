@@ -17,18 +17,6 @@ from ragbandit.router.offline.types import Choices, Keys, Matrix, Vector
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.plugins import import_class
 
-__all__ = [
-    "Predictions",
-    "Regressor",
-    "Ridge",
-    "RidgeSums",
-    "cross_fitted",
-    "folds_of",
-    "mrdr_weights",
-    "progressive",
-    "regressor_named",
-]
-
 #: of every row, arm and target, shape (n, K, t)
 Predictions = npt.NDArray[np.float64]
 #: of the questions, shape (n, d)

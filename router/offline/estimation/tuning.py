@@ -21,8 +21,6 @@ from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["GRIDS", "Method", "Trials", "trials"]
-
 Method = Literal["mse", "mse_bound", "slope"]
 
 _WEIGHTS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, math.inf)

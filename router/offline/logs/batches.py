@@ -30,19 +30,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, STICKY, ArmName
 
-__all__ = [
-    "FIELDS",
-    "REWARD",
-    "REWARD_WORDS",
-    "UNMIXED",
-    "BatchSpec",
-    "UnevenFeatures",
-    "check_choice",
-    "column_of",
-    "decoded",
-    "drawn",
-]
-
 #: fields of a row that are columns of their own; others are keys of the context
 FIELDS = ("tenant", "version", "policy")
 #: parts of a reward that are read: numbers, and words, of which the last may be missing

@@ -28,8 +28,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import lines, new_lines, parsed
 from ragbandit.shared.types import Decision
 
-__all__ = ["event_of", "read", "write"]
-
 _KNOWN = (
     "_label_cost",
     "_label_probability",

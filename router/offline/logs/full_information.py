@@ -18,8 +18,6 @@ from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
 
-__all__ = ["ORIGIN", "arm_rows", "table_query"]
-
 #: in the facts of the decisions, under IMPORTED
 ORIGIN = "table"
 

@@ -22,8 +22,6 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import lines, new_lines, parsed
 from ragbandit.shared.types import Features
 
-__all__ = ["line_of", "read", "write"]
-
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 

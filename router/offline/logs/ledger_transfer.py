@@ -35,8 +35,6 @@ from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
-__all__ = ["ImportCounts", "late_decisions", "ledger_rows", "take_in"]
-
 T = TypeVar("T")
 
 #: rows per transaction

@@ -24,8 +24,6 @@ from ragbandit.shared.files.json_lines import new_file
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Reward
 
-__all__ = ["feature_lists", "opened", "read", "without_rows", "write"]
-
 #: rows per row group: what a reader holds at a time
 GROUP = 1 << 16
 #: rows made into columns at a time

@@ -11,18 +11,6 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files.json_lines import open_binary, parsed
 from ragbandit.shared.redaction import without_secrets
 
-__all__ = [
-    "Place",
-    "check_format",
-    "check_shared",
-    "file_system",
-    "files_of",
-    "is_remote",
-    "is_several",
-    "place_of",
-    "shown",
-]
-
 #: a Path; or a str, which is a URL
 Place = Path | str
 

@@ -9,8 +9,6 @@ from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import lines, naming, parsed
 
-__all__ = ["LabelledRow", "question_rows", "required_text"]
-
 Row = TypeVar("Row")
 
 

@@ -27,8 +27,6 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Decision, Feedback, Json, Outcome, Reward
 
-__all__ = ["rated_rows"]
-
 #: decisions read at once
 PAGE = 500
 #: keys of a judge's facts that tell the chance with which the decision was sampled

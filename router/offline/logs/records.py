@@ -13,20 +13,6 @@ from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Budget, Decision, FeedbackId, Json, Reward
 
-__all__ = [
-    "FAILED",
-    "JUDGE_PROBABILITY",
-    "JUDGE_SCORE",
-    "MISSING",
-    "OURS",
-    "BadRow",
-    "Defaults",
-    "Logged",
-    "Record",
-    "record_of",
-    "reward_defaults",
-]
-
 #: keys as in OURS; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
 

@@ -29,8 +29,6 @@ from ragbandit.shared.types import (
     RunBy,
 )
 
-__all__ = ["RowReader", "bad_row", "number"]
-
 _CAPS = tuple(field.name for field in fields(Budget))
 _KINDS = get_type_hints(Reward)
 

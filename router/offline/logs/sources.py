@@ -27,8 +27,6 @@ from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.types import ArmName
 
-__all__ = ["LedgerSource", "LogSource", "ParquetSource", "open_ledger", "rows_batch"]
-
 Item = TypeVar("Item")
 
 #: rows of a batch: its arrays fit into a processor's cache

@@ -35,8 +35,6 @@ from ragbandit.router.offline.replay.sums import Accumulators, LogSummary, RowGr
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
-__all__ = ["ResultAssembler", "arms_of", "others_largest"]
-
 #: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
 #: fewer no forecast
 FEWEST = 20

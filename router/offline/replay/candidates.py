@@ -20,22 +20,6 @@ from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import ArmName, FeatureRows, PolicyLabel, Reward, SnapshotInfo, Update
 
-__all__ = [
-    "CandidatePmf",
-    "CandidatePolicy",
-    "ProgressiveResult",
-    "array_pmf",
-    "check_candidate",
-    "crossfitted",
-    "described",
-    "frozen",
-    "learned_before",
-    "load",
-    "notes_of",
-    "progressive_validation",
-    "row_pmf",
-]
-
 #: questions asked of a policy at once
 BATCH = 256
 #: rows between two reports of progress in progressive validation

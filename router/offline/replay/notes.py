@@ -9,8 +9,6 @@ from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
 from ragbandit.router.offline.replay.sums import LogSummary
 from ragbandit.shared.types import ArmName
 
-__all__ = ["faults_of", "noted", "notes_on"]
-
 #: a log with a smaller share of different questions says so
 FRESH = 0.8
 

@@ -28,18 +28,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import KILLED, STICKY, ArmName
 
-__all__ = [
-    "MOST_NAMED",
-    "MemoryLog",
-    "OpenLog",
-    "all_older",
-    "memory_log",
-    "no_times",
-    "open_log",
-    "row_name",
-    "segment_of",
-]
-
 #: bad rows that an error names
 MOST_NAMED = 5
 #: key of a decision's facts that says that nobody drew its arm -> why

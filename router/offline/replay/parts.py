@@ -26,8 +26,6 @@ from ragbandit.router.offline.types import Choices
 from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError, required_module
 from ragbandit.shared.types import ArmName
 
-__all__ = ["LeftOut", "MemoryPart", "Part", "SourcePart", "cluster_executor", "each_part", "process_executor"]
-
 Job = TypeVar("Job")
 Result = TypeVar("Result")
 

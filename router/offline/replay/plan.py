@@ -24,8 +24,6 @@ from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Json
 
-__all__ = ["RIDGES", "CandidateSpec", "Plan", "baselines", "parse_candidates"]
-
 Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 

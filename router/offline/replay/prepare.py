@@ -50,8 +50,6 @@ from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import FeatureRows, SnapshotInfo
 
-__all__ = ["PreparedLog", "prepare", "replay"]
-
 MakeEncoder = Callable[[], Encoder]
 
 

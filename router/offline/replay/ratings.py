@@ -24,8 +24,6 @@ from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.offline.types import Vector
 from ragbandit.shared.errors import InvalidInput
 
-__all__ = ["JudgedLog", "check_judged", "judged_log", "rating_notes"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedLog:

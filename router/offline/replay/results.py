@@ -12,22 +12,6 @@ from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import ArmName, finite_json
 
-__all__ = [
-    "Arm",
-    "CandidateResult",
-    "CandidateVerdict",
-    "EstimateWithInterval",
-    "Histogram",
-    "ImportanceWeights",
-    "LoggedPolicy",
-    "Pair",
-    "ReplayResult",
-    "SegmentResult",
-    "Skipped",
-    "instant",
-    "moment",
-]
-
 #: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
 #: "same policy" stands for better and worse where the candidate is the policy that logged
 CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]

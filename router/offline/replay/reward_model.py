@@ -19,8 +19,6 @@ from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import FeatureRows
 
-__all__ = ["Model", "RewardModelFit", "regressed"]
-
 #: (rows, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
 Model = Callable[[Log, int], Matrix]
 

@@ -21,15 +21,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.types import ArmName
 
-__all__ = [
-    "LoggedPolicies",
-    "logged_policies",
-    "served_policy",
-    "service_note",
-    "settings_in_force",
-    "with_sides",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedPolicies:

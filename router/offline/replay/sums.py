@@ -22,17 +22,6 @@ from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.shared.types import ArmName
 
-__all__ = [
-    "Accumulators",
-    "CandidateRows",
-    "EstimationPlan",
-    "LogSummary",
-    "RowGroup",
-    "candidate_rows",
-    "measure",
-    "weight_of",
-]
-
 #: (w, e, b) of some rows, shape (n,) each; and those of the reward, the quality and the cost
 Columns = tuple[Vector, Vector, Vector]
 Side = Sequence[Columns]

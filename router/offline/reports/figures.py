@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["ReplayChart", "drawn"]
-
 _VERDICTS = {"better": GREEN, "worse": RED}
 #: inches: as wide as a telephone, so that the letters stay readable there
 _WIDTH = 5.0

@@ -17,8 +17,6 @@ from ragbandit.shared.formats import one_line
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-__all__ = ["check_page", "page", "write_page"]
-
 
 def check_page(path: str | Path) -> None:
     """Check that the page can be written there, before the work that it shows.

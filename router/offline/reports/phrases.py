@@ -7,20 +7,6 @@ from ragbandit.router.offline.replay.results import CandidateResult, EstimateWit
 from ragbandit.shared.formats import number, one_line, percent
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
-__all__ = [
-    "about_the_log",
-    "alarm",
-    "cell",
-    "compared",
-    "estimate",
-    "footnotes",
-    "headline",
-    "interval",
-    "judged",
-    "side",
-    "values_of",
-]
-
 _SOURCES = {
     "explicit": "from feedback",
     "default": "default rewards (no feedback)",

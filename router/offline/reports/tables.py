@@ -22,8 +22,6 @@ from ragbandit.router.offline.reports.phrases import (
 )
 from ragbandit.shared.formats import number, one_line, percent
 
-__all__ = ["Table", "comparisons", "estimates", "print_replay"]
-
 _STYLES = {
     "better": "green",
     "worse": "red",

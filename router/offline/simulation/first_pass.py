@@ -16,8 +16,6 @@ from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import ArmName, Vector
 
-__all__ = ["LEAST_PREFIX", "BreakEven", "FirstPass", "Stretch", "WorstPrefix", "first_pass", "incumbent_of"]
-
 #: Shortest prefix that a worst prefix is looked for in, questions: of fewer, one wrong answer moves the ratio by much.
 LEAST_PREFIX = 100
 #: points of a curve at most

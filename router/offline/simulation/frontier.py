@@ -16,23 +16,6 @@ from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
 
-__all__ = [
-    "STEPS_READ",
-    "SWEEP",
-    "FrontierPoint",
-    "MixtureLine",
-    "best_by_reward",
-    "cheapest_right",
-    "greedy",
-    "interpolated",
-    "line_of",
-    "mean_and_error",
-    "one_hot",
-    "point_of",
-    "rewards_of",
-]
-
-
 #: mean steps at which frontiers are compared
 STEPS_READ = (1.3, 1.5, 1.85, 2.2, 2.8)
 #: weights of cost tried on a learner that keeps quality and cost apart: dense where the papers' costs turn the choice
@@ -60,9 +43,12 @@ class HasPoint(Protocol):
     """What stands somewhere: a point, a row of results, a step of a frontier."""
 
     @property
-    def em(self) -> float: ...
+    def em(self) -> float:
+        """Exact match, percent."""
+
     @property
-    def steps(self) -> float: ...
+    def steps(self) -> float:
+        """Mean steps per question."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

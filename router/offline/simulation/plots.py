@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["line_between", "plot_frontier", "plot_learning"]
-
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
 #: EM below the line from which on a policy is left out of the picture of what is above

@@ -18,9 +18,6 @@ from ragbandit.router.offline.types import Progress
 from ragbandit.shared.child_process import PARENT_VARIABLE, die_with_parent
 from ragbandit.shared.errors import RagBanditError
 
-__all__ = ["cores", "played", "started"]
-
-
 #: numbers are crunched by one process per core, not by many threads in each
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 

@@ -12,8 +12,6 @@ from ragbandit.router.offline.simulation.frontier import STEPS_READ
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
 from ragbandit.shared.formats import decimal
 
-__all__ = ["print_training"]
-
 #: places at which the curves are printed
 _STRETCHES = 5
 

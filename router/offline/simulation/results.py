@@ -31,8 +31,6 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import ArmName, Json
 
-__all__ = ["Group", "Measure", "Simulated", "Step", "by_seed", "passes_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:

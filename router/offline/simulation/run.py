@@ -37,8 +37,6 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = ["Played", "SimulationData", "SimulationRun", "Split", "decision_id", "play", "split_of", "weighted"]
-
 #: test questions asked of a policy at once
 BATCH = 64
 #: when a run begins, in seconds; a question a second. No policy sees a clock, but the ledger's rows have times

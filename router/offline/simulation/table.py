@@ -23,9 +23,6 @@ from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, TableRow
 
-__all__ = ["LabelledTable", "read_table"]
-
-
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: steps of one answer, as the service takes them

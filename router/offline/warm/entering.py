@@ -26,8 +26,6 @@ from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import Decision, Reward
 
-__all__ = ["Entered", "enter"]
-
 #: rows that are looked for at once
 PAGE = 500
 #: how long to wait for the ledger's learner, seconds

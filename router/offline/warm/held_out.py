@@ -30,8 +30,6 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, finite_json
 
-__all__ = ["HeldOut", "Standing", "held_out"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:

@@ -23,16 +23,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import IMPORTED, ArmName, Query
 
-__all__ = [
-    "Material",
-    "check_policy",
-    "learner_of",
-    "log_material",
-    "question_key",
-    "table_material",
-    "tells_every_arm",
-]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:

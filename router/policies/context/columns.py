@@ -27,8 +27,6 @@ from ragbandit.router.policies.context.language import language_of
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import Json, Query, Vector
 
-__all__ = ["ContextColumns"]
-
 #: standard deviations at which a standardised number is cut
 _CUT: Final = 3.0
 #: rows after which a number counts in the moments as this many standard deviations from the mean at most

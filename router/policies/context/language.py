@@ -6,8 +6,6 @@ A question in another script, or without any of these words, has none.
 import re
 from typing import Final
 
-__all__ = ["language_of"]
-
 # Function words that questions are full of; one that two languages share counts for both.
 _WORDS: Final = {
     "de": "der die das ein eine ist sind war wer was wie wo wann warum welche welcher welches und von im den dem des "

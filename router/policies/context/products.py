@@ -14,8 +14,6 @@ import numpy as np
 
 from ragbandit.shared.types import Features, Matrix, Vector
 
-__all__ = ["SKETCHED", "sketch"]
-
 #: columns of the sketch
 SKETCHED: Final = 128
 

@@ -8,8 +8,6 @@ from pydantic import TypeAdapter, ValidationError
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema, check_columns
 from ragbandit.shared.errors import ConfigError
 
-__all__ = ["PARAM", "read_schema"]
-
 #: the param that holds the schema
 PARAM: Final = "context"
 _SCHEMA: Final = TypeAdapter(dict[str, ContextKey])

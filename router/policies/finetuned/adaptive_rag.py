@@ -33,8 +33,6 @@ from ragbandit.shared.types import ArmName, Json, TableRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AdaptiveRag"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdaptiveRagParams(FittingParams):

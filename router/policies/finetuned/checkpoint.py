@@ -26,8 +26,6 @@ from ragbandit.shared.types import ArmName, Json
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CheckpointFacts", "Trained", "free_folder", "read_facts", "read_layers", "write_trained"]
-
 FORMAT: Final = 1
 _FACTS: Final = "ragbandit.json"
 _FIELD: Final = "policy.params.trained"

@@ -45,8 +45,6 @@ from ragbandit.router.policies.params import Count, HasParams, Number, Share, Wh
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
 
-__all__ = ["TABLES", "MbaPaper"]
-
 #: what a right answer is worth, per arm: as published for multi-hop questions, and in the authors' launch script
 TABLES: Final[Mapping[str, Mapping[str, float]]] = {
     "multi_paper": {"no_retrieval": 4.3, "single_step": 2.3, "multi_step": 1.15},

@@ -30,8 +30,6 @@ from ragbandit.shared.types import ArmName, Json, TableRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["MultiLabel"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MultiLabelParams(FittingParams):

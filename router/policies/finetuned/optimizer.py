@@ -13,9 +13,6 @@ from ragbandit.shared.errors import PolicyFault
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["HEAD", "Tuning", "dropout_seed", "fresh_head", "fresh_pre"]
-
-
 #: what the keys of heads begin with
 HEAD: Final = "head/"
 # Standard deviation of fresh weights: the initializer_range of BERT and its children.

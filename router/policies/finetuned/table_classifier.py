@@ -35,8 +35,6 @@ from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BatchProgress", "FittingExample", "FittingParams", "Numbers", "TableClassifier", "exp", "log"]
-
 #: (n, K) numbers, a column per arm
 Numbers = npt.NDArray[np.float64]
 #: batches done, batches in all

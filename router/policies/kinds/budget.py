@@ -50,8 +50,6 @@ from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["BudgetPolicy"]
-
 #: by how much of itself the target is bent to pay a debt back, at most
 BEND = 0.5
 #: the largest debt that is remembered, in decisions' worth of target

@@ -46,8 +46,6 @@ from ragbandit.router.policies.params import ArmParam, read_params
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["CONFIDENCE", "ConservativePolicy"]
-
 #: chance at most that the decisions of one version lose more than the slack
 CONFIDENCE: Final = 0.05
 #: share of a decision's allowance that it may count on before it is learned

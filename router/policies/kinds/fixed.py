@@ -10,8 +10,6 @@ from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyP
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["CountingPolicy", "Fixed", "Mixture", "Uniform"]
-
 
 class CountingPolicy(HasParams):
     """A policy whose state is the number of updates of each arm: it learns nothing from them.

@@ -46,8 +46,6 @@ from ragbandit.shared.errors import missing_package
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query
 
-__all__ = ["DESCRIPTIONS", "Llm", "messages_of", "parse_choice"]
-
 DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "no_retrieval": "answers at once from general knowledge; for common facts and plain reasoning",

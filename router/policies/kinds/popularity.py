@@ -59,8 +59,6 @@ from ragbandit.router.policies.params import (
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
-__all__ = ["Popularity", "PopularityTable"]
-
 #: of the table's file, and how many bins its popularities are put in
 FORMAT = 1
 BINS = 10

@@ -20,8 +20,6 @@ from ragbandit.router.policies.base import Arrays
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import ArmName, Update
 
-__all__ = ["FROM", "KNOWN", "MOST", "Shortfall"]
-
 #: the promise holds from this question on; what may be lost until then may be lost at once
 FROM: Final = 100
 #: learned outcomes of the incumbent before anything else is tried

@@ -50,8 +50,6 @@ from ragbandit.router.policies.params import HasParams, PolicyParams, Share, rea
 from ragbandit.shared.errors import PolicyFault, SnapshotError, missing_package
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["VowpalWabbit"]
-
 #: Where the namespaces "q", "a" and "c" begin in VW's hash (murmur3): the same rows as dsjson make the same model.
 _QUESTION, _ARM, _CONTEXT = 0xFF8209E8, 0x3C2569B2, 0xE132D65F
 #: with a context: an arm's weights for the question, for the context and for their products

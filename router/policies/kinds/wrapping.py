@@ -11,8 +11,6 @@ from ragbandit.router.policies.params import HasParams, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Json
 
-__all__ = ["WrappingParams", "WrappingPolicy", "own_arrays"]
-
 #: the arrays of the policy inside are saved under their names with this before them
 _INNER: Final = "inner/"
 

@@ -41,8 +41,6 @@ from ragbandit.router.policies.linear.ridge import (
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
-__all__ = ["LARGEST_BLOCK", "BlockHeads"]
-
 #: Most rows of a block: 2^22 units a feature, squared, times 2^9 rows are 2^53.
 LARGEST_BLOCK: Final = 512
 #: one unit of a rounded feature

@@ -28,8 +28,6 @@ from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["ContextHeads"]
-
 _MODELS: Final = ("question", "context", "product")
 #: shares before any row, up to a factor: a schema that does not help must not cost the first questions either
 _PRIOR: Final = {"question": 1.0, "context": 0.1, "product": 0.02}

@@ -10,8 +10,6 @@ import numpy as np
 
 from ragbandit.shared.types import Matrix
 
-__all__ = ["inverse_of"]
-
 #: rows of a block that is inverted by Gauss-Jordan
 _LEAF = 24
 

@@ -18,8 +18,6 @@ from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Number, Share, read_params
 from ragbandit.shared.types import Json
 
-__all__ = ["LinUcb"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinUcbParams(RidgeParams):

@@ -36,8 +36,6 @@ from ragbandit.router.policies.params import Number, Positive, Share, read_param
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Update
 
-__all__ = ["MbaRag", "chances"]
-
 # Page's test (Page 1954), one two-sided CUSUM per arm on its standardised residuals; the threshold h is the param
 # `alarm`. All but the row counts are in standard deviations.
 #: the allowance k: what every row takes off the sums, so that they stay near 0 while the arm is unchanged

@@ -15,8 +15,6 @@ from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads, per_a
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
-__all__ = ["RESTART_ROWS", "RidgeParams", "RidgePolicy"]
-
 #: what an arm's rows count as together where it is started again
 RESTART_ROWS: Final = 3.0
 

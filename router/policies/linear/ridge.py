@@ -44,18 +44,6 @@ from ragbandit.router.policies.base import (
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
-__all__ = [
-    "LATEST",
-    "LEAST_MEMORY",
-    "MANY_ARMS",
-    "Prediction",
-    "RidgeHeads",
-    "add_row",
-    "design",
-    "per_arm",
-    "whole_matrix",
-]
-
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
 #: unit. It counts as much as one row.
 _FIRST_SCATTER = np.array([[0.25, 0.0], [0.0, 0.0]])

@@ -15,8 +15,6 @@ from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.shared.types import ArmName, Features, Json
 
-__all__ = ["Softmax"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SoftmaxParams(RidgeParams):

@@ -23,8 +23,6 @@ from ragbandit.router.policies.linear.ridge import MANY_ARMS, Prediction
 from ragbandit.router.policies.params import Number, read_params
 from ragbandit.shared.types import Json, Vector
 
-__all__ = ["LinTs", "chance_of_being_best"]
-
 #: Edges of the pieces in an arm's own standard deviations: what lies outside has less than 1e-15 of its mass.
 _EDGES = np.arange(-8.0, 8.5, 2.0)
 #: On a piece of two standard deviations the normal density and its integral are polynomials of degree 15 to 1e-11.

@@ -5,26 +5,6 @@ from typing import Final
 
 from ragbandit.shared.types import DecisionId
 
-__all__ = [
-    "BATCH_S",
-    "KEEP_S",
-    "MARK",
-    "MAX_ENTRIES",
-    "MAX_PIECE",
-    "MAX_UNREAD",
-    "NOTE",
-    "READER_S",
-    "STREAM_SECRET",
-    "TEXT",
-    "WANTED_S",
-    "attempt_key",
-    "mark_of",
-    "position",
-    "read_key",
-    "stream_key",
-    "wanted_key",
-]
-
 #: pieces that come within that long after one was written are written together, seconds
 BATCH_S: Final = 0.015
 #: entries that a reader may be behind before the writer waits for it

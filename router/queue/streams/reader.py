@@ -30,8 +30,6 @@ from ragbandit.router.queue.streams.keys import (
 )
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 
-__all__ = ["MAX_STREAMS", "STREAM_NEWS", "ReadStream", "StreamReader"]
-
 log = logging.getLogger("ragbandit.jobs")
 
 #: answers that a process reads along at once; further ones come whole

@@ -35,8 +35,6 @@ from ragbandit.router.queue.streams.keys import (
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.shared.types import DecisionId
 
-__all__ = ["AnswerWriter", "StreamWriter"]
-
 log = logging.getLogger("ragbandit.jobs")
 
 #: while a run waits for its reader, so often is looked how far that is, seconds

@@ -20,9 +20,6 @@ from ragbandit.router.storage.sql.tables import cancellations, decisions, outcom
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import CANCELLED, DecisionId, OutcomeStatus, PolicyLabel
 
-__all__ = ["Cancellation", "request", "requested"]
-
-
 _CLOSED = "cancelled by the caller after it had closed unanswered"
 
 

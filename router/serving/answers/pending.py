@@ -17,8 +17,6 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
 from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
 
-__all__ = ["PendingAnswers"]
-
 #: most decisions whose answers are asked for together
 MAX_BATCH = 64
 #: decisions that are looked up in one poll, beside those that a caller waits for

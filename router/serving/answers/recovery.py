@@ -8,8 +8,6 @@ from ragbandit.router.storage import judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.database import Database
 
-__all__ = ["recover"]
-
 log = logging.getLogger("ragbandit.recovery")
 
 #: bells that one pass rings at most

@@ -13,8 +13,6 @@ from typing import Final
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.shared.errors import Overloaded, TooManyRequests
 
-__all__ = ["Admission", "BatchTime", "QueueLimits", "QueueState"]
-
 #: batches that are not measured: the first ones load, connect and warm up
 WARM_UP: Final = 3
 #: weight of a batch that took longer than expected, and of one that took less: the expectation rises quickly

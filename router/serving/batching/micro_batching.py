@@ -16,8 +16,6 @@ from typing import Generic, TypeVar
 from ragbandit.router.serving.batching.admission import Admission, QueueLimits, QueueState
 from ragbandit.shared.errors import NotReady, Overloaded
 
-__all__ = ["SERVE_S", "MicroBatcher"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

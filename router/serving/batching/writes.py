@@ -10,8 +10,6 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.shared.types import Feedback, Outcome, Receipt
 
-__all__ = ["feedback_writes", "outcome_writes"]
-
 #: most outcomes, or items of feedback, in one transaction
 MAX_WRITES: Final = 500
 

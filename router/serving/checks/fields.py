@@ -9,16 +9,6 @@ import uuid_utils
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, DecisionId
 
-__all__ = [
-    "ID_PATTERN",
-    "MAX_CAP",
-    "checked_id",
-    "checked_number",
-    "checked_text",
-    "checked_type",
-    "new_id",
-]
-
 #: what an id may look like; also what RQ accepts for a job
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: largest cap or count that makes sense

@@ -13,20 +13,6 @@ from ragbandit.router.serving.checks.fields import checked_id, checked_number, c
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, ArmName, Budget, Message, Query
 
-__all__ = [
-    "LINK_KIND",
-    "LINK_VALUE",
-    "MAX_LINKS",
-    "MAX_MESSAGES",
-    "MAX_SESSION",
-    "MAX_STICKY_TURNS",
-    "MAX_WORDS",
-    "capped",
-    "check_message",
-    "checked_query",
-    "checked_session",
-]
-
 #: texts in one list of a context
 MAX_WORDS: Final = 100
 #: most links of one decision: ids of other systems

@@ -19,16 +19,6 @@ from ragbandit.shared.types import (
     OutcomeStatus,
 )
 
-__all__ = [
-    "MAX_ANSWERS",
-    "MAX_RATER",
-    "check_charged",
-    "checked_rater",
-    "made_feedback",
-    "made_outcome",
-    "unrun_outcome",
-]
-
 #: gold answers of one label
 MAX_ANSWERS: Final = 100
 #: characters of a rater's id

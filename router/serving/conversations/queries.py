@@ -13,8 +13,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import Decision, DecisionId, Message, Query
 
-__all__ = ["ConversationQueries", "session_turns"]
-
 
 class ConversationQueries:
     """Makes queries of chats; safe to use from several threads."""

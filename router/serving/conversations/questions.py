@@ -10,8 +10,6 @@ from ragbandit.router.serving.checks.questions import check_message
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json, Message, Query
 
-__all__ = ["Chat", "chat_of", "with_chat"]
-
 #: what stands where the middle of a long message was
 _GAP: Final = " [...] "
 

@@ -28,8 +28,6 @@ from ragbandit.router.config.sections import GeneratorSettings, RewriteSettings
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import Json, Message
 
-__all__ = ["Rewrite", "Rewriter", "messages_of", "parsed_rewrite", "rewriter_of"]
-
 log = logging.getLogger("ragbandit.conversations")
 
 #: a longer question is not rewritten, characters

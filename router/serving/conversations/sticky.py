@@ -14,8 +14,6 @@ from ragbandit.router.storage.decisions.sessions import SessionTurn, newest_turn
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, DecisionId, Json, Query
 
-__all__ = ["Stay", "stays_of", "sticky_turns_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stay:

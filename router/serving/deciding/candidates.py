@@ -20,8 +20,6 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import CANDIDATE, KILLED, ArmName, Decision, FeatureRows, Json, PolicyControl, Query
 
-__all__ = ["AskedCandidate", "ask", "mix_candidates", "pinned", "pinned_output"]
-
 #: facts of a policy that are lists over the champion's arms: they would not fit the arms of a mixture with more
 _BY_ARM = ("quality", "cost", "weight")
 

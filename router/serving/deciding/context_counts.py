@@ -8,8 +8,6 @@ from typing import Final
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.shared.types import Query
 
-__all__ = ["KINDS", "ContextCounts"]
-
 #: of a declared key: it came with a value that has a column of its own, with one that has none, or not at all
 KINDS: Final = ("given", "other", "missing")
 

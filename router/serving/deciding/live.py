@@ -9,8 +9,6 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.deciding.runner import CandidateRunner
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyVersion, RunBy
 
-__all__ = ["NOTHING_LIVE", "Candidate", "LiveVersions", "Serving"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Serving:

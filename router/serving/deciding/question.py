@@ -10,8 +10,6 @@ from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.types import ArmName, Decision, Query, RunBy
 
-__all__ = ["Question", "offer_arms"]
-
 
 @dataclass(kw_only=True, slots=True)
 class Question:

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import PolicyFault
 
-__all__ = ["FAULTS_IN_A_ROW", "LEFT_OUT_S", "CandidateRunner", "as_fault"]
-
 log = logging.getLogger("ragbandit.versions")
 
 #: after so many faults one after the other a candidate is left out

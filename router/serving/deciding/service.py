@@ -27,8 +27,6 @@ from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
 
-__all__ = ["RouteService"]
-
 log = logging.getLogger("ragbandit.service")
 
 #: the key of a decision's facts that says that the configured policy was being rebuilt, and another one decided

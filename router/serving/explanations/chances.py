@@ -10,8 +10,6 @@ from ragbandit.router.policies.restraint import INCUMBENT, configured_floor
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
 
-__all__ = ["chances_of", "draw_of", "mapping_of", "numbers_of"]
-
 
 def draw_of(decision: Decision) -> DrawShown:
     """The draw of a decision."""

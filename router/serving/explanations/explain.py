@@ -43,8 +43,6 @@ from ragbandit.shared.types import (
     TraceEvent,
 )
 
-__all__ = ["explain"]
-
 #: "<label>-<updates learned>-<first 12 of sha256>", or "none" in place of the last
 _VERSION: Final = re.compile(r"(?P<label>.+)-(?P<learned>\d+)-(?:[0-9a-f]{12}|none)")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")

@@ -16,8 +16,6 @@ from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, Json
 
-__all__ = ["NEIGHBOURS", "WINDOW", "nearest"]
-
 #: questions that are shown
 NEIGHBOURS: Final = 5
 #: newest updates that are compared

@@ -4,8 +4,6 @@ from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.shared.formats import moment
 
-__all__ = ["progress_of"]
-
 
 def progress_of(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str]) -> str:
     """One sentence. held: ids of its feedback that is held back."""

@@ -10,8 +10,6 @@ from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.shared.types import CANDIDATE, KILLED, STICKY, ArmName, Decision, Json
 
-__all__ = ["OWN_FACTS", "excluded_of", "reasons_of"]
-
 #: facts that an explanation tells in its own words
 OWN_FACTS: Final = frozenset(
     {

@@ -11,19 +11,6 @@ from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.shared.types import ArmName, DecisionId, Json, JudgedBy
 
-__all__ = [
-    "ArmChance",
-    "CostTerm",
-    "DrawShown",
-    "Explanation",
-    "Neighbour",
-    "Neighbours",
-    "PassageShown",
-    "SnapshotShown",
-    "StepShown",
-    "TextState",
-]
-
 #: what is left of a decision's texts
 TextState = Literal["full", "sha256", "none", "erased", "erased with features"]
 

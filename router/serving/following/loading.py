@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 from ragbandit.router.serving.deciding.runner import as_fault
 from ragbandit.shared.errors import NotReady
 
-__all__ = ["CandidateLoader"]
-
 Loaded = TypeVar("Loaded")
 
 

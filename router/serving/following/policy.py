@@ -14,8 +14,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import ConfigError, Conflict, RagBanditError
 from ragbandit.shared.types import PolicyVersion
 
-__all__ = ["PolicyFollower"]
-
 log = logging.getLogger("ragbandit.versions")
 
 

@@ -4,8 +4,6 @@ import logging
 import threading
 from collections.abc import Callable
 
-__all__ = ["PollingThread"]
-
 log = logging.getLogger("ragbandit.polling")
 
 

@@ -20,8 +20,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
-__all__ = ["SnapshotFollower", "registered_follower"]
-
 log = logging.getLogger("ragbandit.snapshots")
 
 #: newest snapshots that are tried at the start, and at every refresh, before the follower gives up

@@ -9,8 +9,6 @@ from ragbandit.router.serving.following.policy import PolicyFollower
 from ragbandit.router.serving.following.polling import PollingThread
 from ragbandit.shared.errors import NotReady
 
-__all__ = ["POLL_S", "Updates"]
-
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
 POLL_S = 1.0
 

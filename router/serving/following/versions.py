@@ -26,8 +26,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
-__all__ = ["VersionFollower"]
-
 log = logging.getLogger("ragbandit.versions")
 
 #: a candidate that could not be loaded is tried again after so long, seconds

@@ -16,8 +16,6 @@ from ragbandit.router.storage.sql.database import LOCK_WAIT_S, Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import IMPORTED, ArmName, DecisionId
 
-__all__ = ["OutcomePoller", "newest"]
-
 log = logging.getLogger("ragbandit.health")
 
 #: seconds by which a read overlaps the one before, for rows that were committed late

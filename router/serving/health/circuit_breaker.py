@@ -25,8 +25,6 @@ from typing import Final
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.shared.types import CANCELLED, ArmName, CircuitState, DecisionId, OutcomeStatus
 
-__all__ = ["EXCLUDED_ARMS", "ArmHealth", "CircuitBreaker", "Offer", "OutcomeSignal"]
-
 #: key in a decision's facts: the arms that were excluded because they fail
 EXCLUDED_ARMS: Final = "left_out"
 #: stop reasons of failures that do not count against the arm: the caller cancelled, the question is longer than the

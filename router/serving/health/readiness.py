@@ -18,8 +18,6 @@ from ragbandit.router.storage.sql.leases import Lease, forget
 from ragbandit.shared.errors import NotReady, QueueError, RagBanditError, StoreError
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["LEARNER", "OK", "REDIS", "Readiness", "TrialWrites", "learner_check"]
-
 #: what a part that works says
 OK = "ok"
 #: the part whose check also says what stands in the way of notifications

@@ -10,8 +10,6 @@ from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.overview import Earned
 
-__all__ = ["LagPercentiles", "RouterState", "percentiles"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LagPercentiles:

@@ -23,8 +23,6 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.serving.batching.micro_batching import SERVE_S, MicroBatcher
 from ragbandit.shared.errors import NotReady, RagBanditError
 
-__all__ = ["EncoderServer", "RemoteEncoder"]
-
 log = logging.getLogger("ragbandit.encoder")
 
 #: longest frame, bytes

@@ -20,8 +20,6 @@ from ragbandit.router.serving.processes.service_process import ServiceProcess, s
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.child_process import Child, end, keep_what_is_loaded
 
-__all__ = ["run_encoder", "run_processes"]
-
 log = logging.getLogger("ragbandit.service")
 
 #: seconds between two looks at the processes

@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-__all__ = ["ServiceProcess", "shared_port"]
-
 #: set by `serve` for its processes; outside the prefix, since it is no setting
 _VARIABLE: Final = "_RAGBANDIT_SERVICE_PROCESS"
 

@@ -25,16 +25,6 @@ from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import QueueError, StoreError
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = [
-    "encoder_hash_of",
-    "judge_sample",
-    "ledger_of",
-    "make_encoder",
-    "make_jobs",
-    "make_learner",
-    "open_database",
-]
-
 log = logging.getLogger("ragbandit.bootstrap")
 
 

@@ -7,8 +7,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.sql.database import Database
 
-__all__ = ["ACTION", "record_config"]
-
 #: the action of these entries; their facts have the settings that are not the defaults, without secrets
 ACTION = "config.use"
 

@@ -16,8 +16,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files.atomic import private_folder
 
-__all__ = ["check_database_file", "narrow_data_dir", "prepare_data_dir"]
-
 log = logging.getLogger("ragbandit.data_dir")
 
 #: of a data_dir: what holds questions, answers, or the words of both

@@ -7,8 +7,6 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.errors import ConfigError
 
-__all__ = ["FIRST_KEY", "check_exposure", "is_loopback"]
-
 #: the command that makes the first key
 FIRST_KEY = "ragbandit keys create --role admin --name NAME"
 

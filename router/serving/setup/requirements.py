@@ -11,8 +11,6 @@ from ragbandit.router.encoders.weights import at_hand
 from ragbandit.shared.errors import ConfigError, missing_package
 from ragbandit.shared.files.folders import check_root
 
-__all__ = ["check_encoder", "check_packages", "check_port", "check_weights"]
-
 #: packages of the extra "models" that an encoder with weights needs
 _ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
 

@@ -23,8 +23,6 @@ from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import Json, Role
 
-__all__ = ["MAX_KEYS", "ROLES", "ApiKey", "KeyStore", "KeysInForce", "NewKey", "StoredKey", "split_key"]
-
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 #: keys that are neither revoked nor expired for a day; every process holds them in memory
 MAX_KEYS: Final = 10_000

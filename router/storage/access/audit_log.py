@@ -20,8 +20,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import audit_log
 from ragbandit.shared.types import Json
 
-__all__ = ["AuditEntry", "AuditFault", "AuditVerdict", "check_entries", "entries", "last_entry", "last_of", "record"]
-
 #: columns in the order in which they are hashed
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
 #: rows that are read at a time

@@ -7,9 +7,6 @@ from typing import Final
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import RATE_PATTERN, Json
 
-__all__ = ["SCOPES", "check_scopes", "is_known"]
-
-
 _RATE: Final = re.compile(RATE_PATTERN)
 
 

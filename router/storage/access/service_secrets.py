@@ -8,8 +8,6 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import service_secrets
 
-__all__ = ["shared_secret"]
-
 
 def shared_secret(database: Database, *, name: str, now: float) -> bytes:
     """The secret of this name, 32 random bytes."""

@@ -22,18 +22,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
 from ragbandit.shared.errors import StoreError
 
-__all__ = [
-    "SEGMENTS",
-    "ArchivedRows",
-    "archived_decisions",
-    "archived_rows",
-    "archived_spans",
-    "broken_seals",
-    "rows_of_ledger",
-    "segments",
-    "update_rows",
-]
-
 #: segments that a reader keeps in memory
 _KEPT = 2
 #: rows of `archive_segments`

@@ -22,19 +22,6 @@ from ragbandit.router.storage.sql.tables import cancellations, closures, decisio
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.files.folders import Folder
 
-__all__ = [
-    "ARCHIVED",
-    "ERASABLE",
-    "Rows",
-    "Segment",
-    "decision_key",
-    "read_segment",
-    "seal_of",
-    "sealed_columns",
-    "segment_files",
-    "write_segment",
-]
-
 Rows = Sequence[Mapping[str, Any]]
 
 #: the tables of a segment; rows leave the database in the opposite order, since all refer to decisions

@@ -21,8 +21,6 @@ from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lo
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Feedback, FeedbackId, PolicyLabel, Receipt
 
-__all__ = ["write_feedback"]
-
 #: rows of `waiting` by (decision, label)
 Waiting = Mapping[tuple[str, str], RowMapping]
 

@@ -9,8 +9,6 @@ from typing import Any
 from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreError
 from ragbandit.shared.types import Decision, Receipt
 
-__all__ = ["feedback_reply", "is_foreign", "outcome_reply", "settle", "unknown_decision"]
-
 
 def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -> Decision | RagBanditError:
     """The decision that stands under an id, or Conflict if another request made it."""

@@ -21,20 +21,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decision_links, decisions
 from ragbandit.shared.types import Decision, Json
 
-__all__ = [
-    "LINKS",
-    "Linked",
-    "decisions_named",
-    "forget_links",
-    "linked_decisions",
-    "links_between",
-    "links_of",
-    "named_ids",
-    "trace_links",
-    "traces_of",
-    "write_links",
-]
-
 #: the key of `Query.request` that holds a decision's links
 LINKS: Final = "links"
 #: values of one look-up that one statement asks for

@@ -13,8 +13,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
 from ragbandit.shared.types import ArmName, DecisionState, OutcomeStatus, PolicyLabel
 
-__all__ = ["LOOKED_AT", "MOST_ROWS", "PageEnd", "Search", "SearchPage", "SearchRow", "search"]
-
 #: decisions that one search by a column without an index looks at
 LOOKED_AT: Final = 5_000
 #: decisions on one page

@@ -13,8 +13,6 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
 
-__all__ = ["MOST_LISTED", "SessionTurn", "TurnRecord", "newest_turns", "turns_of"]
-
 #: newest decisions of a session that are looked at: more forced ones in a row end the stay
 _LOOKED_AT: Final = 4
 #: decisions of a session that are listed at once

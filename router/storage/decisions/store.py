@@ -61,8 +61,6 @@ from ragbandit.shared.types import (
     Reward,
 )
 
-__all__ = ["AnswerTask", "DecisionRecord", "DecisionStore", "made_record", "readable"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecisionRecord:

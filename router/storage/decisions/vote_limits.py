@@ -14,8 +14,6 @@ from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.shared.errors import Conflict, Forbidden, RagBanditError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId
 
-__all__ = ["VoteLimit", "lock_votes", "refused_votes"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VoteLimit:

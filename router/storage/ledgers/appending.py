@@ -26,8 +26,6 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = ["Batch", "Entry"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:

@@ -19,8 +19,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import chains, updates
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["START", "Chain", "advance", "link"]
-
 #: the chain of no update at all: (last_seq, link)
 START: Final = (0, "")
 #: updates that are read at once

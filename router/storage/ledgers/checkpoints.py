@@ -11,8 +11,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import checkpoints
 from ragbandit.shared.types import Checkpoint, Json, PolicyLabel
 
-__all__ = ["CheckpointRows"]
-
 
 class CheckpointRows:
     """The checkpoints of one ledger."""

@@ -27,17 +27,6 @@ from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, loc
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Feedback
 
-__all__ = [
-    "HeldFeedback",
-    "JudgedUpdate",
-    "Released",
-    "held",
-    "held_lately",
-    "judged_lately",
-    "release",
-    "sources_held",
-]
-
 #: what a page looks at: so many sources, and so many of the newest of each
 SOURCES: Final = 50
 LOOKED_AT: Final = 200

@@ -25,8 +25,6 @@ from ragbandit.router.storage.sql.tables import closures, decisions, policies, u
 from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import NotFound
 
-__all__ = ["BEGUN", "Pace", "Step", "inherit", "is_inheriting", "retire"]
-
 #: decisions of the first transaction of a walk, of the smallest one, and of the largest one
 BATCH, LEAST, MOST = 100, 20, 2000
 #: how long a transaction is to take, seconds: SQLite's other writers wait meanwhile, PostgreSQL's do not

@@ -13,8 +13,6 @@ from ragbandit.router.storage.rows.feature_bytes import features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.types import IMPORTED, PolicyLabel, Query, Update
 
-__all__ = ["lean_updates"]
-
 #: columns of `updates` that are no part of the reward
 _PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at")
 #: the columns of `updates` that a policy learns from, which needs the features and no text

@@ -54,8 +54,6 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = ["SNAPSHOT_ROWS", "Ledger"]
-
 #: Newest snapshots of a ledger whose rows are kept, and of every policy that it had the newest one. A version's name
 #: says the rest: the deep check makes the others again from the ledger. Not a setting: with another number the rows
 #: that were forgotten under the former one would look like rows that somebody deleted.

@@ -10,8 +10,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import quarantines
 from ragbandit.shared.errors import NotFound
 
-__all__ = ["Quarantine", "add_quarantine", "in_force", "lift", "quarantines_of"]
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Quarantine:

@@ -13,8 +13,6 @@ from ragbandit.router.storage.sql.tables import decisions, policies, updates
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel
 
-__all__ = ["register_policy"]
-
 
 def register_policy(
     database: Database, *, label: PolicyLabel, algorithm: str, params: str, encoder_hash: str, now: float

@@ -15,8 +15,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, feedback
 from ragbandit.shared.types import CalibrationPair
 
-__all__ = ["append_pairs", "due_pairs", "forget_due", "last_pair", "note_due", "paired", "read_pairs"]
-
 _PAIRS: Final = TableRows(calibration_pairs, CalibrationPair)
 _SCORED = and_(feedback.c.source == "judge", feedback.c.kind == "rating")
 _JUDGED = and_(feedback.c.source.in_(("human", "code")), feedback.c.kind.in_(("label", "rating")))

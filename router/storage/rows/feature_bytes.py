@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from ragbandit.shared.types import Features
 
-__all__ = ["feature_rows", "features_bytes", "features_value"]
-
 _HALF_MARK: Final = b"\x01"
 _HALF: Final = np.dtype("<f2")
 _FULL: Final = np.dtype("<f4")

@@ -10,8 +10,6 @@ from ragbandit.router.storage.rows.mapping import Form, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.tables import held_feedback
 
-__all__ = ["HELD", "HeldRow", "hold", "states_of"]
-
 #: reason of a decision that was closed while all its feedback was held
 HELD: Final = "its feedback is held"
 

@@ -20,21 +20,6 @@ from ragbandit.router.storage.sql.counters import ALL, Moves
 from ragbandit.router.storage.sql.tables import counters, judge_days, judge_due
 from ragbandit.shared.types import CANCELLED, IMPORTED, DecisionId, Outcome
 
-__all__ = [
-    "DAY_S",
-    "JudgeSample",
-    "day_of",
-    "drop_due",
-    "due_ids",
-    "is_judgeable",
-    "is_sampled",
-    "move_day",
-    "next_day",
-    "sample_outcomes",
-    "today",
-    "waiting_for_judge",
-]
-
 DAY_S: Final = 86_400
 #: another draw than the arm's, which is the sha256 of the id alone
 _SALT: Final = b"ragbandit judge:"

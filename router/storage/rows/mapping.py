@@ -9,8 +9,6 @@ from sqlalchemy import RowMapping, Table
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["Form", "Row", "TableRows"]
-
 Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
 

@@ -21,8 +21,6 @@ from ragbandit.shared.types import (
     TraceEvent,
 )
 
-__all__ = ["cost_value", "outcome_body", "outcome_row", "outcome_value", "storable", "trace_json", "trace_value"]
-
 _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = {
     "round": Round,
     "retrieved": Retrieved,

@@ -6,8 +6,6 @@ The first byte names the dictionary. It is never changed: what was packed with i
 import zlib
 from typing import Final
 
-__all__ = ["packed", "unpacked"]
-
 #: what is likeliest comes last: it is the nearest
 _DICTIONARY: Final = (
     b'{"error":"","purpose":"remote","seconds":0.,"type":"call_failed"},{"rule":"unknown_event","type":"branch","value":'

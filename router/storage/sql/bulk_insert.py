@@ -13,8 +13,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Table, types
 from sqlalchemy.dialects import postgresql, sqlite
 
-__all__ = ["insert_into", "insert_new", "insert_rows"]
-
 Row = Mapping[str, Any]
 
 

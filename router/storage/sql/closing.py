@@ -22,8 +22,6 @@ from sqlalchemy import ColumnElement, RowMapping, and_, exists, false, or_
 from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 
-__all__ = ["MISSING_OUTCOME", "UNANSWERED", "ClosingRule", "is_missing_outcome", "is_unanswered"]
-
 _CALLER: Final = waiting.c.run_by == "caller"
 
 #: rows whose arm our workers have not answered yet

@@ -30,8 +30,6 @@ from ragbandit.router.storage.sql.tables import (
     waiting,
 )
 
-__all__ = ["ALL", "DISAGREE", "CounterName", "Moves", "counted", "kept", "moving", "new_shard", "recount"]
-
 CounterName = Literal[
     "decided",
     "feedback",

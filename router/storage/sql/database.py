@@ -27,8 +27,6 @@ from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import StoreError, missing_package
 from ragbandit.shared.files.atomic import private_folder
 
-__all__ = ["Database", "check_schema", "migrate", "revision_of", "upgrade", "wait_for_schema"]
-
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the

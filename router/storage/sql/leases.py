@@ -17,8 +17,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.process_identity import ProcessIdentity
 
-__all__ = ["HeldLease", "Lease", "clock", "forget", "held_leases"]
-
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5
 

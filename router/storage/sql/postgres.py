@@ -17,8 +17,6 @@ from psycopg.abc import PQGen
 from ragbandit.router.storage.sql.schema_window import session_name
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 
-__all__ = ["WatchedConnection", "connect", "with_defaults"]
-
 #: silence of the server in the middle of a statement after which it is asked what it is doing, seconds
 SILENT_S = 3.0
 #: longest silence while no second connection comes about, seconds

@@ -17,20 +17,6 @@ from sqlalchemy.schema import SetColumnComment, SetTableComment
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
 from ragbandit.shared.errors import BEFORE_1_0, StoreError
 
-__all__ = [
-    "SCRIPTS",
-    "check_connected",
-    "check_made_since_1_0",
-    "gave_way",
-    "give_way_first",
-    "last_safe",
-    "may_use",
-    "session_name",
-    "steps",
-    "write_code_from",
-    "write_comments",
-]
-
 #: where Alembic finds the migrations
 SCRIPTS: Final = "ragbandit:migrations"
 #: how the sessions of our processes are named in pg_stat_activity; the schema of their code follows

@@ -10,18 +10,6 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, waiting
 from ragbandit.shared.types import Decision
 
-__all__ = [
-    "add_stored",
-    "flag_as_stored",
-    "flag_waiting",
-    "labels_in_use",
-    "lock_rows",
-    "lock_waiting",
-    "number_transaction",
-    "reset_feedback_flags",
-    "waiting_row",
-]
-
 _FED: Final = exists().where(feedback.c.decision_id == decisions.c.id)
 #: flag -> whether a decision has it, by all that is stored; the learner takes back what it cannot use
 _STORED: Final = {

@@ -19,8 +19,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["comparisons", "differences"]
-
 Vector = npt.NDArray[np.float64]
 
 

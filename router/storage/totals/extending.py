@@ -26,8 +26,6 @@ from ragbandit.router.storage.totals.rows import (
 )
 from ragbandit.router.storage.totals.traffic import TRAFFIC, next_traffic
 
-__all__ = ["LEASE_S", "PAGE_ROWS", "Extender", "Progress", "progress_of"]
-
 #: rows that one step reads of a table
 PAGE_ROWS: Final = 2000
 #: how long the lease is held without being prolonged, seconds

@@ -14,8 +14,6 @@ from ragbandit.router.storage.totals.differences import comparisons
 from ragbandit.router.storage.totals.rows import Deltas, hour_of
 from ragbandit.shared.types import IMPORTED
 
-__all__ = ["RewardPage", "next_rewards", "rewards_reader"]
-
 #: archived updates that one step reads, since each step opens their segments anew
 _ARCHIVED_AT_ONCE: Final = 20_000
 _UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "minimum", "maximum", "source")

@@ -18,24 +18,6 @@ from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
 from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
 
-__all__ = [
-    "DAY",
-    "EVER",
-    "FOLDED_AFTER",
-    "KEPT",
-    "ArmHour",
-    "Deltas",
-    "Key",
-    "add_deltas",
-    "fold",
-    "hour_of",
-    "hours_of",
-    "latency_bucket",
-    "move_position",
-    "position_of",
-    "totals_ever",
-]
-
 #: the hour of the rows with all that was ever counted
 EVER: Final = -1
 #: hours of a day

@@ -19,8 +19,6 @@ from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, dec
 from ragbandit.router.storage.totals.rows import Deltas, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
-__all__ = ["RECHECKED_S", "SETTLED_S", "TRAFFIC", "TrafficPage", "next_traffic"]
-
 #: name of the reader
 TRAFFIC: Final = "arm_hours"
 #: age at which a row is counted, seconds

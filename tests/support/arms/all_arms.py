@@ -6,8 +6,6 @@ from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES, generator, outcome_of
 from tests.unit.strategies.arms.test_arm_contract import CASES, make
 
-__all__ = ["ARMS_HERE", "outcomes"]
-
 #: the first settings of every arm that asks a retriever and a generator of ours
 ARMS_HERE = dict(reversed(CASES))
 

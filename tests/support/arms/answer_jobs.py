@@ -14,8 +14,6 @@ from ragbandit.shared.types import Decision, DecisionId, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers import tasks
 
-__all__ = ["Held", "Redis", "answer_next", "cancel", "decision_for", "outcome_in", "set_tries", "tries_of", "until"]
-
 
 def decision_for(arm):
     return Decision(

@@ -2,8 +2,6 @@
 
 from ragbandit.strategies.base import Hit, Passage
 
-__all__ = ["ROWS", "Shortest", "best_first", "ids"]
-
 
 class Shortest:
     """Short texts first; counts what it is asked."""

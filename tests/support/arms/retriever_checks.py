@@ -11,8 +11,6 @@ from typing import Any
 
 from ragbandit.strategies.base import Hit, Passage, PassageSource, Retriever
 
-__all__ = ["PASSAGES", "RETRIEVER_CHECKS", "MakeRetriever", "found"]
-
 MakeRetriever = Callable[[Sequence[Passage]], Retriever]
 
 PASSAGES = (

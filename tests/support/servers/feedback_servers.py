@@ -14,8 +14,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs, urlsplit
 
-__all__ = ["LangSmithTwin", "LangfuseTwin", "OpenWebUiTwin", "PhoenixTwin", "Twin", "date"]
-
 #: what no importer may keep, and no log show
 SECRET = "Zygmunt-Przybylski"
 KEY = "the-key-of-a-test"

@@ -2,8 +2,6 @@
 
 from ragbandit.router.config.settings import Settings
 
-__all__ = ["settings"]
-
 
 def settings(**openai):
     openai.setdefault("base_url", "http://127.0.0.1:9/v1")

@@ -22,8 +22,6 @@ from typing import Any
 from sqlalchemy import Connection, NullPool, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["PostgresServer"]
-
 #: uid and gid of "nobody" on every Linux we know
 NOBODY = 65534
 #: its own wait for the end looks every 100 ms

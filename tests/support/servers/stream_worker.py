@@ -22,8 +22,6 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.process import consumer_of
 
-__all__ = ["StreamWorker", "sse"]
-
 
 class StreamWorker:
     """Answers questions by these settings' arms until closed; at_once: how many at a time."""

@@ -10,8 +10,6 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.workers.cli import app
 
-__all__ = ["ROOT", "check_command", "settings_of"]
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -4,8 +4,6 @@ from sqlalchemy import Column, Double, String, Table, Text
 
 from ragbandit.router.storage.sql.tables.columns import LONG, metadata
 
-__all__ = ["api_keys", "audit_log", "leases", "service_secrets"]
-
 api_keys = Table(
     "api_keys",
     metadata,

@@ -2,8 +2,6 @@
 
 from sqlalchemy import BigInteger, Integer, MetaData, String
 
-__all__ = ["ID", "LABEL", "LONG", "metadata"]
-
 metadata = MetaData()
 
 ID = String(64)

@@ -4,8 +4,6 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Index, S
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
-__all__ = ["chains", "checkpoints", "closures", "policies", "snapshots", "updates", "waiting"]
-
 policies = Table(
     "policies",
     metadata,

@@ -4,8 +4,6 @@ from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
-__all__ = ["calibration_due", "calibration_pairs", "held_feedback", "judge_days", "judge_due", "quarantines"]
-
 calibration_pairs = Table(
     "calibration_pairs",
     metadata,

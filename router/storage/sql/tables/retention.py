@@ -4,8 +4,6 @@ from sqlalchemy import BigInteger, Boolean, Column, Double, Integer, String, Tab
 
 from ragbandit.router.storage.sql.tables.columns import ID, LONG, metadata
 
-__all__ = ["archive_segments", "erasures"]
-
 archive_segments = Table(
     "archive_segments",
     metadata,

@@ -4,8 +4,6 @@ from sqlalchemy import Column, Double, Integer, String, Table, Text
 
 from ragbandit.router.storage.sql.tables.columns import LABEL, LONG, metadata
 
-__all__ = ["arm_hours", "counters", "import_cursors", "reading_positions"]
-
 counters = Table(
     "counters",
     metadata,

@@ -15,8 +15,6 @@ from sqlalchemy import (
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
-__all__ = ["answer_queue", "cancellations", "decision_links", "decisions", "feedback", "outcomes"]
-
 decisions = Table(
     "decisions",
     metadata,

@@ -4,8 +4,6 @@ from sqlalchemy import Column, Double, Index, String, Table, Text
 
 from ragbandit.router.storage.sql.tables.columns import LABEL, LONG, metadata
 
-__all__ = ["policy_control", "policy_verdicts", "policy_versions"]
-
 policy_versions = Table(
     "policy_versions",
     metadata,

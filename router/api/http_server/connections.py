@@ -30,6 +30,10 @@ OPERATORS: Final = 16
 #: they must ask within that long, seconds: slow clients must not fill these
 OPERATOR_S: Final = 1.0
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
+#: requests to be refused that are read in a second: clients that do not wait must not take the time of the others
+REFUSALS_PER_S: Final = 1_000
+#: key of the connection in the state of its requests
+CONNECTION: Final = "ragbandit.connection"
 #: least time between two log lines about the same, seconds
 QUIET_S: Final = 10.0
 
@@ -106,6 +110,9 @@ class _Connection(asyncio.Protocol):
         #: what the client has to do next, and since when
         self._awaited: object = None
         self._since = 0.0
+        self._pause: asyncio.TimerHandle | None = None
+        # uvicorn gives each request a copy.
+        http.app_state = {**http.app_state, CONNECTION: self}
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         """Take the connection, or refuse it."""
@@ -151,9 +158,27 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is closed."""
+        if self._pause is not None:
+            self._pause.cancel()
         if self in self._connections.open:
             self._connections.open.remove(self)
             self._http.connection_lost(error)
+
+    def pause_reading(self) -> float:
+        """Read nothing more from this client for a while, since it was refused. Returns for how long, seconds.
+
+        The more connections are open, the longer, so that refusals cost the same however many clients do not wait.
+        """
+        pause_s = len(self._connections.open) / REFUSALS_PER_S
+        if self._pause is None and not self._transport.is_closing():
+            self._transport.pause_reading()
+            self._pause = asyncio.get_running_loop().call_later(pause_s, self._read_on)
+        return pause_s
+
+    def _read_on(self) -> None:
+        self._pause = None
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def look(self, now: float) -> None:
         """Cut the client off if it has not done in time what it has to do next."""
@@ -171,6 +196,8 @@ class _Connection(asyncio.Protocol):
         cycle, unsent = self._http.cycle, self._transport.get_write_buffer_size()
         if unsent:
             return "take the reply", unsent  # slow readers take little at a time, and are not cut off
+        if self._pause is not None:
+            return None
         if cycle is None or cycle.response_complete:
             return "send a head", id(cycle)
         return ("send the body", id(cycle)) if cycle.more_body else None

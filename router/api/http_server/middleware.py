@@ -1,6 +1,7 @@
 """Middleware: requests over a limit are refused before their body is read, and every reply is counted."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ragbandit.router.api.http_server.connections import CONNECTION
 from ragbandit.router.api.http_server.ports import has_path
 from ragbandit.router.api.schemas.responses import JsonReply, error_body, refusal
 from ragbandit.router.config.settings import ServerSettings
@@ -79,6 +81,7 @@ class AdmissionMiddleware:
         refused = self._refusal(scope, headers=headers, limit=limit)
         if refused is not None:
             overloaded = scope["path"] if refused.status_code == 503 else ""
+            _hold_back(scope, refused)
             await refused(scope, receive, counted)
             return
         try:
@@ -107,3 +110,11 @@ class AdmissionMiddleware:
             remedy = "send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy"
             return JsonReply(error_body("UPGRADE", "only HTTP/1.1 is spoken here", remedy=remedy), status_code=400)
         return None
+
+
+def _hold_back(scope: Scope, refused: Response) -> None:
+    """After 503: read nothing more from this client for a while; Retry-After says at least that."""
+    connection = scope.get("state", {}).get(CONNECTION)  # none where the app is called without a server
+    if refused.status_code == 503 and connection is not None:
+        after_s = max(int(refused.headers["retry-after"]), math.ceil(connection.pause_reading()))
+        refused.headers["retry-after"] = str(after_s)

@@ -47,11 +47,17 @@ def copy_of_tree(folder: Path) -> Path:
     left_out = shutil.ignore_patterns(".*", "__pycache__", "tests", "benchmarks", "examples", "deploy", "*.db")
     shutil.copytree(ROOT, folder, symlinks=True, ignore=left_out)
     write_migration(folder / "migrations" / "versions")
-    tables = folder / "router" / "storage" / "sql" / "tables" / "__init__.py"
-    here, there = f'SCHEMA_REVISION = "{SCHEMA_REVISION}"', f'SCHEMA_REVISION = "{NEXT}"'
-    assert here in tables.read_text()
-    tables.write_text(tables.read_text().replace(here, there))
+    tables = folder / "router" / "storage" / "sql" / "tables"
+    _replace(tables / "__init__.py", f'SCHEMA_REVISION = "{SCHEMA_REVISION}"', f'SCHEMA_REVISION = "{NEXT}"')
+    index = '    Index("decisions_made_at", "made_at"),'
+    added = f'    Column("made_for_a_test", Text, info={{"since": "{NEXT}"}}),'
+    _replace(tables / "traffic.py", index, f"{added}\n{index}")
     return folder
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
 
 
 @pytest.fixture

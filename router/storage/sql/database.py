@@ -284,7 +284,6 @@ def upgrade(connection: Connection, *, revision: str) -> None:
         ) from error
     if reached := revision_of(connection):
         schema_window.write_code_from(connection, revision=reached)
-        schema_window.write_comments(connection)
 
 
 def check_schema(database: Database) -> None:

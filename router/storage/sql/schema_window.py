@@ -12,9 +12,8 @@ from functools import cache
 from typing import Any, Final
 
 from sqlalchemy import Connection, inspect, text
-from sqlalchemy.schema import SetColumnComment, SetTableComment
 
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, metadata
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from ragbandit.shared.errors import BEFORE_1_0, StoreError
 
 #: where Alembic finds the migrations
@@ -115,21 +114,6 @@ def write_code_from(connection: Connection, *, revision: str) -> None:
     """Write down which code may use the schema that the database has now."""
     oldest = max(oldest for step, oldest in steps().items() if step <= revision)
     connection.execute(text("UPDATE alembic_version SET code_from = :oldest"), {"oldest": oldest})
-
-
-def write_comments(connection: Connection) -> None:
-    """Write what tables and columns mean into the database, for readers with psql; SQLite keeps no comments."""
-    if connection.dialect.name != "postgresql":
-        return
-    inspector = inspect(connection)
-    for table in metadata.sorted_tables:
-        if not inspector.has_table(table.name):
-            continue
-        connection.execute(SetTableComment(table))
-        there = {column["name"] for column in inspector.get_columns(table.name)}
-        for column in table.columns:
-            if column.comment and column.name in there:
-                connection.execute(SetColumnComment(column))
 
 
 def give_way_first(connection: Connection) -> None:

@@ -1,13 +1,12 @@
 """Segments and database as one: the archived decisions, and the rows of a ledger from both in the order of seq."""
 
-import heapq
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Table, select
+from sqlalchemy import Connection, Table, func, select
 
 from ragbandit.router.storage.archive.segments import (
     ARCHIVED,
@@ -22,7 +21,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, updates
 from ragbandit.shared.errors import StoreError
 
-#: segments that a reader keeps in memory
+#: segments that a reader keeps in memory, or all that a page is in
 _KEPT = 2
 #: rows of `archive_segments`
 SEGMENTS: Final = TableRows(
@@ -34,8 +33,6 @@ SEGMENTS: Final = TableRows(
     ),
     kept=Form(write=lambda kept: json.dumps(sorted(kept)), read=lambda text: frozenset(json.loads(text))),
 )
-#: an update's row, and the row of its decision where it was asked for
-Pair = tuple[Row, Row | None]
 
 
 def segments(connection: Connection) -> list[Segment]:
@@ -51,11 +48,12 @@ def archived_spans(connection: Connection, *, label: str) -> list[tuple[int, int
 
 
 class ArchivedRows:
-    """The archived rows of a ledger, for readers that go through it in pages; the last two segments stay in memory."""
+    """The archived rows of a ledger, for readers that go through it in pages: a segment is opened once for them."""
 
     def __init__(self, database: Database, *, label: str) -> None:
         self.database, self.label = database, label
         self._read: OrderedDict[tuple[str, str], list[dict[str, Any]]] = OrderedDict()
+        self._room = _KEPT
 
     def updates(self, first: int, last: int) -> dict[int, Row]:
         """Seq -> archived update, for first to last."""
@@ -68,15 +66,11 @@ class ArchivedRows:
 
     def beside(self, table: Table, first: int, last: int) -> list[dict[str, Any]]:
         """The rows of a table that are about the decisions of these updates."""
-        rows = []
-        for segment in self._segments(first, last):
-            wanted = {
-                row["decision_id"]
-                for row in self._rows(segment, updates)
-                if row["policy"] == self.label and first <= row["seq"] <= last
-            }
-            rows += [row for row in self._rows(segment, table) if row[decision_key(table)] in wanted]
-        return rows
+        about = {row["decision_id"] for row in self.updates(first, last).values()}
+        key = decision_key(table)
+        return [
+            row for segment in self._segments(first, last) for row in self._rows(segment, table) if row[key] in about
+        ]
 
     def versions(self) -> dict[str, list[Segment]]:
         """Policy version -> segments with decisions that it made for this ledger."""
@@ -98,16 +92,17 @@ class ArchivedRows:
 
     def _segments(self, first: int, last: int) -> list[Segment]:
         with self.database.read() as connection:
-            sealed = segments(connection)
-        spans = [(segment, segment.spans.get(self.label)) for segment in sealed]
-        return [segment for segment, span in spans if span and span[0] <= last and span[1] >= first]
+            spans = [(segment, segment.spans.get(self.label)) for segment in segments(connection)]
+        overlapping = [segment for segment, span in spans if span and span[0] <= last and span[1] >= first]
+        self._room = max(_KEPT, len(overlapping))
+        return overlapping
 
     def _rows(self, segment: Segment, table: Table) -> list[dict[str, Any]]:
         key = segment.manifest_sha256, table.name
         if key not in self._read:
             self._read[key] = read_segment(segment, tables=[table])[table.name]
         self._read.move_to_end(key)
-        while len({manifest for manifest, _ in self._read}) > _KEPT:
+        while len({manifest for manifest, _ in self._read}) > self._room:
             self._read.popitem(last=False)
         return self._read[key]
 
@@ -160,105 +155,50 @@ def rows_of_ledger(
     database: Database, *, label: str, after: int, upto: int | None, page: int
 ) -> Iterator[tuple[Row, Row]]:
     """`update_rows`, each with its decision's row."""
-    for row, decision in _Ledger(database=database, label=label, page=page, joined=True).read(after=after, upto=upto):
-        assert decision is not None
-        yield row, decision
+    archived = ArchivedRows(database, label=label)
+    for batch in _pages(archived, after=after, upto=upto, page=page):
+        query = select(decisions).where(decisions.c.id.in_([row["decision_id"] for row in batch]))
+        with database.read() as connection:
+            by_id: dict[str, Row] = {row["id"]: row for row in connection.execute(query).mappings()}
+        if len(by_id) < len(batch):
+            rows = archived.beside(decisions, batch[0]["seq"], batch[-1]["seq"])
+            by_id = {row["id"]: row for row in rows} | by_id
+        for row in batch:
+            yield row, by_id[row["decision_id"]]
 
 
 def update_rows(database: Database, *, label: str, after: int, upto: int | None, page: int) -> Iterator[Row]:
-    """The updates of a ledger in (after, upto], archived or not, in the order of seq.
+    """The updates of a ledger in (after, upto], archived or not, in the order of seq; those too that are added now.
 
-    Rows may move into the archive meanwhile: they leave a gap in the database's seqs, and are then looked for in the
-    new segments. A gap that is in both is given as it is: `verify` says what it means. Raises StoreError for a segment
-    that cannot be read.
+    page: seqs that are read at once. A gap that is in database and archive is given as it is: `verify` says what it
+    means. Raises StoreError for a segment that cannot be read.
     """
-    for row, _ in _Ledger(database=database, label=label, page=page, joined=False).read(after=after, upto=upto):
-        yield row
+    for batch in _pages(ArchivedRows(database, label=label), after=after, upto=upto, page=page):
+        yield from batch
 
 
-class _Ledger:
-    """The reader behind both. page: updates that are read from the database at once. joined: with decisions."""
+def _pages(archived: ArchivedRows, *, after: int, upto: int | None, page: int) -> Iterator[list[Row]]:
+    """The database is asked first: rows that leave it meanwhile are in a segment that was sealed before."""
+    database, label = archived.database, archived.label
+    while (end := _end(database, label=label, upto=upto)) > after:
+        last = min(after + page, end)
+        query = select(updates).where(updates.c.policy == label, updates.c.seq > after, updates.c.seq <= last)
+        with database.read() as connection:
+            batch: list[Row] = list(connection.execute(query.order_by(updates.c.seq)).mappings())
+        if len(batch) < last - after:
+            rows = archived.updates(after + 1, last) | {row["seq"]: row for row in batch}
+            batch = [rows[seq] for seq in sorted(rows)]
+        if batch:
+            yield batch
+        after = last
 
-    def __init__(self, *, database: Database, label: str, page: int, joined: bool) -> None:
-        self.database, self.label, self.page, self.joined = database, label, page, joined
 
-    def read(self, *, after: int, upto: int | None) -> Iterator[Pair]:
-        looked = -1
-        while True:
-            with self.database.read() as connection:
-                sealed = [segment for segment in segments(connection) if self.label in segment.spans]
-            moved_on = False
-            for pair in self._merged(sealed, after=after, upto=upto):
-                seq = pair[0]["seq"]
-                if seq != after + 1 and looked != after:
-                    looked, moved_on = after, True
-                    break
-                yield pair
-                after = seq
-            if not moved_on:
-                return
-
-    def _merged(self, found: list[Segment], *, after: int, upto: int | None) -> Iterator[Pair]:
-        """Both in the order of seq; a row that is in both, since it is just moving, once."""
-        last = after
-        both = self._stored(after=after, upto=upto), self._archived(found, after=after, upto=upto)
-        for pair in heapq.merge(*both, key=lambda pair: int(pair[0]["seq"])):
-            if pair[0]["seq"] > last:
-                last = pair[0]["seq"]
-                yield pair
-
-    def _stored(self, *, after: int, upto: int | None) -> Iterator[Pair]:
-        while upto is None or after < upto:
-            query = select(updates).where(updates.c.policy == self.label, updates.c.seq > after)
-            if upto is not None:
-                query = query.where(updates.c.seq <= upto)
-            by_id: dict[str, RowMapping] = {}
-            with self.database.read() as connection:
-                batch = connection.execute(query.order_by(updates.c.seq).limit(self.page)).mappings().all()
-                if self.joined:
-                    ids = [row["decision_id"] for row in batch]
-                    joined = connection.execute(select(decisions).where(decisions.c.id.in_(ids))).mappings()
-                    by_id = {row["id"]: row for row in joined}
-            for row in batch:
-                yield row, by_id[row["decision_id"]] if self.joined else None
-            if not batch:
-                return
-            after = batch[-1]["seq"]
-
-    def _archived(self, found: list[Segment], *, after: int, upto: int | None) -> Iterator[Pair]:
-        """The archived ones in the order of seq.
-
-        A segment is opened when its first seq is due, and left when its last has been given: in memory are as many as
-        overlap.
-        """
-        spans = {segment.number: segment.spans[self.label] for segment in found}
-        ours = [segment for segment in found if spans[segment.number][1] > after]
-        pending = sorted(ours, key=lambda segment: spans[segment.number][0], reverse=True)
-        heads: list[tuple[int, int, Iterator[Pair], Pair]] = []
-
-        def push(number: int, rest: Iterator[Pair]) -> None:
-            pair = next(rest, None)
-            if pair is not None:
-                heapq.heappush(heads, (pair[0]["seq"], number, rest, pair))
-
-        while pending or heads:
-            while pending and (not heads or spans[pending[-1].number][0] <= heads[0][0]):
-                segment = pending.pop()
-                push(segment.number, self._of_segment(segment, after=after))
-            if not heads:
-                continue
-            seq, number, rest, pair = heapq.heappop(heads)
-            if upto is not None and seq > upto:
-                return
-            yield pair
-            push(number, rest)
-
-    def _of_segment(self, segment: Segment, *, after: int) -> Iterator[Pair]:
-        rows = read_segment(segment, tables=[updates, decisions] if self.joined else [updates])
-        by_id = {row["id"]: row for row in rows["decisions"]} if self.joined else {}
-        for row in rows["updates"]:
-            if row["policy"] == self.label and row["seq"] > after:
-                yield row, by_id[row["decision_id"]] if self.joined else None
+def _end(database: Database, *, label: str, upto: int | None) -> int:
+    """The last seq of the ledger, or `upto` where that comes first."""
+    stored = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == label)
+    with database.read() as connection:
+        ends = [connection.execute(stored).scalar_one(), *(last for _, last in archived_spans(connection, label=label))]
+    return int(max(ends) if upto is None else min(upto, max(ends)))
 
 
 def _still_here(connection: Connection, ids: list[str]) -> set[str]:

@@ -134,7 +134,7 @@ def mean(total: float, count: int) -> float | None:
 def overview(database: Database, *, policy: PolicyLabel, since: float, until: float, step: int = HOUR_S) -> Overview:
     """The overview of since <= time < until, widened to whole hours.
 
-    step: seconds of a point, a multiple of an hour. Hours of more than five weeks ago are kept as days. Raises
+    step: seconds of a point, a multiple of an hour. Raises
     InvalidInput, StoreError.
     """
     first, last = _checked(since=since, until=until, step=step)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, Update, select, update
 
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.judge_rows import drop_due, due_ids, move_day, next_day, today, waiting_for_judge
+from ragbandit.router.storage.rows.judge_rows import drop_due, move_day, next_day, waiting_for_judge
 from ragbandit.router.storage.sql.counters import Moves, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import judge_due
@@ -234,11 +234,7 @@ def expire(database: Database, *, before: float, now: float) -> int:
 
 def due(database: Database, *, now: float, limit: int) -> list[DecisionId]:
     """Decisions that may be claimed now, those first that have been due longest."""
+    ids = select(judge_due.c.decision_id).where(judge_due.c.due_at <= now)
     with database.read() as connection:
-        return due_ids(connection, now=now, limit=limit)
-
-
-def judge_state(database: Database, *, now: float) -> JudgeState:
-    """What waits, and the day's counts, as they are kept."""
-    with database.read() as connection:
-        return JudgeState(waiting=waiting_for_judge(connection), today=today(connection, now=now))
+        due = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
+        return [DecisionId(key) for key in due.scalars()]

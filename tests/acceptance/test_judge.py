@@ -17,10 +17,10 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import feedback, judge_due
 from ragbandit.strategies.retrievers.bm25 import build_index
+from tests.support.judge_days import judge_state
 
 from .conftest import PASSAGES, ROOT
 

@@ -44,8 +44,7 @@ def add_overview(app: FastAPI, *, tag: str) -> None:
     ) -> Response:
         """Reward, quality, cost and traffic over time and by arm, and what was saved against always taking one arm.
 
-        The time is widened to whole hours; hours of more
-        than five weeks ago are kept as days. Read from hourly totals, which are half a minute behind: it costs the same
+        The time is widened to whole hours. Read from hourly totals, which are half a minute behind: it costs the same
         in a store of any size.
         """
         router = router_of(request)

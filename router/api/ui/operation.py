@@ -16,7 +16,7 @@ from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held_lately, judged_lately, release
+from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held, judged_lately, release
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
@@ -97,7 +97,7 @@ def _feedback(router: Router) -> dict[str, Any]:
         "counters": counters,
         "sources": shares(updates)[:MOST_SOURCES],
         "updates": len(updates),
-        "held": held_lately(router.ledger, limit=LISTED) if counters.held else [],
+        "held": held(router.ledger, limit=LISTED) if counters.held else [],
         "quarantined": _quarantined(router) if counters.quarantined else [],
         "looked_at": LOOKED_AT,
         "quarantines": quarantines_of(router.database, lifted=True)[-LISTED:],

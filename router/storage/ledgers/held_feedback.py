@@ -27,9 +27,6 @@ from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, loc
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Feedback
 
-#: what a page looks at: so many sources, and so many of the newest of each
-SOURCES: Final = 50
-LOOKED_AT: Final = 200
 #: feedback that one transaction releases
 _BATCH: Final = 200
 
@@ -79,32 +76,11 @@ class JudgedUpdate:
 def held(
     ledger: Ledger, *, source: str | None = None, feedback_id: str | None = None, limit: int = 100
 ) -> list[HeldFeedback]:
-    """Feedback that this ledger holds, the newest first."""
+    """Feedback that this ledger holds, the newest first: a range of an index, however much was ever held."""
     query = select(*_columns()).where(_chosen(ledger, source=source, feedback_id=feedback_id))
     with ledger.database.read() as connection:
         rows = connection.execute(query.order_by(held_feedback.c.held_at.desc()).limit(limit)).mappings()
         return [HeldFeedback(**row) for row in rows]
-
-
-def held_lately(ledger: Ledger, *, limit: int = 50) -> list[HeldFeedback]:
-    """Feedback that this ledger holds, the newest first, as a page shows it: whatever was ever held, it costs the same.
-
-    Of the first SOURCES sources, and of the newest LOOKED_AT of each; what lies further back is left out.
-    """
-    listed: list[HeldFeedback] = []
-    mine = held_feedback.c.policy == ledger.label
-    source: str | None = ""
-    with ledger.database.read() as connection:
-        for _ in range(SOURCES):
-            following = select(func.min(held_feedback.c.source)).where(mine, held_feedback.c.source > source)
-            source = connection.execute(following).scalar()
-            if source is None:
-                break
-            newest = select(*_columns()).where(mine, held_feedback.c.source == source)
-            looked_at = newest.order_by(held_feedback.c.held_at.desc()).limit(LOOKED_AT).subquery()
-            query = select(looked_at).where(looked_at.c.released_at.is_(None))
-            listed += [HeldFeedback(**row) for row in connection.execute(query.limit(limit)).mappings()]
-    return sorted(listed, key=lambda one: -one.held_at)[:limit]
 
 
 def sources_held(ledger: Ledger) -> dict[str, int]:

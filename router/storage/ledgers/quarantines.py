@@ -1,7 +1,7 @@
 """Quarantines: sources of feedback that a ledger is learned without."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
@@ -49,18 +49,17 @@ def in_force(connection: Connection, *, new_label: str | None = None, lifted: bo
     """`quarantines_of` in a transaction of the caller's."""
     query = select(quarantines).order_by(quarantines.c.number)
     if new_label is not None:
-        query = query.where(quarantines.c.new_policy == new_label)
+        query = query.where(quarantines.c.new_label == new_label)
     if not lifted:
         query = query.where(quarantines.c.lifted_at.is_(None))
-    return [_value(row) for row in connection.execute(query).mappings()]
+    return [_ROWS.value(row) for row in connection.execute(query).mappings()]
 
 
 def add_quarantine(connection: Connection, made: Quarantine) -> Quarantine:
     """Store it under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
     numbered = replace(made, number=int(last) + 1, actor=made.actor[:128], lifted_at=None)
-    row = {**_ROWS.row(numbered), "policy": made.label, "new_policy": made.new_label}
-    connection.execute(insert(quarantines).values(**row))
+    connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
     return numbered
 
 
@@ -71,8 +70,4 @@ def lift(connection: Connection, number: int, *, now: float) -> Quarantine:
         remedy = "`ragbandit feedback quarantines` shows those in force"
         raise NotFound(f"no quarantine {number} is in force", field="number", remedy=remedy)
     connection.execute(update(quarantines).where(quarantines.c.number == number).values(lifted_at=now))
-    return _value(row)
-
-
-def _value(row: Any) -> Quarantine:
-    return _ROWS.value(row, label=row["policy"], new_label=row["new_policy"])
+    return _ROWS.value(row)

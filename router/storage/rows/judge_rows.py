@@ -18,7 +18,7 @@ from sqlalchemy import Connection, RowMapping, delete, func, select, text
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.counters import ALL, Moves
 from ragbandit.router.storage.sql.tables import counters, judge_days, judge_due
-from ragbandit.shared.types import CANCELLED, IMPORTED, DecisionId, Outcome
+from ragbandit.shared.types import CANCELLED, IMPORTED, Outcome
 
 DAY_S: Final = 86_400
 #: another draw than the arm's, which is the sha256 of the id alone
@@ -137,10 +137,3 @@ def day_of(now: float) -> str:
 def next_day(now: float) -> float:
     """When the day after that of `now` begins in UTC."""
     return (now // DAY_S + 1) * DAY_S
-
-
-def due_ids(connection: Connection, *, now: float, limit: int) -> list[DecisionId]:
-    """Decisions that a judge may begin now, those first that have been due longest."""
-    ids = select(judge_due.c.decision_id).where(judge_due.c.due_at <= now)
-    due = connection.execute(ids.order_by(judge_due.c.due_at, judge_due.c.decision_id).limit(limit))
-    return [DecisionId(key) for key in due.scalars()]

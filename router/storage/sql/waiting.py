@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, fu
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, policies, waiting
+from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.types import Decision
 
 _FED: Final = exists().where(feedback.c.decision_id == decisions.c.id)
@@ -105,8 +105,8 @@ def labels_in_use(connection: Connection, *, label: str) -> set[str]:
 
     To be asked after the decision was inserted: a label that is registered meanwhile looks for older transactions.
     """
-    known = connection.execute(select(policies.c.label, policies.c.retired_at)).all()
-    return ({label} | {row.label for row in known}) - {row.label for row in known if row.retired_at is not None}
+    known = connection.exec_driver_sql("SELECT label, retired_at IS NULL FROM policies").all()
+    return ({label} | {name for name, _ in known}) - {name for name, in_use in known if not in_use}
 
 
 def number_transaction(connection: Connection) -> None:

@@ -19,7 +19,7 @@ from ragbandit.router.storage.totals.rewards import next_rewards, rewards_reader
 from ragbandit.router.storage.totals.rows import (
     Deltas,
     add_deltas,
-    fold,
+    forget_hours,
     hour_of,
     move_position,
     position_of,
@@ -52,7 +52,7 @@ class Extender:
         self.holder = holder
         self.clock = clock
         self._lease = Lease(database=database, name="arm_hours")
-        self._folded_at = -1
+        self._forgot_at = -1
 
     def extend(self, *, seconds: float = 5.0) -> bool:
         """Read on for so long, or until all is read; True while there is more, False too where another one reads.
@@ -68,7 +68,7 @@ class Extender:
         while any(more.values()) and time.monotonic() < give_up:
             for label in [label for label, left in more.items() if left]:
                 more[label] = self._step(label)
-        self._fold()
+        self._forget()
         return any(more.values())
 
     def release(self) -> None:
@@ -81,7 +81,7 @@ class Extender:
             reader = rewards_reader(label)
             with self.database.read() as connection:
                 seen = position_of(connection, reader)
-            page: Any = next_rewards(self.database, label=label, seen=seen, limit=PAGE_ROWS)
+            page = next_rewards(self.database, label=label, seen=seen, limit=PAGE_ROWS)
         else:
             reader = TRAFFIC
             with self.database.read() as connection:
@@ -102,21 +102,15 @@ class Extender:
             add_deltas(connection, deltas, now=now)
         return self._lease.acquire(holder=self.holder, lease_s=LEASE_S)
 
-    def _fold(self) -> None:
-        """Once an hour, fold and forget what is old."""
+    def _forget(self) -> None:
+        """Once an hour, forget what is old."""
         now = self.clock()
-        if self._folded_at == hour_of(now):
+        if self._forgot_at == hour_of(now):
             return
-        with self.database.read() as connection:
-            labels = list(connection.execute(_LABELS_WITH_TOTALS).scalars())
-        for label in labels:
-            gone = 1
-            while gone:
-                with self.database.write() as connection:
-                    if not self._lease.is_held(connection, holder=self.holder):
-                        return
-                    gone = fold(connection, policy=label, now=now)
-        self._folded_at = hour_of(now)
+        with self.database.write() as connection:
+            if self._lease.is_held(connection, holder=self.holder):
+                forget_hours(connection, now=now)
+        self._forgot_at = hour_of(now)
 
 
 def progress_of(connection: Connection, *, label: str, newest: float | None, last_seq: int) -> Progress:
@@ -133,4 +127,3 @@ def progress_of(connection: Connection, *, label: str, newest: float | None, las
 
 #: ledgers that are learned
 _LABELS: Final = select(policies.c.label).where(policies.c.retired_at.is_(None)).order_by(policies.c.label)
-_LABELS_WITH_TOTALS: Final = select(policies.c.label).order_by(policies.c.label)

@@ -1,8 +1,8 @@
 """Rows of `arm_hours`, and how far its readers have come.
 
 A row holds what one arm did under one policy in an hour. Beside its hours every arm has one row with all that was ever
-counted (hour EVER): a sum over all time is a look-up, and never falls when old hours are folded or forgotten. Hours
-older than FOLDED_AFTER stand in the first hour of their day, days older than KEPT are deleted.
+counted (hour EVER): a sum over all time is a look-up, and never falls when old hours are forgotten. Hours older than
+KEPT are deleted.
 """
 
 import json
@@ -20,19 +20,26 @@ from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Json, Poli
 
 #: the hour of the rows with all that was ever counted
 EVER: Final = -1
-#: hours of a day
-DAY: Final = 24
-#: hours after which the hours of a day are added up
-FOLDED_AFTER: Final = 35 * DAY
-#: hours after which a day is deleted
-KEPT: Final = 400 * DAY
-#: rows that one transaction folds or deletes
-_FOLDED_AT_ONCE: Final = 2000
+#: hours for which an hour is kept
+KEPT: Final = 400 * 24
 #: keys of one statement
 _PAGE: Final = 500
 
 #: (policy, hour, arm)
 Key = tuple[str, int, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """What one step of a reader has read."""
+
+    #: where the reader was, and where it is after it
+    seen: Mapping[str, Any]
+    to: Mapping[str, Any]
+    deltas: "Deltas"
+    #: there is more to read now
+    more: bool
+
 
 _KEY: Final = tuple_(arm_hours.c.policy, arm_hours.c.hour, arm_hours.c.arm)
 _NAMES: Final = frozenset(field.name for field in fields(ArmTotals))
@@ -43,7 +50,7 @@ class ArmHour:
     """What an arm did under a policy in an hour."""
 
     policy: PolicyLabel
-    #: hours since the epoch, UTC; of a folded day its first
+    #: hours since the epoch, UTC
     hour: int
     arm: ArmName
     totals: ArmTotals
@@ -127,30 +134,17 @@ def totals_value(text: str) -> ArmTotals:
 def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
     """Add them to the rows, in the caller's write transaction, which alone writes here (it holds the lease).
 
-    What belongs to a day that is folded goes to its first hour, what belongs to one that is deleted to EVER alone.
+    What belongs to an hour that is deleted goes to EVER alone.
     """
+    oldest = hour_of(now) - KEPT
     sums: dict[Key, dict[str, Any]] = {}
-    for (policy, hour, arm), amounts in deltas.items():
-        row_hour = _kept_at(hour, now=hour_of(now))
-        if row_hour is not None:
-            key = policy, row_hour, arm
+    for key, amounts in deltas.items():
+        if key[1] == EVER or key[1] >= oldest:
             sums[key] = _sum(sums[key], amounts) if key in sums else amounts
-    _add(connection, sums)
-
-
-def _add(connection: Connection, sums: Mapping[Key, Mapping[str, Any]]) -> None:
-    """Add amounts to these very rows."""
     for some in _pages(sorted(sums)):
         rows = connection.execute(select(arm_hours).where(_KEY.in_(some)))
         before = {(row.policy, row.hour, row.arm): json.loads(row.totals) for row in rows}
         _write(connection, {key: _sum(before.get(key, {}), sums[key]) for key in some})
-
-
-def _kept_at(hour: int, *, now: int) -> int | None:
-    """The hour under which an hour's totals are kept; None: not at all."""
-    if hour == EVER or hour >= now - FOLDED_AFTER:
-        return hour
-    return hour - hour % DAY if hour >= now - KEPT else None
 
 
 def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,23 +175,9 @@ def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> Non
     connection.execute(insert, values)
 
 
-def fold(connection: Connection, *, policy: str, now: float) -> int:
-    """Add up hours that are old enough, and delete days that are too old; rows that went. Bounded; call it again."""
-    this = hour_of(now)
-    ours = arm_hours.c.policy == policy, arm_hours.c.hour >= 0
-    gone = select(arm_hours).where(*ours, arm_hours.c.hour < this - KEPT).limit(_FOLDED_AT_ONCE)
-    doomed: list[Key] = [(row.policy, row.hour, row.arm) for row in connection.execute(gone)]
-    folded = select(arm_hours).where(*ours, arm_hours.c.hour >= this - KEPT, arm_hours.c.hour < this - FOLDED_AFTER)
-    folded = folded.where(arm_hours.c.hour % DAY != 0).order_by(arm_hours.c.hour).limit(_FOLDED_AT_ONCE)
-    days: dict[Key, dict[str, Any]] = {}
-    for row in connection.execute(folded).all():
-        doomed.append((row.policy, row.hour, row.arm))
-        key = row.policy, row.hour - row.hour % DAY, row.arm
-        days[key] = _sum(days.get(key, {}), json.loads(row.totals))
-    _add(connection, days)
-    for some in _pages(doomed):
-        connection.execute(delete(arm_hours).where(_KEY.in_(some)))
-    return len(doomed)
+def forget_hours(connection: Connection, *, now: float) -> None:
+    """Delete the hours that are too old."""
+    connection.execute(delete(arm_hours).where(arm_hours.c.hour >= 0, arm_hours.c.hour < hour_of(now) - KEPT))
 
 
 def _pages(keys: Iterable[Key]) -> Iterator[list[Key]]:

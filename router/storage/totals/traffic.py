@@ -7,7 +7,6 @@ at again, RECHECKED_S after its end; what is later than that is in no count of t
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, select, tuple_
@@ -16,7 +15,7 @@ from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, read_segment
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
-from ragbandit.router.storage.totals.rows import Deltas, hour_of
+from ragbandit.router.storage.totals.rows import Deltas, Page, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
 #: name of the reader
@@ -33,21 +32,7 @@ _COUNTED_AGAIN: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrafficPage:
-    """What one step has read."""
-
-    #: where the reader was, and where it is after it
-    seen: Mapping[str, Any]
-    to: Mapping[str, Any]
-    deltas: Deltas
-    #: there is more to read now
-    more: bool
-    #: it waits for an archive run that is not done
-    waits: bool = False
-
-
-def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> TrafficPage:
+def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> Page:
     """The next page after `seen`: a segment of the archive, or `limit` decisions and as many outcomes.
 
     connection: of a read transaction. Raises StoreError for a segment that cannot be read.
@@ -58,10 +43,10 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
     for segment, row in _segments_after(connection, to["segment"]):
         if row.made_before > places["decisions"][0] or row.made_at > places["outcomes"][0]:
             if not row.moved:  # its rows are leaving: what is still here may be gone when it is read
-                return TrafficPage(seen=seen, to=to, deltas=deltas, more=False, waits=True)
+                return Page(seen=seen, to=to, deltas=deltas, more=False)
             _count_segment(segment, places=places, deltas=deltas)
             to["segment"] = segment.number
-            return TrafficPage(seen=seen, to=to, deltas=deltas, more=True)
+            return Page(seen=seen, to=to, deltas=deltas, more=True)
         to["segment"] = segment.number
     settled = hour_of(now - RECHECKED_S)
     due = to["checked"] < settled
@@ -77,12 +62,12 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
         more = more or len(rows) == limit
     if due and all(to[name] == list(place) for name, place in places.items()):  # nothing has come since that hour
         return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
-    return TrafficPage(seen=seen, to=to, deltas=deltas, more=more)
+    return Page(seen=seen, to=to, deltas=deltas, more=more)
 
 
 def _rechecked(
     connection: Connection, *, seen: Mapping[str, Any], to: dict[str, Any], settled: int, limit: int
-) -> TrafficPage:
+) -> Page:
     """A step that looks at hours again, and at nothing else: what it compares must have been written.
 
     Where more than two are due the reader was away: what is later than the second was read long after its end.
@@ -90,7 +75,7 @@ def _rechecked(
     deltas = Deltas()
     for hour in range(to["checked"], min(to["checked"] + 2, settled)):
         _recheck(connection, hour, deltas=deltas, limit=limit)
-    return TrafficPage(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
+    return Page(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
 
 
 def _segments_after(connection: Connection, number: int) -> list[tuple[Segment, Any]]:

@@ -10,13 +10,14 @@ from ragbandit.router.retention.archiving import archivable
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import Claim, DayBudget, Judgements, Spent, due, expire, judge_state
+from ragbandit.router.storage.judgements import Claim, DayBudget, Judgements, Spent, due, expire
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, judge_days, judge_due, waiting
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
+from tests.support.judge_days import judge_state
 
 COST = Spent(prompt_tokens=100, completion_tokens=10, dollars=0.25)
 

@@ -15,7 +15,6 @@ from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import judge_state
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import next_day
 from ragbandit.router.storage.sql.tables import judge_due
@@ -30,6 +29,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge import loading
 from ragbandit.workers.judge.job import DueJudgements, judge
+from tests.support.judge_days import judge_state
 
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),

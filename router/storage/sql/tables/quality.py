@@ -1,6 +1,6 @@
 """How feedback is judged: by models, by calibration against people, by who gave it."""
 
-from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import Column, Double, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint, text
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
 
@@ -58,6 +58,8 @@ judge_days = Table(
     comment="what the judge did and cost by day",
 )
 
+_HELD = text("released_at IS NULL")
+
 held_feedback = Table(
     "held_feedback",
     metadata,
@@ -71,6 +73,7 @@ held_feedback = Table(
     Column("released_by", String(128)),
     Index("held_feedback_source", "policy", "source", "held_at"),
     Index("held_feedback_decision", "decision_id", "policy"),
+    Index("held_feedback_held", "policy", "held_at", sqlite_where=_HELD, postgresql_where=_HELD),
     comment="feedback that is not learned until an operator releases it",
 )
 
@@ -81,8 +84,8 @@ quarantines = Table(
     Column("source", Text, nullable=False, comment="key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"),
     Column("since", Double, comment="feedback that came in then or later; NULL: no bound"),
     Column("until", Double, comment="feedback that came in before; NULL: no bound"),
-    Column("policy", LABEL, nullable=False, comment="the ledger that had learned from it"),
-    Column("new_policy", LABEL, nullable=False, comment="the ledger that is learned without it"),
+    Column("label", LABEL, nullable=False, comment="the ledger that had learned from it"),
+    Column("new_label", LABEL, nullable=False, comment="the ledger that is learned without it"),
     Column("reason", Text, nullable=False),
     Column("actor", String(128), nullable=False),
     Column("made_at", Double, nullable=False),

@@ -51,7 +51,7 @@ class AnswerReader(Protocol):
         ...
 
     async def text(self, piece: str) -> None:
-        """Take the next piece of the answer, then wait until there is room for more; not beyond the run's deadline."""
+        """Take the next piece of the answer."""
         ...
 
     def note(self, text: str) -> None:

@@ -137,7 +137,7 @@ class _AnswerJob:
         assert context.loop is not None
         assert budget.seconds is not None  # the settings have a number
         streams = context.streams
-        writer = None if streams is None else streams.open(decision.id, seconds=budget.seconds)
+        writer = None if streams is None else streams.open(decision.id)
         work = run_strategy(
             arm,
             query=replace(decision.query, id=decision.id),

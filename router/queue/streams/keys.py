@@ -7,8 +7,6 @@ from ragbandit.shared.types import DecisionId
 
 #: pieces that come within that long after one was written are written together, seconds
 BATCH_S: Final = 0.015
-#: entries that a reader may be behind before the writer waits for it
-MAX_UNREAD: Final = 64
 #: entries of a stream, and characters of each: a stream has MAX_ENTRIES * MAX_PIECE characters at most
 MAX_ENTRIES: Final = 256
 MAX_PIECE: Final = 4096
@@ -16,8 +14,6 @@ MAX_PIECE: Final = 4096
 KEEP_S: Final = 60
 #: that somebody wants to read along is known that long, seconds
 WANTED_S: Final = 3600
-#: a reader that has not said for that long how far it is has gone, seconds
-READER_S: Final = 5
 
 #: fields of an entry
 TEXT: Final = b"t"
@@ -42,11 +38,6 @@ def wanted_key(decision_id: str) -> str:
 def attempt_key(decision_id: str) -> str:
     """How many runs have begun to write."""
     return f"ragbandit:stream-attempt:{decision_id}"
-
-
-def read_key(decision_id: str) -> str:
-    """The id of the entry that a reader has taken last."""
-    return f"ragbandit:stream-read:{decision_id}"
 
 
 def mark_of(secret: bytes, decision_id: DecisionId, *, entry_id: str, kind: bytes, text: bytes) -> bytes:

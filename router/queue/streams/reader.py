@@ -16,15 +16,14 @@ from redis.exceptions import RedisError
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.outage import Outage, is_foreign
 from ragbandit.router.queue.streams.keys import (
+    KEEP_S,
     MARK,
-    MAX_UNREAD,
+    MAX_ENTRIES,
     NOTE,
-    READER_S,
     TEXT,
     WANTED_S,
     mark_of,
     position,
-    read_key,
     stream_key,
     wanted_key,
 )
@@ -34,15 +33,13 @@ log = logging.getLogger("ragbandit.jobs")
 
 #: answers that a process reads along at once; further ones come whole
 MAX_STREAMS: Final = 1000
-#: entries that are held for a caller, beside whom another one reads the same answer faster
-MAX_HELD: Final = 4 * MAX_UNREAD
+#: entries that are held for a caller who is slower than the arm; one further behind gets the rest whole
+MAX_HELD: Final = MAX_ENTRIES
 #: the notification that somebody wants to read along is this and the id
 STREAM_NEWS: Final = "stream"
-#: longest wait for entries: for new ones, and while a reader has taken some that the writer does not know of, ms
+#: longest wait for new entries, and most of them that are read at once
 WAIT_MS: Final = 1000
-SOON_MS: Final = 20
-#: how often a reader says that it is there, seconds
-ALIVE_S: Final = 1.5
+MOST: Final = 64
 #: what a key may be that is read as a stream
 _STREAM_TYPES: Final = (b"stream", b"none")
 #: pause after Redis could not be reached, seconds
@@ -56,23 +53,17 @@ class ReadStream:
         self.decision_id = decision_id
         self._wake = wake
         self._entries: deque[tuple[tuple[int, int], TextPiece | StatusNote]] = deque()
-        #: position of the last entry that came, and of the last one that was taken
+        #: position of the last entry that came
         self.last = (0, 0)
-        self.taken = (0, 0)
         #: entries were missed, or Redis cannot be reached: nothing more will come
         self.lost = False
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more is asked for."""
-        return not self.lost and len(self._entries) < MAX_UNREAD
 
     def take(self) -> tuple[int, TextPiece | StatusNote] | None:
         """(attempt, the next piece or note), or None if there is none now."""
         if not self._entries:
             return None
-        self.taken, piece = self._entries.popleft()
-        return self.taken[0], piece
+        (attempt, _), piece = self._entries.popleft()
+        return attempt, piece
 
     def put(self, at: tuple[int, int], piece: TextPiece | StatusNote) -> None:
         """Take an entry of the stream in; one that does not follow the last one ends it."""
@@ -108,7 +99,6 @@ class StreamReader:
         self._wake_key = f"ragbandit:stream-wake:{uuid.uuid4().hex}"
         self._woken = b"0-0"
         self._streams: dict[DecisionId, list[ReadStream]] = {}
-        self._said: dict[DecisionId, tuple[tuple[int, int], float]] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -143,7 +133,6 @@ class StreamReader:
         try:
             with self._client.pipeline(transaction=False) as pipeline:
                 pipeline.set(wanted_key(decision_id), 1, ex=WANTED_S)
-                pipeline.set(read_key(decision_id), "0-0", ex=READER_S, nx=True)
                 pipeline.publish(CHANNEL, f"{STREAM_NEWS}:{decision_id}")
                 pipeline.xadd(self._wake_key, {"w": 1}, maxlen=1, approximate=False)
                 pipeline.expire(self._wake_key, WANTED_S)
@@ -164,7 +153,6 @@ class StreamReader:
                 self._streams[stream.decision_id] = left
             else:
                 self._streams.pop(stream.decision_id, None)
-                self._said.pop(stream.decision_id, None)
 
     def count(self) -> int:
         """Answers that are read along now."""
@@ -178,7 +166,7 @@ class StreamReader:
         if self._thread is not None:
             with contextlib.suppress(RedisError, OSError):  # or it ends with its wait
                 self._client.xadd(self._wake_key, {"w": 1}, maxlen=1, approximate=False)
-                self._client.expire(self._wake_key, READER_S)
+                self._client.expire(self._wake_key, KEEP_S)
             self._thread.join(2)
 
     def _start(self) -> None:
@@ -194,7 +182,6 @@ class StreamReader:
                     self._changed.wait()
                 if self._closed:
                     return
-                # A reader that is lost says no more that it is there: nobody is to wait for it.
                 groups = {key: [each for each in group if not each.lost] for key, group in self._streams.items()}
                 streams = {key: group for key, group in groups.items() if group}
                 if not streams:
@@ -219,25 +206,13 @@ class StreamReader:
             stream.lose()
 
     def _read(self, streams: dict[DecisionId, list[ReadStream]]) -> None:
-        """Say how far the readers are, and wait for entries, in one turn."""
-        now = time.monotonic()
-        open_: dict[Any, Any] = {self._wake_key: self._woken.decode()}
-        behind = False
-        with self._client.pipeline(transaction=False) as pipeline:
-            for key, group in streams.items():
-                # The one that is furthest sets the pace; one that falls too far behind gets the rest whole.
-                taken = max(each.taken for each in group)
-                said, at = self._said.get(key, ((-1, -1), 0.0))
-                if taken != said or now > at + ALIVE_S:
-                    pipeline.set(read_key(key), f"{taken[0]}-{taken[1]}", ex=READER_S)
-                    self._said[key] = (taken, now)
-                behind = behind or any(each.taken < each.last for each in group)
-                if any(each.has_room for each in group):
-                    first = min(each.last for each in group)
-                    open_[stream_key(key)] = f"{first[0]}-{first[1]}"
-            pipeline.xread(open_, count=MAX_UNREAD, block=SOON_MS if behind else self._wait_ms)
-            *_, found = pipeline.execute()
-        for name, entries in _items(found):
+        """Wait for entries, and hand them to their readers."""
+        after: dict[Any, Any] = {self._wake_key: self._woken.decode()}
+        for key, group in streams.items():
+            attempt, number = min(each.last for each in group)
+            after[stream_key(key)] = f"{attempt}-{number}"
+        reply = self._client.xread(after, count=MOST, block=self._wait_ms)
+        for name, entries in _items(reply):
             if name == self._wake_key.encode():
                 self._woken = entries[-1][0]
                 continue
@@ -259,8 +234,8 @@ class StreamReader:
         if not hmac.compare_digest(mark, mark_of(self._secret, decision_id, entry_id=entry_id, kind=kind, text=text)):
             self._outage.foreign.add("streams", f"an entry of the decision {decision_id} has not our mark")
             return None
-        made = TextPiece if kind == TEXT else StatusNote
-        return made(text=text.decode("utf-8", "replace"))
+        piece_class = TextPiece if kind == TEXT else StatusNote
+        return piece_class(text=text.decode("utf-8", "replace"))
 
     def _lose_foreign(self, streams: dict[DecisionId, list[ReadStream]], error: Exception) -> bool:
         """Lose those whose key is of another type; whether there was one, or the key that wakes this thread is."""
@@ -285,8 +260,8 @@ class StreamReader:
             self._woken = b"0-0"
 
 
-def _items(found: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
+def _items(reply: Any) -> Iterable[tuple[bytes, list[tuple[bytes, dict[bytes, bytes]]]]]:
     """(key, entries) of a reply to XREAD; redis-py gives a list, or a mapping under protocol 3."""
-    if isinstance(found, dict):
-        return ((key, [entry for part in parts for entry in part]) for key, parts in found.items())
-    return ((key, entries) for key, entries in found or ())
+    if isinstance(reply, dict):
+        return ((key, [entry for part in parts for entry in part]) for key, parts in reply.items())
+    return ((key, entries) for key, entries in reply or ())

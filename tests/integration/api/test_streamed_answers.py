@@ -323,8 +323,8 @@ def test_redis_stopped_in_mid_stream_gives_the_rest_once(settings, tmp_path):
             list(closing.map(lambda each: each.close(), [service, worker]))
 
 
-def test_a_slow_reader_slows_the_arm(place):
-    """A reader that takes a few bytes at a time misses nothing."""
+def test_a_slow_reader_misses_nothing(place):
+    """A reader that takes a few bytes at a time gets every event."""
     service, _ = place(word_seconds=0.01)
     host, port = service.url.removeprefix("http://").split(":")
     body = json.dumps({"question": "Where?"}).encode()

@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
-from ragbandit.workers.judge.rubric import RUBRIC, Material, mark_of, rubric_prompt
+from ragbandit.workers.judge.rubric import RUBRIC, Material, PromptMaker, mark_of
 from ragbandit.workers.wiring.generators import check_generator_of, make_generator
 
 log = logging.getLogger("ragbandit.judge")
@@ -68,16 +68,16 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
     text = "word " * (_LEAST_CHARS // 5)
     passages = (Passage(id="1", title="", text=text),) if chosen.passages else ()
     try:
-        asked = rubric_prompt(
-            template,
-            material=Material(question=text, answer=text, passages=passages),
-            mark=mark_of("", attempt=0),
+        maker = PromptMaker(
+            template=template,
             generator=generator,
             max_tokens=chosen.max_tokens,
             passage_words=2 * len(text.split()),  # the bars count as well
             text_chars=_LEAST_CHARS,
         )
-        fits = asked.prompt.body.count(text.strip()) >= 2 + len(passages)
+        material = Material(question=text, answer=text, passages=passages)
+        shown = maker.prompt(material, mark=mark_of("", attempt=0)).prompt.body
+        fits = shown.count(text.strip()) >= 2 + len(passages)
     except PromptTooLong:
         fits = False
     if not fits:

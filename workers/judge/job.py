@@ -20,7 +20,7 @@ from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
 from ragbandit.workers.context import Context, Judging
-from ragbandit.workers.judge.judge import NoVerdict, RubricVerdict, ServerFailed, Suspicious
+from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -38,17 +38,17 @@ class DueJudgements:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._found: list[DecisionId] = []
+        self._due: list[DecisionId] = []
         self._seen: set[DecisionId] = set()
 
     def look(self, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
         """Judging of the next one, if one is due that was not among those found before."""
         del rang
-        if not self._found:
+        if not self._due:
             due = judgements.due(self._context.store.database, now=time.time(), limit=DUE)
-            self._found = [key for key in reversed(due) if key not in self._seen]
-            self._seen = set(self._found)
-        return partial(judge, self._context, self._found.pop()) if self._found else None
+            self._due = [key for key in reversed(due) if key not in self._seen]
+            self._seen = set(self._due)
+        return partial(judge, self._context, self._due.pop()) if self._due else None
 
 
 def judge(context: Context, decision_id: str) -> None:
@@ -112,7 +112,7 @@ def _judged(
             raise
     else:
         judging.worked()
-        return _feedback(judging, claim, value=verdict.value, facts=_facts(verdict)), verdict.spent
+        return _feedback(judging, claim, value=verdict.value, facts=verdict.facts), verdict.spent
     return None, Spent()
 
 
@@ -145,21 +145,6 @@ def _feedback(judging: Judging, claim: Claim, *, value: float, facts: Mapping[st
         rater=by.rater,
         facts={"model": by.rater, "rubric": by.rubric, "share": claim.share, **facts},
     )
-
-
-def _facts(verdict: RubricVerdict) -> dict[str, Json]:
-    return {
-        "scores": {name: each.score for name, each in verdict.scores.items()},
-        "reasons": {name: each.reason for name, each in verdict.scores.items()},
-        "passages": verdict.passages,
-        "passages_from": verdict.passages_from,
-        "reference": verdict.reference,
-        "suspicious": verdict.suspicious,
-        "prompt_tokens": verdict.spent.prompt_tokens,
-        "completion_tokens": verdict.spent.completion_tokens,
-        "dollars": verdict.spent.dollars,
-        "seconds": round(verdict.seconds, 3),
-    }
 
 
 def _log_refusal(decision_id: str, why: str) -> None:

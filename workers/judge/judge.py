@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
 from ragbandit.router.storage.judgements import Spent
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.redaction import without_secrets
-from ragbandit.shared.types import Cost, Decision, Outcome, Retrieved
+from ragbandit.shared.types import Cost, Decision, Json, Outcome, Retrieved
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,
@@ -23,14 +23,13 @@ from ragbandit.strategies.base import (
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.no_index import NoRetriever
 from ragbandit.workers.judge.rubric import (
-    Asked,
     Material,
-    Score,
+    PromptMaker,
+    RubricPrompt,
     UnreadableReply,
     mark_of,
     parsed_scores,
     rubric_hash,
-    rubric_prompt,
     weighted_score,
 )
 
@@ -64,18 +63,12 @@ PassagesFrom = Literal["arm", "search"] | None
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RubricVerdict:
-    """A score with its reasons and its cost."""
+    """A score with all that made it."""
 
     value: float
-    scores: Mapping[str, Score]
-    #: passages that the judge was shown, and where they come from
-    passages: int
-    passages_from: PassagesFrom
-    #: it was shown a reference
-    reference: bool
-    suspicious: bool
+    #: scores and reasons by criterion, what it was shown, and what it cost: kept with the feedback
+    facts: Mapping[str, Json]
     spent: Spent
-    seconds: float
 
 
 class Judge:
@@ -118,28 +111,30 @@ class Judge:
         )
         spent, again = Spent(), ""
         for call in range(CALLS):
-            asked = self._asked(material, mark=mark_of(decision.id, attempt=CALLS * attempt + call), again=again)
-            if asked.suspicious and self.settings.suspicious == "withhold":
+            prompt = self._prompt(material, mark=mark_of(decision.id, attempt=CALLS * attempt + call), again=again)
+            if prompt.suspicious and self.settings.suspicious == "withhold":
                 raise Suspicious
-            done = await self._complete(asked, spent=spent)
+            done = await self._complete(prompt, spent=spent)
             spent += _spent(done)
             try:
                 if done.finish == "length":
                     raise UnreadableReply(f"it did not end within {self.settings.max_tokens} tokens")
-                scores = parsed_scores(done.text, criteria=asked.criteria)
+                scores = parsed_scores(done.text, criteria=prompt.criteria)
             except UnreadableReply as error:
                 again = str(error)
                 continue
-            return RubricVerdict(
-                value=weighted_score(scores, weights=self.settings.criterion_weights),
-                scores=scores,
-                passages=asked.passages,
-                passages_from=passages_from if asked.passages else None,
-                reference="right" in asked.criteria,
-                suspicious=asked.suspicious,
-                spent=spent,
-                seconds=time.monotonic() - began,
-            )
+            facts: dict[str, Json] = {
+                "scores": {name: each.score for name, each in scores.items()},
+                "reasons": {name: each.reason for name, each in scores.items()},
+                "passages": prompt.passages,
+                "passages_from": passages_from if prompt.passages else None,
+                "reference": "right" in prompt.criteria,
+                "suspicious": prompt.suspicious,
+                **asdict(spent),
+                "seconds": round(time.monotonic() - began, 3),
+            }
+            value = weighted_score(scores, weights=self.settings.criterion_weights)
+            return RubricVerdict(value=value, facts=facts, spent=spent)
         raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
 
     async def close(self) -> None:
@@ -148,26 +143,23 @@ class Judge:
         if self._owns_generator:
             await self.generator.close()
 
-    def _asked(self, material: Material, *, mark: str, again: str) -> Asked:
-        settings = self.settings
+    def _prompt(self, material: Material, *, mark: str, again: str) -> RubricPrompt:
+        maker = PromptMaker(
+            template=self._template,
+            generator=self.generator,
+            max_tokens=self.settings.max_tokens,
+            passage_words=self.settings.passage_words,
+            text_chars=self.settings.text_chars,
+        )
         try:
-            return rubric_prompt(
-                self._template,
-                material=material,
-                mark=mark,
-                generator=self.generator,
-                max_tokens=settings.max_tokens,
-                passage_words=settings.passage_words,
-                text_chars=settings.text_chars,
-                again=again,
-            )
+            return maker.prompt(material, mark=mark, again=again)
         except PromptTooLong as error:
             raise NoVerdict(str(error), spent=Spent()) from error
 
-    async def _complete(self, asked: Asked, *, spent: Spent) -> Completion:
+    async def _complete(self, prompt: RubricPrompt, *, spent: Spent) -> Completion:
         """The reply to one call. spent: on the calls before."""
         request = Request(
-            prompt=asked.prompt,
+            prompt=prompt.prompt,
             max_tokens=self.settings.max_tokens,
             deadline=time.monotonic() + self.settings.seconds,
         )

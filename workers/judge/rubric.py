@@ -97,7 +97,7 @@ class Material:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class RubricPrompt:
     """A prompt, and what it asks for."""
 
     prompt: Prompt
@@ -121,71 +121,47 @@ def mark_of(decision_id: str, *, attempt: int) -> str:
     return f"#{sha256(f'ragbandit rubric:{attempt}:{decision_id}'.encode('utf-8', 'replace')).hexdigest()[:12]}#"
 
 
-def rubric_prompt(
-    template: Template,
-    *,
-    material: Material,
-    mark: str,
-    generator: Generator,
-    max_tokens: int,
-    passage_words: int,
-    text_chars: int,
-    again: str = "",
-) -> Asked:
-    """The prompt for this material, made to fit: texts are cut before the last passage is left out.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptMaker:
+    """Makes prompts of a rubric for one model, with so much of the material as it is to be shown."""
 
-    again: why the reply before could not be read. Raises PromptTooLong where not even short texts fit.
-    """
-    for part in _PARTS:
-        try:
-            asked = _fitted(
-                template,
-                material=material,
-                mark=mark,
-                generator=generator,
-                max_tokens=max_tokens,
-                passage_words=max(10, passage_words // part),
-                text_chars=max(100, text_chars // part),
-                again=again,
+    template: Template
+    generator: Generator
+    #: room for the reply
+    max_tokens: int
+    #: of each passage, and of question, answer and reference
+    passage_words: int
+    text_chars: int
+
+    def prompt(self, material: Material, *, mark: str, again: str = "") -> RubricPrompt:
+        """The prompt for this material, made to fit: texts are cut before the last passage is left out.
+
+        again: why the reply before could not be read. Raises PromptTooLong where not even short texts fit.
+        """
+        for part in _PARTS:
+            shorter = replace(
+                self, passage_words=max(10, self.passage_words // part), text_chars=max(100, self.text_chars // part)
             )
-        except PromptTooLong:
-            if part == _PARTS[-1]:
-                raise
-            continue
-        if asked.passages or not material.passages:
-            return asked
-    # No room for a passage: the answer is judged without.
-    bare = replace(material, passages=())
-    return rubric_prompt(
-        template,
-        material=bare,
-        mark=mark,
-        generator=generator,
-        max_tokens=max_tokens,
-        passage_words=passage_words,
-        text_chars=text_chars,
-        again=again,
-    )
+            try:
+                prompt = _fitted(shorter, material, mark=mark, again=again)
+            except PromptTooLong:
+                if part == _PARTS[-1]:
+                    raise
+                continue
+            if prompt.passages or not material.passages:
+                return prompt
+        # No room for a passage: the answer is judged without.
+        return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
 
-def _fitted(
-    template: Template,
-    *,
-    material: Material,
-    mark: str,
-    generator: Generator,
-    max_tokens: int,
-    passage_words: int,
-    text_chars: int,
-    again: str,
-) -> Asked:
+def _fitted(maker: PromptMaker, material: Material, *, mark: str, again: str) -> RubricPrompt:
     applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
     criteria = tuple(name for name in CRITERIA if applies[name])
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}
     texts = {
-        "question": material.question[:text_chars],
-        "answer": material.answer[:text_chars],
-        "reference": "\n".join(material.reference)[:text_chars],
+        "question": material.question[: maker.text_chars],
+        "answer": material.answer[: maker.text_chars],
+        "reference": "\n".join(material.reference)[: maker.text_chars],
     }
     shown = [
         Passage(
@@ -195,23 +171,24 @@ def _fitted(
         )
         for passage in material.passages
     ]
+    repeated = f"Your last reply could not be used: {again}. Reply with the JSON object alone." if again else ""
     fitted = fit(
-        template,
+        maker.template,
         fields={
             **{name: _quoted(text, mark=mark) for name, text in texts.items()},
             "criteria": "\n".join(f"- {name}: {CRITERIA[name]}" for name in criteria),
             "form": json.dumps(form),
             "fence": mark,
-            "again": f"Your last reply could not be used: {again}. Reply with the JSON object alone." if again else "",
+            "again": repeated,
         },
-        generator=generator,
-        max_tokens=max_tokens,
+        generator=maker.generator,
+        max_tokens=maker.max_tokens,
         passages=shown,
-        passage_words=passage_words,
+        passage_words=maker.passage_words,
     )
     read = [texts["question"], texts["answer"]]
     read += [f"{each.title}\n{each.text}" for each in material.passages[: len(fitted.passages)]]
-    return Asked(
+    return RubricPrompt(
         prompt=fitted.prompt,
         criteria=criteria,
         passages=len(fitted.passages),

@@ -14,13 +14,13 @@ from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import (
     CRITERIA,
     Material,
+    PromptMaker,
     Score,
     UnreadableReply,
     addresses_judge,
     mark_of,
     parsed_scores,
     rubric_hash,
-    rubric_prompt,
     weighted_score,
 )
 
@@ -36,13 +36,13 @@ def asked(question="Who wrote Dracula?", answer="Bram Stoker.", passages=(), ref
     generator = ScriptedGenerator([], context_tokens=options.pop("context_tokens"))
     shown = tuple(Passage(id=str(number), title="Dracula", text=text) for number, text in enumerate(passages))
     material = Material(question=question, answer=answer, passages=shown, reference=tuple(reference))
-    return rubric_prompt(TEMPLATE, material=material, mark=MARK, generator=generator, **options)
+    return PromptMaker(template=TEMPLATE, generator=generator, **options).prompt(material, mark=MARK)
 
 
 def lines_of_parts(body):
     """The lines that begin a part, and those that are neither these, nor material, nor empty."""
     begun = [line for line in body.split("\n") if line.startswith(MARK)]
-    others = [line for line in body.split("\n") if line and not line.startswith((MARK, "| "))]
+    others = [line for line in body.split("\n") if line not in ("", "|") and not line.startswith((MARK, "| "))]
     return begun, others
 
 
@@ -77,9 +77,8 @@ def test_the_structure_holds_whatever_is_written(texts):
     question, answer, text, title = texts
     material = Material(question=question, answer=answer, passages=(Passage(id="p", title=title, text=text),))
     generator = ScriptedGenerator([], context_tokens=100_000)
-    found = rubric_prompt(
-        TEMPLATE, material=material, mark=MARK, generator=generator, max_tokens=9, passage_words=99, text_chars=999
-    )
+    maker = PromptMaker(template=TEMPLATE, generator=generator, max_tokens=9, passage_words=99, text_chars=999)
+    found = maker.prompt(material, mark=MARK)
     begun, others = lines_of_parts(found.prompt.body)
     assert begun == [f"{MARK} {part}" for part in PARTS]
     assert others == []

@@ -21,7 +21,7 @@ from rq.timeouts import TimerDeathPenalty
 
 from ragbandit.router.queue.bells import bell_class, queue_of
 from ragbandit.shared.errors import QueueError
-from ragbandit.workers.context import StoreOutage
+from ragbandit.workers.outages import StoreOutage
 
 if TYPE_CHECKING:
     import redis

@@ -17,7 +17,6 @@ from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import Judgements
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import ArmName, DecisionId
@@ -25,59 +24,15 @@ from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judge.judge import CALLS, Judge
+from ragbandit.workers.outages import StoreOutage
 
 log = logging.getLogger("ragbandit.worker")
 
-#: least time between two log lines of one outage, seconds
-QUIET_S: Final = 60.0
 #: a claim of an answer to judge lasts that much longer than its calls may
 CLAIM_MARGIN_S: Final = 5.0
 #: first and longest pause of a process whose judge's model fails
 FIRST_PAUSE_S: Final = 5.0
 LONGEST_PAUSE_S: Final = 60.0
-
-
-class StoreOutage:
-    """The outage of one kind of work. Safe to use from several threads.
-
-    action: names the work in the log. failing: the line while it fails: what fails, what that means, what to do.
-    restored: the line once it works again.
-    """
-
-    def __init__(self, *, action: str, failing: str, restored: str) -> None:
-        self._action, self._failing, self._restored = action, failing, restored
-        self._lock = threading.Lock()
-        #: when it began (time.monotonic); None: it works
-        self._since: float | None = None
-        self.throttle = Throttle(QUIET_S)
-        self._times = 0
-
-    @property
-    def lasts(self) -> bool:
-        """True if the last attempt failed."""
-        return self._since is not None
-
-    def failed(self, error: BaseException) -> None:
-        """Record an attempt that failed. It is logged at first, and every QUIET_S while that lasts."""
-        with self._lock:
-            now = time.monotonic()
-            self._times += 1
-            if self._since is None:
-                self._since, self.throttle = now, Throttle(QUIET_S)
-            if not self.throttle.lets_pass():
-                return
-            facts = {"action": self._action, "attempts": self._times, "for_s": round(now - self._since, 1)}
-        log.error(self._failing, extra=facts | {"reason": f"{type(error).__name__}: {error}"})
-
-    def ended(self) -> None:
-        """Record an attempt that succeeded."""
-        if not self.lasts:
-            return
-        with self._lock:
-            if self._since is None:
-                return
-            lasted, self._since, self._times = time.monotonic() - self._since, None, 0
-        log.info(self._restored, extra={"action": self._action, "outage_s": round(lasted, 1)})
 
 
 @dataclass(kw_only=True, slots=True)

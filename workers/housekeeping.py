@@ -1,22 +1,20 @@
-"""Housekeeping: the threads of a worker process beside its jobs. Each runs until `stop` is set."""
+"""Housekeeping: what a worker process does beside its jobs, each in a thread of its own."""
 
 import logging
-import threading
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
 from ragbandit.router.queue.streams.reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.storage.totals.extending import Extender
-from ragbandit.shared.errors import QueueError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
-from ragbandit.workers.context import Context, StoreOutage
-
-T = TypeVar("T")
+from ragbandit.workers.context import Context
+from ragbandit.workers.learning import version_learning
+from ragbandit.workers.outages import Routine
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -41,86 +39,58 @@ def handle_notification(context: Context, notification: str) -> None:
     if kind == STREAM_NEWS and context.streams is not None:
         context.streams.wanted(DecisionId(key))
     if kind == "cancel" and key in context.active_runs.ids():
-        _stop_cancelled(context)
+        stop_cancelled(context)
 
 
-def stop_cancelled(context: Context, stop: threading.Event) -> None:
-    """Stop runs that were cancelled, of which no notification told."""
-    outage = _outage("look for cancelled decisions")
-    while not stop.wait(min(context.settings.workers.sweep_interval_s, CANCELLED_S)):
-        _attempt(_stop_cancelled, context, outage=outage)
+def routines_of(context: Context) -> list[Routine]:
+    """The threads of this process beside its jobs.
+
+    Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
+    One that learns repeats lost notifications, extends the hourly totals, learns for versions, and looks at those in
+    shadow or canary; of all that share a store one does each at a time.
+    """
+    settings, database = context.settings, context.store.database
+    sweep_s = settings.workers.sweep_interval_s
+    routines = [
+        Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)),
+        Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S),
+    ]
+    if context.learner is None:
+        return routines
+    extender = Extender(database, holder=lease_holder("totals"))
+    evaluator = Evaluator(database, settings=settings)
+
+    def ring_again() -> None:
+        recover(database, jobs=context.jobs, settings=settings, now=time.time())
+
+    def extend_totals() -> float:
+        return TOTALS_STEP_S if extender.extend(seconds=TOTALS_STEP_S) else TOTALS_S
+
+    def watch_rollouts() -> None:
+        evaluator.evaluate(now=time.time())
+
+    watch_s = settings.rollout.interval_s
+    return [
+        *routines,
+        Routine("look for unfinished decisions", ring_again, every_s=sweep_s),
+        Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
+        Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
+        version_learning(context),
+    ]
 
 
-def ring_again(context: Context, stop: threading.Event) -> None:
-    """Repeat notifications that were lost."""
-    outage = _outage("look for unfinished decisions")
-    while not stop.wait(context.settings.workers.sweep_interval_s):
-        _attempt(_recover, context, outage=outage)
-
-
-def keep_claims(context: Context, stop: threading.Event) -> None:
-    """Renew the claims of what runs here, and let be claimed again what processes ran that have ended."""
-    outage = _outage("renew the claims of what runs here")
-    while not stop.wait(CLAIMS_S):
-        _attempt(_keep_claims, context, outage=outage)
-
-
-def keep_totals(context: Context, stop: threading.Event) -> None:
-    """Extend the hourly totals of the arms; one process of all that share the store does it at a time."""
-    outage = _outage("extend the hourly totals")
-    extender = Extender(context.store.database, holder=lease_holder("totals"))
-    wait_s = 0.0
-    while not stop.wait(wait_s):
-        more = _attempt(lambda _: extender.extend(seconds=TOTALS_STEP_S), context, outage=outage)
-        wait_s = TOTALS_STEP_S if more else TOTALS_S
-    _attempt(lambda _: extender.release(), context, outage=outage)
-
-
-def watch_rollouts(context: Context, stop: threading.Event) -> None:
-    """Look at the versions that are in shadow or canary; of all workers that do, one at a time."""
-    evaluator = Evaluator(context.store.database, settings=context.settings)
-    outage = _outage("look at policy versions")
-    while not stop.wait(context.settings.rollout.interval_s):
-        _attempt(lambda _context: evaluator.evaluate(now=time.time()), context, outage=outage)
-    _attempt(lambda _context: evaluator.close(), context, outage=outage)
-
-
-def _outage(chore: str) -> StoreOutage:
-    return StoreOutage(
-        action="housekeeping",
-        failing=f"cannot {chore}; trying again, and nothing is lost. Make the database reachable",
-        restored=f"can {chore} again",
-    )
-
-
-def _attempt(chore: Callable[[Context], T], context: Context, *, outage: StoreOutage) -> T | None:
-    """Do a chore; what fails is logged and repeated the next time, since the thread must live on."""
-    try:
-        done = chore(context)
-        outage.ended()
-        return done
-    except QueueError:
-        pass  # logged once per outage
-    except Exception as error:
-        outage.failed(error)
-    return None
-
-
-def _stop_cancelled(context: Context) -> None:
+def stop_cancelled(context: Context) -> None:
+    """Stop the runs here that their callers have cancelled, as the database says."""
     for key in cancellation.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 
 
-def _keep_claims(context: Context) -> None:
-    held = context.active_runs.ids()
-    context.queue.renew(held)
+def keep_claims(context: Context) -> None:
+    """Renew the claims of what runs here, and let be claimed again what processes ran that have ended."""
+    context.queue.renew(context.active_runs.ids())
     lost = context.queue.free_lost(held=context.active_runs.ids())
     if lost:
         facts = {"action": "requeue", "count": len(lost), "decisions": ", ".join(lost[:SHOWN])}
         log.warning("a worker process ended while it ran decisions; they are queued again, in front", extra=facts)
         context.notifier.request_answers(lost)
-
-
-def _recover(context: Context) -> None:
-    recover(context.store.database, jobs=context.jobs, settings=context.settings, now=time.time())

@@ -6,7 +6,6 @@ it may have to decide again. The ledgers of others are retired: no decision wait
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,26 +20,21 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
 from ragbandit.shared.types import PolicyVersion
-from ragbandit.workers.context import Context, StoreOutage
+from ragbandit.workers.context import Context
+from ragbandit.workers.outages import Routine, insist
 
 log = logging.getLogger("ragbandit.worker")
 
 _LEARNING: Final = frozenset({"shadow", "canary", "paused", "champion"})
 #: versions that learn at once: those in shadow beyond it are never more than `rollout.shadows`
 MOST: Final = 32
-#: how long a thread that is to end is waited for, seconds
-JOIN_S: Final = 5.0
 #: how long a learner that was woken tries again while the store fails; after that it looks as often as ever
 LEARN_S: Final = 60.0
-#: longest pause between two of these attempts
-LEARN_PAUSE_S: Final = 10.0
 
 
 def next_learn(context: Context, rang: bool) -> Callable[[], int] | None:  # noqa: FBT001 - as Consumer.look
     """Learning, where a bell rang or the ledger has something ready."""
-    rule = closing_rule(context.settings.learning)
-    due = rang or is_inheriting(context.ledger) or context.ledger.ready(rule, now=time.time(), limit=1)
-    return partial(learn, context) if due else None
+    return partial(learn, context) if rang or _is_due(context, context.ledger) else None
 
 
 def learn(context: Context) -> int:
@@ -53,18 +47,14 @@ def learn(context: Context) -> int:
 
 def _drained(context: Context, learner: Learner) -> int:
     """The number of decisions closed, 0 if nothing can be learned now. While the store fails, tried for LEARN_S."""
-    give_up, pause = time.monotonic() + LEARN_S, 0.25
-    while True:
-        try:
-            return drain(context, learner, patience_s=context.settings.learning.lease_s + 1)
-        except NotReady as error:
-            log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
-            return 0
-        except (StoreError, SnapshotError):  # logged once per outage
-            if context.ending.is_set() or time.monotonic() >= give_up:
-                return 0
-        pause = min(LEARN_PAUSE_S, 2 * pause)
-        context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
+    drained = partial(drain, context, learner, patience_s=context.settings.learning.lease_s + 1)
+    try:
+        return insist(drained, seconds=LEARN_S, ending=context.ending)
+    except NotReady as error:
+        log.info("nothing can be learned yet", extra={"action": "learn", "reason": str(error)})
+    except (StoreError, SnapshotError):  # logged once per outage
+        pass
+    return 0
 
 
 def drain(context: Context, learner: Learner, *, patience_s: float = 0.0) -> int:
@@ -88,51 +78,57 @@ def learning_versions(versions: Sequence[PolicyVersion]) -> list[PolicyVersion]:
     """Those that learn in a ledger beside the configuration's own."""
     former = [one for one in versions if one.state == "retired" and one.former == "champion"]
     last = max(former, key=lambda one: one.since, default=None)
-    found = [one for one in versions if one.label != one.base and (one.state in _LEARNING or one is last)]
-    return sorted(found, key=lambda one: (one.state != "champion", one.state != "canary", one.since))[:MOST]
+    learning = [one for one in versions if one.label != one.base and (one.state in _LEARNING or one is last)]
+    return sorted(learning, key=lambda one: (one.state != "champion", one.state != "canary", one.since))[:MOST]
 
 
-def learn_versions(context: Context, stop: threading.Event) -> None:
-    """Keep a learner for each version that learns, until `stop` is set."""
+def version_learning(context: Context) -> Routine:
+    """The thread that keeps a learner for each version that learns."""
+    learners = VersionLearners(context)
+    context.wake_versions = learners.wake
     interval = context.settings.workers.sweep_interval_s
-    running: dict[str, _VersionLearner] = {}
-    retired: set[str] = set()
+    return Routine("look at which versions learn", learners.look, every_s=interval, at_end=learners.close)
 
-    def wake() -> None:
-        for one in list(running.values()):
+
+class VersionLearners:
+    """The learners of versions, each in a thread of its own."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._running: dict[str, _VersionLearner] = {}
+        self._retired: set[str] = set()
+
+    def look(self) -> None:
+        """Begin to learn for the versions that do now, end it for the others, and retire the ledgers of those over."""
+        versions = _versions(self._context)
+        wanted = {one.name: one for one in learning_versions(versions)}
+        for name in set(self._running) - set(wanted):
+            self._running.pop(name).close()
+        for name in set(wanted) - set(self._running):
+            self._running[name] = _VersionLearner(self._context, wanted[name])
+            self._retired.discard(name)
+        for version in versions:
+            over = version.state in ("rolled_back", "retired") and version.label != version.base
+            done = version.name in wanted or version.name in self._retired
+            if over and not done and _retired(self._context, version):
+                self._retired.add(version.name)
+
+    def wake(self) -> None:
+        """There may be something to learn."""
+        for one in list(self._running.values()):
             one.wake()
 
-    context.wake_versions = wake
-    outage = StoreOutage(
-        action="versions",
-        failing="cannot look at which versions learn; trying again. Those that learn go on",
-        restored="can look at which versions learn again",
-    )
-    while not stop.wait(interval):
-        try:
-            versions = _versions(context)
-            wanted = {one.name: one for one in learning_versions(versions)}
-            for name in set(running) - set(wanted):
-                running.pop(name).close()
-            for name in set(wanted) - set(running):
-                running[name] = _VersionLearner(context, wanted[name])
-                retired.discard(name)
-            for version in versions:
-                over = version.state in ("rolled_back", "retired") and version.label != version.base
-                if over and version.name not in wanted and version.name not in retired and _retired(context, version):
-                    retired.add(version.name)
-            outage.ended()
-        except Exception as error:  # most often a StoreError; the thread must live on
-            outage.failed(error)
-    for one in running.values():
-        one.close()
+    def close(self) -> None:
+        """End all of them."""
+        for one in self._running.values():
+            one.close()
 
 
 def _versions(context: Context) -> list[PolicyVersion]:
     base = context.store.label
     with context.store.database.read() as connection:
-        made = control_of(connection, base=base).revision
-        return versions_of(connection, base=base) if made else []
+        any_made = control_of(connection, base=base).revision
+        return versions_of(connection, base=base) if any_made else []
 
 
 def _retired(context: Context, version: PolicyVersion) -> bool:
@@ -156,48 +152,25 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
 
 
 class _VersionLearner:
-    """The thread that learns for one version."""
+    """Learns for one version."""
 
     def __init__(self, context: Context, version: PolicyVersion) -> None:
         self._context, self._version = context, version
         self._ledger = Ledger(context.store.database, label=version.label)
         self._learner: Learner | None = None
-        self._wake, self._ending = threading.Event(), threading.Event()
         self._woken, self._published = False, False
-        self._outage = StoreOutage(
-            action="learn",
-            failing=f"the version {version.name!r} cannot learn; trying again, and nothing is lost. "
-            f"See: ragbandit policy show {version.name}",
-            restored=f"the version {version.name!r} learns again",
+        self._routine = Routine(
+            f"learn for the version {version.name!r} (ragbandit policy show {version.name})",
+            self._learn,
+            every_s=context.settings.workers.sweep_interval_s,
+            at_end=self._end,
         )
-        self._thread = threading.Thread(target=self._run, name=f"ragbandit-learn-{version.name}", daemon=True)
-        self._thread.start()
+        self.close = self._routine.close
 
     def wake(self) -> None:
         """There may be something to learn."""
         self._woken = True
-        self._wake.set()
-
-    def close(self) -> None:
-        """End the thread; one that is in the middle of learning gets JOIN_S for it."""
-        self._ending.set()
-        self._wake.set()
-        self._thread.join(JOIN_S)
-
-    def _run(self) -> None:
-        interval = self._context.settings.workers.sweep_interval_s
-        while not self._ending.is_set():
-            try:
-                self._learn()
-                self._outage.ended()
-            except NotReady as error:  # no router has opened its ledger yet
-                log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
-            except BaseException as error:  # whatever a candidate's class does: its thread must live on
-                self._outage.failed(error)
-            self._wake.wait(interval)
-            self._wake.clear()
-        if self._learner is not None:
-            self._learner.close()
+        self._routine.wake()
 
     def _learn(self) -> None:
         context = self._context
@@ -205,10 +178,21 @@ class _VersionLearner:
             settings = settings_of(context.settings, self._version)
             self._learner = make_learner(settings, database=context.store.database, jobs=context.jobs)
         woken, self._woken = self._woken, False
-        if woken or not self._published or self._is_due():
+        if not (woken or not self._published or _is_due(context, self._ledger)):
+            return
+        try:
             self._learner.drain()
+        except NotReady as error:  # no router has opened its ledger yet
+            log.debug("a version cannot learn yet", extra={"action": "learn", "reason": str(error)})
+        else:
             self._published = True
 
-    def _is_due(self) -> bool:
-        rule = closing_rule(self._context.settings.learning)
-        return bool(is_inheriting(self._ledger) or self._ledger.ready(rule, now=time.time(), limit=1))
+    def _end(self) -> None:
+        if self._learner is not None:
+            self._learner.close()
+
+
+def _is_due(context: Context, ledger: Ledger) -> bool:
+    """The ledger has something ready."""
+    rule = closing_rule(context.settings.learning)
+    return bool(is_inheriting(ledger) or ledger.ready(rule, now=time.time(), limit=1))

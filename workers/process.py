@@ -21,6 +21,7 @@ from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner,
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.child_process import die_with_parent
 from ragbandit.shared.errors import ConfigError
@@ -32,7 +33,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge.job import DueJudgements
 from ragbandit.workers.judge.loading import make_judging
-from ragbandit.workers.learning import learn_versions, next_learn
+from ragbandit.workers.learning import next_learn
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import generator_and_concurrency
 from ragbandit.workers.wiring.retrievers import retriever_of
@@ -42,8 +43,6 @@ log = logging.getLogger("ragbandit.worker")
 #: how often the heartbeat file is touched, seconds
 BEAT_S: Final = 5.0
 QUEUES = ("answer", "judge", "learn")
-#: a thread beside the jobs that is to end is waited for that long
-JOIN_S = 5.0
 
 
 def run_worker(
@@ -78,44 +77,42 @@ def run_worker(
         context.streams = StreamWriter(jobs.client, outage=jobs.outage, secret=secret)
     if "judge" in queues:
         threads["judge"] = _load_judge(context)
-    chores = [housekeeping.stop_cancelled, housekeeping.keep_claims]
-    if "learn" in queues:
-        context.learner = make_learner(settings, database=database, jobs=jobs)
-        chores += [housekeeping.ring_again, housekeeping.keep_totals]
-        chores += [learn_versions, housekeeping.watch_rollouts]
-    stop = threading.Event()
-    beside = [_started(chore, context, stop) for chore in chores]
-    listener = None if context.loop is None else jobs.listen(partial(housekeeping.handle_notification, context))
     at_once = {name: count for name, count in threads.items() if name in queues}
-    named = "" if context.retriever is None else context.retriever.name
     consumers = [consumer_of(name, context, threads=count) for name, count in at_once.items()]
-    presence = Presence(
-        client=jobs.client,
-        card=card_of(role="worker", threads=at_once, retriever=named),
-        busy=lambda: {one.name: one.busy for one in consumers},
-    ).start()
-    log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
-    try:
-        for consumer in consumers:
-            if consumer.name in BELLS and not burst:
-                BellTaker(consumer.name, connect=reach, jobs=jobs, consumer=consumer)
-        with beating(heartbeat):
-            _work(consumers, context, burst=burst)
-    finally:
-        stop.set()
-        presence.close()
-        if listener is not None:
-            listener.close()
-        for thread in beside:
-            thread.join(JOIN_S)
-        context.close()
-        if context.streams is not None:
-            context.streams.close()
-        if context.learner is not None:
-            context.learner.close()
-        jobs.close()
-        database.close()
-        context.tracing.close()
+    with contextlib.ExitStack() as running:
+        running.callback(_close, context, database)
+        running.callback(context.ending.set)
+        if "learn" in queues:
+            context.learner = make_learner(settings, database=database, jobs=jobs)
+        routines = housekeeping.routines_of(context)
+        for routine in routines:
+            running.callback(routine.close)
+        if context.loop is not None:
+            running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
+        named = "" if context.retriever is None else context.retriever.name
+        card = card_of(role="worker", threads=at_once, retriever=named)
+        busy = lambda: {one.name: one.busy for one in consumers}  # noqa: E731
+        running.callback(Presence(client=jobs.client, card=card, busy=busy).start().close)
+        for routine in routines:  # all at once; `close` waits for them one after the other
+            running.callback(routine.stop)
+        log.info("worker ready", extra={"action": "ready", "queues": ",".join(queues), "at_once": at_once})
+        if not burst:
+            for consumer in consumers:
+                if consumer.name in BELLS:
+                    BellTaker(consumer.name, connect=reach, jobs=jobs, consumer=consumer)
+        running.enter_context(beating(heartbeat))
+        _work(consumers, context, burst=burst)
+
+
+def _close(context: Context, database: Database) -> None:
+    context.close()
+    if context.streams is not None:
+        context.streams.close()
+    if context.learner is not None:
+        context.learner.close()
+    context.jobs.close()
+    database.close()
+    context.tracing.close()
 
 
 def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
@@ -146,14 +143,6 @@ def _load_judge(context: Context) -> int:
     context.loop = context.loop or EventLoop()
     context.judging.store.new_budget(now=time.time())
     return threads
-
-
-def _started(
-    chore: Callable[[Context, threading.Event], None], context: Context, stop: threading.Event
-) -> threading.Thread:
-    thread = threading.Thread(target=chore, args=(context, stop), name=f"ragbandit-{chore.__name__}", daemon=True)
-    thread.start()
-    return thread
 
 
 def _work(consumers: Sequence[Consumer], context: Context, *, burst: bool) -> None:

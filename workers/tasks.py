@@ -32,6 +32,7 @@ from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.outages import insist
 from ragbandit.workers.wiring.arms import arm_params
 
 log = logging.getLogger("ragbandit.worker")
@@ -44,8 +45,6 @@ MARGIN_S = 5.0
 PING_S = 5.0
 #: how long an outcome is kept in hand that the database does not take
 KEEP_S = 600.0
-#: longest pause between two attempts to write it
-KEEP_PAUSE_S = 10.0
 
 
 def next_answer(context: Context, rang: bool) -> Callable[[], None] | None:  # noqa: FBT001 - as Consumer.look
@@ -176,22 +175,20 @@ class _AnswerJob:
         When this process is to end, once more. Raises StoreError after that.
         """
         context, key = self.context, self.decision.id
-        give_up, pause = time.monotonic() + KEEP_S, 0.25
-        while True:
-            last = context.ending.is_set() or time.monotonic() >= give_up
-            try:
-                return context.store.add_outcome(outcome)
-            except StoreError as error:
-                if last:
-                    # Else the try counts: what is refused for ever is not to be paid for for ever.
-                    if context.ending.is_set():
-                        with contextlib.suppress(StoreError):
-                            context.queue.give_back(key)
-                    raise
-                facts = {"action": "keep", "decision": key, "reason": str(error)}
-                log.warning("cannot write an outcome to the database; trying again", extra=facts)
-            pause = min(KEEP_PAUSE_S, 2 * pause)
-            context.ending.wait(min(pause, max(0.0, give_up - time.monotonic())))
+
+        def warn(error: Exception) -> None:
+            facts = {"action": "keep", "decision": key, "reason": str(error)}
+            log.warning("cannot write an outcome to the database; trying again", extra=facts)
+
+        try:
+            keep = partial(context.store.add_outcome, outcome)
+            return insist(keep, seconds=KEEP_S, ending=context.ending, failed=warn)
+        except StoreError:
+            # Else the try counts: what is refused for ever is not to be paid for for ever.
+            if context.ending.is_set():
+                with contextlib.suppress(StoreError):
+                    context.queue.give_back(key)
+            raise
 
 
 def arm_of_version(context: Context, name: ArmName) -> Strategy | None:

@@ -21,6 +21,7 @@ from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
 from ragbandit.workers.context import Context, Judging
 from ragbandit.workers.judge.judge import NoVerdict, ServerFailed, Suspicious
+from ragbandit.workers.outages import insist
 
 if TYPE_CHECKING:
     from ragbandit.router.storage.decisions.store import DecisionRecord
@@ -72,7 +73,11 @@ def judge(context: Context, decision_id: str) -> None:
         judging.store.withhold(claim, suspicious=False)
         return
     feedback, spent = _judged(context, judging, claim, record=record)
-    if feedback is not None and _keep(context, judging, claim, feedback=feedback, spent=spent):
+    if feedback is None:
+        return
+    # It was paid for, so that it is offered for a while.
+    keep = partial(judging.store.keep, claim, feedback=feedback, spent=spent)
+    if insist(keep, seconds=KEEP_S, ending=context.ending):
         carrier = carrier_of(record.decision.query.request)
         tell_evaluation(context.tracing, feedback, late=False, carrier=carrier)
         log.info("judged", extra={"action": "judge", "decision": claim.decision_id, "score": feedback.value})
@@ -114,18 +119,6 @@ def _judged(
         judging.worked()
         return _feedback(judging, claim, value=verdict.value, facts=verdict.facts), verdict.spent
     return None, Spent()
-
-
-def _keep(context: Context, judging: Judging, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
-    """Store the score; True if it is new. It was paid for, so that it is tried for KEEP_S. Raises StoreError."""
-    give_up = time.monotonic() + KEEP_S
-    while True:
-        try:
-            return judging.store.keep(claim, feedback=feedback, spent=spent)
-        except StoreError:
-            if context.ending.is_set() or time.monotonic() >= give_up:
-                raise
-        context.ending.wait(1.0)
 
 
 def feedback_id(decision_id: str, *, rubric: str) -> FeedbackId:

@@ -48,15 +48,15 @@ def test_a_run_that_is_cancelled_ends_within_a_second(work, together, told):
     assert generator.entered.wait(10)
     began = time.monotonic()
     cancel(context)
-    stop = threading.Event()
+    routines = []
     if told:
         housekeeping.handle_notification(context, "cancel:another")
         housekeeping.handle_notification(context, "cancel:d1")
     else:
-        keeper = threading.Thread(target=housekeeping.stop_cancelled, args=(context, stop))
-        keeper.start()
+        routines = housekeeping.routines_of(context)
     thread.join(20)
-    stop.set()
+    for routine in routines:
+        routine.close()
 
     outcome = outcome_in(context)
     assert time.monotonic() - began < 1
@@ -159,7 +159,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     (thread,) = together(context)
     assert generator.entered.wait(10)
     run_out(context)
-    housekeeping._keep_claims(context)
+    housekeeping.keep_claims(context)
     assert list(claims(context.store.database)) == ["d1"]
     generator.free.set()
     thread.join(20)
@@ -167,7 +167,7 @@ def test_a_claim_is_kept_while_it_is_run(work, together):
     context.store.add_decisions([replace(decision_for("single_step"), id=DecisionId("d2"))])
     assert context.queue.claim().decision_id == "d2"
     run_out(context)
-    housekeeping._keep_claims(context)
+    housekeeping.keep_claims(context)
     assert waiting_ids(context.store.database, limit=1) == context.jobs.queued == ["d2"]
 
 

@@ -1,8 +1,6 @@
 """Learners of versions: which versions learn, whose ledgers are retired, and that nobody waits for a bad one."""
 
-import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +9,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyVersion
 from ragbandit.workers.context import Context
-from ragbandit.workers.learning import MOST, learn_versions, learning_versions
+from ragbandit.workers.learning import MOST, learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
 from tests.support import bad_policies
 
@@ -55,16 +53,12 @@ def learning():
             update={"workers": world.settings.workers.model_copy(update={"sweep_interval_s": 0.05})}
         )
         context = Context(settings=settings, store=world.store, ledger=world.ledger, jobs=world.jobs)
-        stop = threading.Event()
-        thread = threading.Thread(target=learn_versions, args=(context, stop), daemon=True)
-        thread.start()
-        running.append(SimpleNamespace(stop=stop, thread=thread))
+        running.append(version_learning(context))
         return context
 
     yield start
     for one in running:
-        one.stop.set()
-        one.thread.join(30)
+        one.close()
 
 
 def test_each_version_learns_the_same_decisions_in_its_own_ledger(make_world, learning):
@@ -112,5 +106,5 @@ def test_a_failing_look_is_told_once(make_world, learning, monkeypatch, caplog):
     with caplog.at_level("INFO", logger="ragbandit"):
         learning(world)
         until(lambda: len(looks) > 4)
-    told = [record.getMessage() for record in caplog.records if record.__dict__.get("action") == "versions"]
+    told = [record.getMessage() for record in caplog.records if "which versions learn" in record.getMessage()]
     assert [line.split(" ")[0] for line in told] == ["cannot", "can"]

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -70,9 +69,7 @@ class Worker:
             loop=EventLoop(),
         )
         self.consumer = self.bells = None
-        self._stop = threading.Event()
-        self._keeper = threading.Thread(target=housekeeping.stop_cancelled, args=(self.context, self._stop))
-        self._keeper.start()
+        self._routines = housekeeping.routines_of(self.context)
         self._listener = None
 
     def start(self, *, threads, burst=False):
@@ -95,8 +92,8 @@ class Worker:
         assert self.consumer.wait(20)
         if self.bells is not None:
             self.bells.wait()
-        self._stop.set()
-        self._keeper.join(10)
+        for routine in self._routines:
+            routine.close()
         if self._listener is not None:
             self._listener.close()
         self.context.close()

@@ -1,7 +1,6 @@
 """A worker in this process with a model of the test's, real Redis, a real database; and a reader of event streams."""
 
 import json
-import threading
 import time
 from functools import partial
 
@@ -49,9 +48,7 @@ class StreamWorker:
             ),
         )
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
-        self._stop = threading.Event()
-        self._house = threading.Thread(target=housekeeping.stop_cancelled, args=(self.context, self._stop), daemon=True)
-        self._house.start()
+        self._routines = housekeeping.routines_of(self.context)
         self._consumer = consumer_of("answer", self.context, threads=at_once)
         self._consumer.every_s = 0.1  # the test before may still take a bell
         self._consumer.start()
@@ -59,10 +56,11 @@ class StreamWorker:
 
     def close(self):
         self.context.ending.set()
-        self._stop.set()
         self._consumer.doorbell.ring()  # a thread that waits for work ends at once
         self.context.loop.interrupt()
         assert self._consumer.wait(15), "the worker's threads do not end"
+        for routine in self._routines:
+            routine.close()
         self._listener.close()
         self.context.close()
         self.context.streams.close()

@@ -116,7 +116,13 @@ class Log:
         low, high = float(seen.min(initial=self.minimum)), float(seen.max(initial=self.maximum))
         return replace(self, reward=reward, minimum=low, maximum=high)
 
-    def part(self, rows: Flags | Choices) -> "Log":
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays = [*vars(self).values(), *self.fields.values(), *self.own.values(), *self.candidates]
+        return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+
+    def part(self, rows: Flags | Choices | slice) -> "Log":
         """Some of the rows, in the order given."""
         names = ("keys", "questions", "known_by", "action", "pmf", "offered")
         amounts = ("reward", "quality", "cost", "raw", "defaulted", "late", "made_at")

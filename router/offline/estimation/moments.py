@@ -4,11 +4,15 @@ A log that does not fit in memory, or on one machine, is read in pieces; the mom
 the whole but for rounding (within 1e-9).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ragbandit.router.offline.types import Matrix, Vector
+
+#: multiplications in one product: larger ones OpenBLAS spreads over threads, which wait for each other
+_PRODUCT = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,16 +28,16 @@ class Moments:
     @classmethod
     def of(cls, *columns: Vector) -> "Moments":
         """The moments of these columns, each of shape (n,); NaN where a number is not finite."""
-        width, rows = len(columns), len(columns[0])
+        values = np.stack(columns)
+        width, rows = values.shape
         if rows == 0:
             return cls(rows=0, mean=np.zeros(width), scatter=np.zeros((width, width)))
-        mean = np.array([column.mean() for column in columns])
-        apart = [column - centre for column, centre in zip(columns, mean, strict=True)]
-        scatter = np.empty((width, width))
-        for i in range(width):
-            for j in range(i + 1):
-                # Not `@`: on long vectors that starts threads, which wait for each other on a busy machine.
-                scatter[i, j] = scatter[j, i] = np.einsum("n,n->", apart[i], apart[j])
+        mean = values.mean(axis=1)
+        values -= mean[:, None]
+        scatter, step = np.zeros((width, width)), max(_PRODUCT // width**2, 32)
+        for start in range(0, rows, step):
+            block = values[:, start : start + step]
+            scatter += block @ block.T
         return cls(rows=rows, mean=mean, scatter=scatter)
 
     def merged(self, other: "Moments") -> "Moments":
@@ -47,6 +51,10 @@ class Moments:
             mean=self.mean + step * (other.rows / rows),
             scatter=self.scatter + other.scatter + np.outer(step, step) * (self.rows * other.rows / rows),
         )
+
+    def part(self, columns: Sequence[int]) -> "Moments":
+        """The moments of these columns, in this order."""
+        return Moments(rows=self.rows, mean=self.mean[columns], scatter=self.scatter[np.ix_(columns, columns)])
 
     def combined(self, matrix: Matrix) -> "Moments":
         """The moments of the columns matrix @ z: linear combinations of these; matrix has shape (m, k)."""

@@ -84,6 +84,13 @@ class RidgeSums:
         both.gram, both.moment = self.gram + other.gram, self.moment + other.moment
         return both
 
+    def without_features(self) -> "RidgeSums":
+        """What the same rows give where no features are read; this one is not changed."""
+        bare = RidgeSums(arms=len(self.gram), features=0, targets=self.width[1])
+        bare.rows, bare.total = self.rows, self.total
+        bare.gram, bare.moment = self.gram[:, :1, :1], self.moment[:, :1]
+        return bare
+
     def solved(self, *, penalty: float) -> Matrix:
         """The coefficients of z = (1, x) for every arm, shape (K, d+1, t).
 
@@ -166,6 +173,12 @@ class Ridge:
         else:
             both.sums = self.sums or other.sums
         return both
+
+    def without_features(self) -> "Ridge":
+        """The one that has learned the same rows without their features; this one is not changed."""
+        bare = Ridge(arms=self._arms, folds=self._folds, penalty=self._penalty)
+        bare.sums = [sums.without_features() for sums in self.sums]
+        return bare
 
     def solve(self) -> None:
         """Fit, and forget the sums: what is left predicts, and is small."""

@@ -42,10 +42,6 @@ UNMIXED = "give --mixed-arms to judge every row among its own arms, or --since a
 _UNDRAWN = rf'"({STICKY}|{KILLED})" ?: ?\{{'
 
 
-class UnevenFeatures(Exception):
-    """Some rows have no features, or those of another encoder: no model of rewards can be fitted to them."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSpec:
     """What is made of the batches of a log."""
@@ -91,6 +87,12 @@ def drawn(batch: Any) -> Flags:
     return np.asarray(~table[_indices(facts, null=len(table) - 1)])
 
 
+def offered_arms(batch: Any) -> dict[ArmName, None]:
+    """The arms that the rows offer, as they occur."""
+    names = compute.unique(batch.column("arms").flatten()).to_pylist()
+    return {ArmName(name): None for name in names if name is not None}
+
+
 def check_choice(arms: Sequence[ArmName]) -> None:
     """Raises InvalidInput for a log of one arm."""
     if len(arms) < 2:
@@ -105,7 +107,7 @@ def decoded(batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
     """The arrays of a record batch, checked. named: the row of the batch in words.
 
     Raises InvalidInput with row, field and remedy for the first row that cannot be true or whose columns do not fit
-    each other, UnevenFeatures where features are asked for and not all rows have them, by one encoder.
+    each other. Without features where not all rows have them by one encoder: no model of rewards can be fitted then.
     """
     log = _Batch(batch=batch, spec=spec, named=named).log()
     log.check(named=named)
@@ -137,7 +139,7 @@ class _Batch:
 
     def log(self) -> Log:
         """The rows as arrays."""
-        batch, spec = self.batch, self.spec
+        batch, spec, names = self.batch, self.spec, self.batch.schema.names
         action, pmf = self._codes(batch.column("arm")), self.spread("pmf")
         self._check_propensity(pmf, action=action)
         reward = batch.column("reward")
@@ -166,7 +168,7 @@ class _Batch:
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
             judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
             features=features,
-            encoder_hash=self._encoder_hash() if features is not None else "",
+            encoder_hash=self._encoders()[0] or "" if features is not None and "encoder_hash" in names else "",
             fields={name: self._texts(name) for name in spec.fields},
             own={name: self.spread(name) for name in spec.own},
         )
@@ -255,26 +257,19 @@ class _Batch:
             raise self._wrong(row, "propensity", reason, "log both from the same draw, after the floor")
 
     def _features(self) -> npt.NDArray[np.float32] | None:
-        """Shape (n, d); None where no row has any. Raises UnevenFeatures."""
-        if "features" not in self.batch.schema.names:
+        """Shape (n, d); None where not all rows have them, of one width and by one encoder."""
+        names = self.batch.schema.names
+        if "features" not in names or ("encoder_hash" in names and len(self._encoders()) > 1):
             return None
         column = self.batch.column("features")
-        if column.null_count == len(column):
+        widths = np.zeros(0) if column.null_count else np.diff(_offsets(column))
+        if not len(widths) or not widths[0] or (widths != widths[0]).any():
             return None
-        widths = np.diff(_offsets(column))
-        if column.null_count or (widths != widths[0]).any() or not widths[0]:
-            raise UnevenFeatures
         numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
         return np.asarray(numbers.reshape(self.batch.num_rows, -1))
 
-    def _encoder_hash(self) -> str:
-        """Of the encoder that made all features, "" where none is named. Raises UnevenFeatures for several."""
-        if "encoder_hash" not in self.batch.schema.names:
-            return ""
-        names = compute.unique(self.batch.column("encoder_hash")).to_pylist()
-        if len(names) > 1:
-            raise UnevenFeatures
-        return names[0] or ""
+    def _encoders(self) -> list[str | None]:
+        return list(compute.unique(self.batch.column("encoder_hash")).to_pylist())
 
     def _texts(self, field: str) -> Strings:
         """A field's value in every row as text, JSON where it is none, "" where there is none; shape (n,)."""

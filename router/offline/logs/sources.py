@@ -11,10 +11,9 @@ from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as compute
 from sqlalchemy import ColumnElement, case, func, select
 
-from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn
+from ragbandit.router.offline.logs.batches import REWARD, REWARD_WORDS, BatchSpec, drawn, offered_arms
 from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.logs.parquet import feature_lists, opened, without_rows
 from ragbandit.router.offline.logs.place import Place, shown
@@ -341,7 +340,4 @@ def _features(rows: Sequence[bytes | None]) -> Any:
 def _arms_of(batch: Any, *, every: bool) -> dict[ArmName, None]:
     """The arms of the first row of a batch that was drawn; every: then those of all others, as they occur."""
     rows = batch.filter(pa.array(drawn(batch)))
-    if not rows.num_rows:
-        return {}
-    offers = rows.column("arms") if every else rows.column("arms")[:1]
-    return {ArmName(name): None for name in compute.unique(offers.flatten()).to_pylist() if name is not None}
+    return offered_arms(rows if every else rows.slice(0, 1))

@@ -1,5 +1,6 @@
 """Results from accumulated sums: estimates, intervals, differences, segments."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ from ragbandit.router.offline.estimation.anytime import Sequences
 from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
 from ragbandit.router.offline.estimation.intervals import (
+    Extremes,
     Interval,
     corrected,
     cressie_read,
@@ -31,7 +33,7 @@ from ragbandit.router.offline.replay.results import (
     Pair,
     SegmentResult,
 )
-from ragbandit.router.offline.replay.sums import Accumulators, LogSummary, RowGroup
+from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import FEWEST_EFFECTIVE
 
@@ -41,22 +43,17 @@ FEWEST = 20
 #: versions that are named
 MOST_VERSIONS = 4
 
-_MINE, _THEIRS = slice(0, 3), slice(3, 6)
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResultAssembler:
     """Builds the results of a replay from its sums."""
 
     plan: Plan
-    #: of each candidate
-    estimators: Sequence[Estimator]
+    columns: ScoreColumns
     summary: LogSummary
-    accumulators: Accumulators
+    sums: ScoreSums
     #: index of the candidate that is the baseline; None: the logged policy
     baseline: int | None
-    #: chance that each check calls a right log wrong
-    alpha: float
     #: intervals that hold at every look, unsupported decisions included; or None
     sequences: Sequences | None
 
@@ -65,9 +62,9 @@ class ResultAssembler:
         """Differences to the baseline, that share the error."""
         return max(1, len(self.summary.weights) - (self.baseline is not None))
 
-    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf) -> CandidateResult:
-        """All of one candidate."""
-        weights = self.summary.weights[index]
+    def candidate(self, index: int, *, spec: CandidateSpec, described: CandidatePmf, alpha: float) -> CandidateResult:
+        """All of one candidate. alpha: chance that each check calls a right log wrong."""
+        weights, names = self.summary.weights[index], self.summary.names
         reward, quality, cost = self._values(index)
         gap, better, dearer = self._differences(index)
         if gap is not None and self._few(index):
@@ -76,7 +73,7 @@ class ResultAssembler:
         return CandidateResult(
             name=spec.name,
             described=described.described,
-            estimator=f"{self.estimators[index]}{', tuned' if self.plan.tuned else ''}",
+            estimator=f"{self.columns.estimators[index]}{', tuned' if self.plan.tuned else ''}",
             reward=reward,
             quality=quality,
             cost=cost,
@@ -85,36 +82,27 @@ class ResultAssembler:
             cost_difference=dearer,
             verdict=standing,
             rows_needed=self._needed(gap, weights=weights) if standing == "cannot tell" else None,
-            weights=_weights(weights, alpha=self.alpha),
+            weights=_weights(weights, alpha=alpha),
             unsupported={
-                arm: float(h) / weights.rows
-                for arm, h in zip(self.summary.names, weights.unsupported, strict=True)
-                if h > 0.0
+                arm: float(h) / weights.rows for arm, h in zip(names, weights.unsupported, strict=True) if h > 0.0
             },
             bounds=None
             if not weights.unsupported_mass or reward.low is None or reward.high is None
             else (reward.low, reward.high),
-            shares={arm: float(s) / weights.rows for arm, s in zip(self.summary.names, weights.shares, strict=True)},
-            over_time=tuple(self._segment("", group, index=index) for group in self.accumulators.stretches),
+            shares={arm: float(s) / weights.rows for arm, s in zip(names, weights.shares, strict=True)},
+            over_time=tuple(self._segment("", group, index=index) for group in self.sums.stretches),
             segments={
                 name: tuple(self._segment(value, group, index=index) for value, group in groups.items())
-                for name, groups in self.accumulators.segments.items()
+                for name, groups in self.sums.segments.items()
             },
-            others={
-                name: self._other(name, moments, index=index)
-                for name, moments in self.accumulators.others[index].items()
-            },
+            others={name: self._other(name, index=index) for name in self.columns.others},
             notes=(*described.notes, *self._few(index)),
         )
 
-    def _rating_weight(self, target: int) -> float:
-        """Of rewards and qualities; costs are known of every row."""
-        return self.summary.rating_weight if target < 2 else 1.0
-
     def _values(self, index: int) -> list[EstimateWithInterval]:
         """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
-        whole, weights = self.accumulators.whole(index), self.summary.weights[index]
-        reward, *others = (self._value(whole[target], index=index, target=target) for target in range(3))
+        weights, whole = self.summary.weights[index], self.sums.whole
+        reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "value"])
         elif weights.unsupported_mass:
@@ -128,9 +116,11 @@ class ResultAssembler:
         """Differences of reward, quality and cost to the baseline; None for the baseline itself."""
         if index == self.baseline:
             return [None] * 3
-        whole, both = self.accumulators.whole(index), self._both(index)
+        whole, both = self.sums.whole, self._both(index)
         share = corrected(self.plan.confidence, comparisons=self.compared)
-        reward, *others = (self._difference(whole[t], index=index, target=t, confidence=share) for t in range(3))
+        reward, *others = (
+            self._gap(whole, first=index, second=self.baseline, target=target, confidence=share) for target in range(3)
+        )
         if self.sequences is not None:
             reward = _within(reward, self.sequences[index, "difference"])
         else:
@@ -140,128 +130,118 @@ class ResultAssembler:
 
     def pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
         """Every candidate against every other one."""
-        if len(names) < 2:
-            return ()
-        share = corrected(self.plan.confidence, comparisons=len(self.accumulators.pairs))
-        found = []
-        for (first, second), moments in sorted(self.accumulators.pairs.items()):
-            gap = self._apart(moments, first=first, second=second, target=0, confidence=share)
+        numbers = list(itertools.combinations(range(len(names)), 2))
+        share = corrected(self.plan.confidence, comparisons=max(1, len(numbers)))
+        pairs = []
+        for first, second in numbers:
+            gap = self._gap(self.sums.whole, first=first, second=second, target=0, confidence=share)
             if self.sequences is not None:
                 gap = _within(gap, self.sequences[first, second])
             else:
                 gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
-            found.append(Pair(first=names[first], second=names[second], difference=gap))
-        return tuple(found)
+            pairs.append(Pair(first=names[first], second=names[second], difference=gap))
+        return tuple(pairs)
 
     def baseline_values(self) -> list[EstimateWithInterval]:
         """Reward, quality and cost of the baseline."""
         if self.baseline is not None:
             return self._values(self.baseline)
-        whole = self.accumulators.whole(0)
-        found = []
+        values = []
         for target in range(3):
-            logged = _part(whole[target], _THEIRS)
-            value = float(logged.mean[1])
-            extremes = extreme_rows(
-                [1.0], rewards=self.summary.bounds(target), rating_weight=self._rating_weight(target)
+            logged = self.sums.whole.part([self.columns.logged(target)])
+            value = float(logged.mean[0])
+            extremes = self._extremes([1.0], target=target)
+            # Of the logged policy every weight is 1.
+            scored = Moments(
+                rows=logged.rows, mean=np.array([value, 1.0]), scatter=np.diag([float(logged.scatter[0, 0]), 0.0])
             )
-            low, high = cressie_read(_scored(logged), confidence=self.plan.confidence, extremes=extremes, value=value)
-            found.append(EstimateWithInterval(value=value, low=low, high=high))
-        return found if self.sequences is None else [_open(each) for each in found]
+            low, high = cressie_read(scored, confidence=self.plan.confidence, extremes=extremes, value=value)
+            values.append(EstimateWithInterval(value=value, low=low, high=high))
+        return values if self.sequences is None else [_open(each) for each in values]
 
-    def _value(self, moments: Moments, *, index: int, target: int) -> EstimateWithInterval:
-        return self._single(self.estimators[index], _part(moments, _MINE), index=index, target=target)
-
-    def _other(self, name: str, moments: Moments, *, index: int) -> EstimateWithInterval:
-        found = self._single(Estimator.parse(name), moments, index=index, target=0)
+    def _other(self, name: str, *, index: int) -> EstimateWithInterval:
+        """The reward by another estimator."""
+        value = self._value(self.sums.whole, index=index, target=0, other=name)
         if self.sequences is not None:
-            return _open(found)
-        return self._opened(found, self.summary.weights[index], within=self.summary.bounds(0))
+            return _open(value)
+        return self._opened(value, self.summary.weights[index], within=self.summary.bounds(0))
 
-    def _single(self, estimator: Estimator, moments: Moments, *, index: int, target: int) -> EstimateWithInterval:
-        """An estimate from the moments of (w, e, b)."""
-        found, confidence = estimated(estimator, moments=moments), self.plan.confidence
-        if found.biased:
-            low, high = normal(found.value, standard_error=found.standard_error, confidence=confidence)
-            return EstimateWithInterval(value=found.value, low=low, high=high, biased=True)
-        extremes = extreme_rows(
-            [self._heavy(index)],
-            rewards=self.summary.bounds(target),
-            rating_weight=self._rating_weight(target),
-            baseline=_predicted(estimator, moments.mean[2]),
-        )
-        low, high = cressie_read(_scored(moments), confidence=confidence, extremes=extremes, value=found.value)
-        return EstimateWithInterval(value=found.value, low=low, high=high)
+    def _value(self, moments: Moments, *, index: int, target: int, other: str | None = None) -> EstimateWithInterval:
+        """An estimate from the moments of all scores; other: by another estimator than the candidate's."""
+        estimator = self.columns.estimators[index] if other is None else Estimator(name=other)
+        moments, confidence = moments.part(self.columns.of(index, target=target, other=other)), self.plan.confidence
+        estimate = estimated(estimator, moments=moments)
+        if estimate.biased:
+            return _chance_only(estimate.value, estimate.standard_error, confidence=confidence)
+        heavy = [self._heavy(index)]
+        extremes = self._extremes(heavy, target=target, baseline=_predicted(estimator, moments.mean[2]))
+        scored = moments.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
+        low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=estimate.value)
+        return EstimateWithInterval(value=estimate.value, low=low, high=high)
 
-    def _difference(self, moments: Moments, *, index: int, target: int, confidence: float) -> EstimateWithInterval:
-        """Candidate minus baseline."""
-        if self.baseline is not None:
-            return self._apart(moments, first=index, second=self.baseline, target=target, confidence=confidence)
-        mine = estimated(self.estimators[index], moments=_part(moments, _MINE))
-        value = mine.value - float(moments.mean[4])
-        if mine.biased:
-            return _chance_only(value, self._error(moments, first=index, second=None), confidence=confidence)
-        extremes = extreme_rows(
-            [self._heavy(index)],
-            rewards=self.summary.bounds(target),
-            rating_weight=self._rating_weight(target),
-            baseline=_predicted(self.estimators[index], moments.mean[2]),
-            minus_logged=True,
-        )
-        columns_of = moments.combined(np.array([[0, 1, 1, 0, -1, 0], [1, 0, 0, 0, 0, 0]], dtype=np.float64))
-        low, high = cressie_read(columns_of, confidence=confidence, extremes=extremes, value=value)
-        return EstimateWithInterval(value=value, low=low, high=high)
-
-    def _apart(
-        self, moments: Moments, *, first: int, second: int, target: int, confidence: float
+    def _gap(
+        self, moments: Moments, *, first: int, second: int | None, target: int, confidence: float
     ) -> EstimateWithInterval:
-        """First minus second candidate, from the six columns of both."""
-        mine = estimated(self.estimators[first], moments=_part(moments, _MINE))
-        theirs = estimated(self.estimators[second], moments=_part(moments, _THEIRS))
-        value = mine.value - theirs.value
-        if mine.biased:
-            return _chance_only(value, self._error(moments, first=first, second=second), confidence=confidence)
-        extremes = extreme_rows(
-            [self._heavy(first), self._heavy(second)],
-            rewards=self.summary.bounds(target),
-            rating_weight=self._rating_weight(target),
-            baseline=_predicted(self.estimators[first], (moments.mean[2] + moments.mean[5]) / 2.0),
+        """First minus second candidate, from the moments of all scores; second None: the logged policy."""
+        estimator = self.columns.estimators[first]
+        sides = [self.columns.of(first, target=target)]
+        sides.append([self.columns.logged(target)] if second is None else self.columns.of(second, target=target))
+        mine, theirs = (moments.part(columns) for columns in sides)
+        both = moments.part([*sides[0], *sides[1]])
+        estimate, ones, heavy = estimated(estimator, moments=mine), np.eye(len(both.mean)), [self._heavy(first)]
+        if second is None:
+            value, predicted = estimate.value - float(theirs.mean[0]), mine.mean[2]
+            gradient, score, weights = np.ones(1), np.array([0.0, 1.0, 1.0, -1.0]), ones[[0]]
+        else:
+            rival = self.columns.estimators[second]
+            value = estimate.value - estimated(rival, moments=theirs).value
+            predicted = (mine.mean[2] + theirs.mean[2]) / 2.0
+            gradient = combination(rival, moments=theirs)
+            score, weights = np.array([0.0, 1.0, 1.0, 0.0, -1.0, -1.0]), ones[[0, 3]]
+            heavy.append(self._heavy(second))
+        if estimate.biased:
+            scores = both.combined(np.concatenate([combination(estimator, moments=mine), -gradient])[None, :])
+            error = float(np.sqrt(max(scores.covariance[0, 0], 0.0) / max(both.rows, 1)))
+            return _chance_only(value, error, confidence=confidence)
+        extremes = self._extremes(
+            heavy, target=target, baseline=_predicted(estimator, predicted), minus_logged=second is None
         )
-        columns = moments.combined(
-            np.array([[0, 1, 1, 0, -1, -1], [1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 0, 0]], dtype=np.float64)
-        )
-        low, high = cressie_read(columns, confidence=confidence, extremes=extremes, value=value)
+        scored = both.combined(np.vstack([score, weights]))
+        low, high = cressie_read(scored, confidence=confidence, extremes=extremes, value=value)
         return EstimateWithInterval(value=value, low=low, high=high)
 
-    def _error(self, moments: Moments, *, first: int, second: int | None) -> float:
-        """Standard error of the paired difference of a biased estimator; second None: to the logged policy."""
-        mine = combination(self.estimators[first], moments=_part(moments, _MINE))
-        theirs = np.array([0.0, 1.0, 0.0])
-        if second is not None:
-            theirs = combination(self.estimators[second], moments=_part(moments, _THEIRS))
-        gap = moments.combined(np.concatenate([mine, -theirs])[None, :])
-        return float(np.sqrt(max(gap.covariance[0, 0], 0.0) / max(moments.rows, 1)))
+    def _extremes(
+        self, heavy: Sequence[float], *, target: int, baseline: float = 0.0, minus_logged: bool = False
+    ) -> Extremes:
+        return extreme_rows(
+            heavy,
+            rewards=self.summary.bounds(target),
+            baseline=baseline,
+            minus_logged=minus_logged,
+            # Costs are known of every row.
+            rating_weight=self.summary.rating_weight if target < 2 else 1.0,
+        )
 
     def _heavy(self, index: int) -> float:
         """Weight of a heavy row of a candidate."""
         return heavy_weight(self.summary.weights[index].powers)
 
     def _segment(self, name: str, group: RowGroup, *, index: int) -> SegmentResult:
-        moments = group.moments[index][0]
-        value = self._value(moments, index=index, target=0)
+        value = self._value(group.moments, index=index, target=0)
         gap = (
             EstimateWithInterval(value=0.0, low=0.0, high=0.0)
             if index == self.baseline
-            else self._difference(moments, index=index, target=0, confidence=self.plan.confidence)
+            else self._gap(group.moments, first=index, second=self.baseline, target=0, confidence=self.plan.confidence)
         )
-        effective = estimated(self.estimators[index], moments=_part(moments, _MINE)).effective_rows
+        mine = group.moments.part(self.columns.of(index))
+        effective = estimated(self.columns.estimators[index], moments=mine).effective_rows
         # The unsupported mass is not counted per group.
         if effective < FEWEST or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return SegmentResult(
             name=name,
-            rows=moments.rows,
+            rows=mine.rows,
             effective_rows=effective,
             baseline=value.value - gap.value,
             value=value,
@@ -298,15 +278,6 @@ class ResultAssembler:
         if gap is None or gap.low is None or gap.high is None or gap.biased or weights.effective_rows < FEWEST:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
-
-
-def _part(moments: Moments, columns: slice) -> Moments:
-    return Moments(rows=moments.rows, mean=moments.mean[columns], scatter=moments.scatter[columns, columns])
-
-
-def _scored(moments: Moments) -> Moments:
-    """(e + b, w) from (w, e, b)."""
-    return moments.combined(np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]]))
 
 
 def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWithInterval:

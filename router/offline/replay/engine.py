@@ -8,7 +8,7 @@ A log has one part, or one for each of its files. Parts are read one after the o
 what they give is merged in the order of the files.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -21,17 +21,23 @@ from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
 from ragbandit.router.offline.estimation.tuning import Trials
-from ragbandit.router.offline.logs.batches import UnevenFeatures
 from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
 from ragbandit.router.offline.replay.opening import all_older, no_times
-from ragbandit.router.offline.replay.parts import Part, each_part
+from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, Part, Room, each_part
 from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import ReplayResult, Skipped
 from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
 from ragbandit.router.offline.replay.service import LoggedPolicies
-from ragbandit.router.offline.replay.sums import Accumulators, EstimationPlan, LogSummary, candidate_rows, measure
+from ragbandit.router.offline.replay.sums import (
+    EstimationPlan,
+    LogSummary,
+    ScoreColumns,
+    ScoreSums,
+    candidate_rows,
+    shown_segments,
+)
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.shared.errors import InvalidInput
 
@@ -61,6 +67,7 @@ def judge(
     since: float | None = None,
     notes: Sequence[str] = (),
     skipped: Sequence[Skipped] = (),
+    empty: InvalidInput | None = None,
     executor: Executor | None = None,
     progress: Progress = no_progress,
 ) -> ReplayResult:
@@ -68,34 +75,35 @@ def judge(
 
     candidate_pmfs: descriptions and notes of the candidates, in the same order. log: description of the source. logged:
     the policies of its store, where it has one. since: rows decided before this time are left out, seconds since the
-    epoch. executor: reads the parts; None: this process, one after the other.
+    epoch. empty: the error of a log without rows. executor: reads the parts; None: this process, one after the other.
     Raises InvalidInput for a row that cannot be true, an empty log, a baseline that is no candidate.
     """
     baseline = baseline_of(plan, candidates)
-    folded = _Folding(executor=executor, progress=progress)
-    first = folded.first_pass(parts, plan=plan, candidates=len(candidates))
-    plan, summary = first.plan, first.summary
-    _check_summary(summary, plan=plan, since=since, log=log)
-    _check_ids(first)
-    passes = _LaterPasses(folded=folded, first=first, model=_model(first), middles=_middles(summary))
-    estimation = EstimationPlan.of(
-        summary,
-        estimators=passes.estimators(),
+    if executor is None:
+        room = Room(free=KEPT_BYTES)
+        parts = [KeptPart(part=part, room=room) for part in parts]
+    passes = _Passes(parts=parts, executor=executor, progress=progress)
+    first = passes.learned(plan, candidates=len(candidates))
+    if first.fit.one_fold:  # no other fold could teach it
+        first = passes.learned(plan.by_decision(), candidates=len(candidates))
+    plan, summary = first.fit.plan, first.summary
+    _check_summary(first, plan=plan, since=since, log=log, empty=empty)
+    _check_ids(summary, parts=parts)
+    model = _model(first, parts=parts)
+    columns = ScoreColumns(
+        estimators=passes.estimators(first, model=model),
         others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
-        baseline=baseline,
-        fields=plan.segments,
     )
     assembler = ResultAssembler(
         plan=plan,
-        estimators=estimation.estimators,
+        columns=columns,
         summary=summary,
-        accumulators=passes.measured(estimation),
+        sums=passes.measured(first, model=model, columns=columns),
         baseline=baseline,
-        alpha=ALPHA / (1 + len(summary.names) + len(summary.weights)),
         sequences=sequences(
-            _all_rows(first.parts),
+            _all_rows(parts),
             rewards=summary.bounds(0),
-            reward_model=None if plan.estimator == "ips" else plan.reward_model,
+            reward_model=None if plan.estimator == "ips" else plan.reward_model if summary.has_features else "mean",
             confidence=plan.confidence,
             baseline=baseline,
             progress=progress,
@@ -110,126 +118,103 @@ def judge(
         log=log,
         logged=logged,
         since=since,
-        notes=(*notes, *notes_on(summary, plan=plan)),
+        notes=(*notes, *notes_on(summary, plan=plan, undrawn=first.left_out.undrawn)),
         skipped=skipped,
     )
 
 
-@dataclass(kw_only=True)
-class _FirstPass:
-    """What the first pass found."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FirstPass:
+    """What is known of some rows after the first pass."""
 
-    parts: Sequence[Part]
-    plan: Plan
     summary: LogSummary
     fit: RewardModelFit
+    left_out: LeftOut
     #: rows of each part
-    rows: list[int]
+    rows: tuple[int, ...]
+
+    def merged(self, other: "FirstPass") -> "FirstPass":
+        """Of both sets of rows."""
+        return FirstPass(
+            summary=self.summary.merged(other.summary),
+            fit=self.fit.merged(other.fit),
+            left_out=self.left_out + other.left_out,
+            rows=(*self.rows, *other.rows),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Folding:
-    """Applies work to all parts, here or by an executor; what comes back is merged in the order of the parts."""
+class _Passes:
+    """Passes over the parts, here or by an executor; what comes back is merged in the order of the parts."""
 
+    parts: Sequence[Part]
     executor: Executor | None
     progress: Progress
 
-    def each(self, name: str, work: Callable[..., Result], jobs: Sequence[Job]) -> Iterator[Result]:
-        """The results. name: of the work, for progress: of the rows of one part, or of the parts."""
+    def learned(self, plan: Plan, *, candidates: int) -> FirstPass:
+        """Summary and reward model."""
+        work = partial(learn_part, plan=plan, candidates=candidates)
+        return self._merged("summarized", work, FirstPass.merged, jobs=self.parts)
+
+    def estimators(self, first: FirstPass, *, model: Model) -> Sequence[Estimator]:
+        """The estimator of each candidate; a parameter that is chosen on the log takes a pass of its own."""
+        plan, summary = first.fit.plan, first.summary
+        if not plan.tuned:
+            return [Estimator.parse(plan.estimator)] * len(summary.weights)
+        work = partial(try_part, model=model, middles=summary.middles, name=plan.estimator)
+        return [one.chosen("mse") for one in self._merged("tried", work, merged_trials, jobs=self._jobs(first))]
+
+    def measured(self, first: FirstPass, *, model: Model, columns: ScoreColumns) -> ScoreSums:
+        """The sums of the estimates."""
+        segments = {name: shown_segments(first.summary.fields[name]) for name in first.fit.plan.segments}
+        estimation = EstimationPlan(columns=columns, rows=first.summary.rows, segments=segments)
+        work = partial(measure_part, model=model, middles=first.summary.middles, estimation=estimation)
+        return self._merged("judged", work, ScoreSums.merged, jobs=self._jobs(first))
+
+    def _jobs(self, first: FirstPass) -> list[tuple[Part, int]]:
+        """The parts that have rows, each with how many the log has before it."""
+        starts = np.cumsum([0, *first.rows]).tolist()
+        return [(part, start) for part, start, rows in zip(self.parts, starts, first.rows, strict=False) if rows]
+
+    def _merged(
+        self,
+        name: str,
+        work: Callable[..., Result],
+        merge: Callable[[Result, Result], Result],
+        *,
+        jobs: Sequence[Job],
+    ) -> Result:
+        """The results of all jobs, merged. name: what is done to the rows, for progress."""
         if self.executor is None and len(jobs) == 1:
-            yield work(jobs[0], progress=self.progress)
-            return
-        yield from each_part(
+            return work(jobs[0], progress=self.progress)
+        results = each_part(
             work, jobs, executor=self.executor, told=lambda done: self.progress(f"parts {name}", done, len(jobs))
         )
-
-    def first_pass(self, parts: Sequence[Part], *, plan: Plan, candidates: int) -> _FirstPass:
-        """Summary and reward model; without features where not all rows have them, by one encoder."""
-        try:
-            first = self._learned(parts, plan=plan, candidates=candidates)
-        except UnevenFeatures:
-            parts = [part.without_features() for part in parts]
-            first = self._learned(parts, plan=plan, candidates=candidates)
-        if first.fit.one_fold:  # no other fold could teach it
-            return self._learned(parts, plan=plan.by_decision(), candidates=candidates)
-        return first
-
-    def _learned(self, parts: Sequence[Part], *, plan: Plan, candidates: int) -> _FirstPass:
-        found: _FirstPass | None = None
-        for summary, fit in self.each("summarized", partial(learn_part, plan=plan, candidates=candidates), parts):
-            if found is None:
-                found = _FirstPass(parts=parts, plan=plan, summary=summary, fit=fit, rows=[summary.rows])
-                continue
-            found.summary = found.summary.merged(summary)
-            _check_kinds(found.summary)
-            found.fit = found.fit.merged(fit)
-            found.rows.append(summary.rows)
-        assert found is not None
-        return found
+        return reduce(merge, results)
 
 
-def learn_part(
-    part: Part, *, plan: Plan, candidates: int, progress: Progress = no_progress
-) -> tuple[LogSummary, RewardModelFit]:
+def learn_part(part: Part, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> FirstPass:
     """The first pass over a part."""
     summary = LogSummary(weights=[WeightTally(clip=CLIP) for _ in range(candidates)])
     fit = RewardModelFit(plan=plan)
-    for log in part.batches(first_pass=True):
+    for log in part.batches():
         summary.add(log)
-        _check_kinds(summary)
         fit.learn(log)
         progress("rows summarized", summary.rows, 0)
-    summary.left_out = part.left_out
-    return summary.closed(), fit
+    return FirstPass(summary=summary, fit=fit, left_out=part.left_out, rows=(summary.rows,))
 
 
-def _check_kinds(summary: LogSummary) -> None:
-    """Raises UnevenFeatures where features are not of one kind."""
-    if len(summary.kinds) > 1:
-        raise UnevenFeatures
-
-
-def _model(first: _FirstPass) -> Model:
-    if first.plan.reward_model not in RIDGES:
-        return regressed(first.plan, logs=_all_rows(first.parts))
+def _model(first: FirstPass, *, parts: Sequence[Part]) -> Model:
+    plan = first.fit.plan
+    if plan.reward_model not in RIDGES:
+        return regressed(plan, logs=_all_rows(parts), has_features=first.summary.has_features)
     first.fit.solve()
     return first.fit.predicted
 
 
 def _all_rows(parts: Sequence[Part]) -> list[Log]:
     """All rows, in memory: for what needs them in their order."""
-    return [log for part in parts for log in part.batches(first_pass=False)]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _LaterPasses:
-    """The passes that need the first one's result."""
-
-    folded: _Folding
-    first: _FirstPass
-    model: Model
-    #: of the ranges of reward, quality and cost
-    middles: Sequence[float]
-
-    def estimators(self) -> Sequence[Estimator]:
-        """The estimator of each candidate; a parameter that is chosen on the log takes a pass of its own."""
-        plan = self.first.plan
-        if not plan.tuned:
-            return [Estimator.parse(plan.estimator)] * len(self.first.summary.weights)
-        tries = self._merged("tried", partial(try_part, name=plan.estimator), _merged_trials)
-        return [one.chosen("mse") for one in tries]
-
-    def measured(self, estimation: EstimationPlan) -> Accumulators:
-        """The sums of the estimates."""
-        return self._merged("judged", partial(measure_part, estimation=estimation), Accumulators.merged)
-
-    def _merged(self, name: str, work: Callable[..., Result], merge: Callable[[Result, Result], Result]) -> Result:
-        starts = np.cumsum([0, *self.first.rows]).tolist()
-        jobs = [
-            (part, start) for part, start, rows in zip(self.first.parts, starts, self.first.rows, strict=False) if rows
-        ]
-        work = partial(work, model=self.model, middles=self.middles)
-        return reduce(merge, self.folded.each(name, work, jobs))
+    return [log for part in parts for log in part.batches()]
 
 
 def try_part(
@@ -239,15 +224,16 @@ def try_part(
     part, _ = job
     tries: list[Trials] = []
     rows = 0
-    for log in part.batches(first_pass=False):
+    for log in part.batches():
         more = [one.trials(name) for one in candidate_rows(log, model=model, middles=middles)]
-        tries = _merged_trials(tries, more) if tries else more
+        tries = merged_trials(tries, more) if tries else more
         rows += len(log)
         progress("parameters tried", rows, 0)
     return tries
 
 
-def _merged_trials(one: list[Trials], other: list[Trials]) -> list[Trials]:
+def merged_trials(one: list[Trials], other: list[Trials]) -> list[Trials]:
+    """The trials of both sets of rows, for each candidate."""
     return [mine.merged(theirs) for mine, theirs in zip(one, other, strict=True)]
 
 
@@ -258,33 +244,28 @@ def measure_part(
     middles: Sequence[float],
     estimation: EstimationPlan,
     progress: Progress = no_progress,
-) -> Accumulators:
+) -> ScoreSums:
     """The second pass over a part, before which the log has so many rows."""
     part, row = job
     sums = estimation.empty()
-    for log in part.batches(first_pass=False):
-        measure(sums, candidate_rows(log, model=model, middles=middles), plan=estimation, first_row=row)
+    for log in part.batches():
+        estimation.add(sums, candidate_rows(log, model=model, middles=middles), first_row=row)
         row += len(log)
         progress("rows judged", row, estimation.rows)
     return sums
 
 
-def _check_ids(first: _FirstPass) -> None:
+def _check_ids(summary: LogSummary, *, parts: Sequence[Part]) -> None:
     """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
-    keys = np.sort(np.concatenate(first.summary.keys))
+    keys = np.sort(np.concatenate(summary.keys))
     again = keys[1:][keys[1:] == keys[:-1]]
     if len(again):
-        names = [name for part in first.parts for name in part.names_of(again[0])]
+        names = [name for part in parts for name in part.names_of(again[0])]
         raise InvalidInput(
             f"has the id of {names[0]}; {len(again)} rows repeat an id",
             field=f"{names[-1]} id",
             remedy="log every decision once; a row that is in two files would count twice",
         )
-
-
-def _middles(summary: LogSummary) -> list[float]:
-    """Middles of the ranges of reward, quality and cost."""
-    return [(low + high) / 2.0 for low, high in (summary.bounds(target) for target in range(3))]
 
 
 def _result(
@@ -300,6 +281,8 @@ def _result(
 ) -> ReplayResult:
     """The result of accumulated sums."""
     plan, summary = assembler.plan, assembler.summary
+    #: chance that each check calls a right log wrong
+    alpha = ALPHA / (1 + len(summary.names) + len(summary.weights))
     versions: Mapping[str, int] = summary.fields.get("version", {})
     reward, quality, cost = assembler.baseline_values()
     timed = summary.begin <= summary.end
@@ -315,31 +298,31 @@ def _result(
         baseline_quality=quality,
         baseline_cost=cost,
         comparisons=assembler.compared,
-        arms=arms_of(summary, alpha=assembler.alpha),
+        arms=arms_of(summary, alpha=alpha),
         sources=_sources(summary),
         versions=others_largest({name: rows for name, rows in versions.items() if name}),
         logged=() if logged is None else logged.of(versions),
         candidates=tuple(
-            assembler.candidate(index, spec=spec, described=described)
+            assembler.candidate(index, spec=spec, described=described, alpha=alpha)
             for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
         ),
         pairs=assembler.pairs([spec.name for spec in candidates]),
         skipped_rows=len(skipped),
         skipped=tuple(skipped[:MOST_NAMED]),
-        faults=faults_of(summary, candidates=candidates, alpha=assembler.alpha),
+        faults=faults_of(summary, candidates=candidates, alpha=alpha),
         notes=tuple(notes),
     )
 
 
-def _check_summary(summary: LogSummary, *, plan: Plan, since: float | None, log: str) -> None:
+def _check_summary(first: FirstPass, *, plan: Plan, since: float | None, log: str, empty: InvalidInput | None) -> None:
     """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
-    left = summary.left_out
+    summary, left = first.summary, first.left_out
     if left.timeless:
         raise no_times(left.timeless, rows=summary.rows + left.older, log=log)
     if not summary.rows and left.older and since is not None:
         raise all_older(left.older, since=since, log=log)
     if not summary.rows:
-        raise InvalidInput(
+        raise empty or InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
         )
     for name in plan.segments:
@@ -349,10 +332,10 @@ def _check_summary(summary: LogSummary, *, plan: Plan, since: float | None, log:
             )
 
 
-def _other_estimators(plan: Plan, *, modelled: bool) -> list[Estimator]:
-    """The estimators beside; without a model where the folds are too small to fit one."""
+def _other_estimators(plan: Plan, *, modelled: bool) -> list[str]:
+    """The names of the estimators beside; without a model where the folds are too small to fit one."""
     names = [name for name in OTHERS if name != plan.estimator]
-    return [Estimator(name=name) for name in names if modelled or not ESTIMATORS[name].needs_model]
+    return [name for name in names if modelled or not ESTIMATORS[name].needs_model]
 
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:

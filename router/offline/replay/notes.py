@@ -49,10 +49,10 @@ def noted(described: CandidatePmf, spec: CandidateSpec, summary: LogSummary) -> 
     return replace(described, notes=(note, *described.notes))
 
 
-def notes_on(summary: LogSummary, *, plan: Plan) -> list[str]:
-    """What the reader must know of the log."""
-    notes = _notes_on_rows(summary) + _notes_on_questions(summary, plan=plan)
-    if summary.kinds == {("", 0)} and plan.reward_model != "mean":
+def notes_on(summary: LogSummary, *, plan: Plan, undrawn: int) -> list[str]:
+    """What the reader must know of the log. undrawn: rows that were left out, as nobody drew their arm."""
+    notes = _notes_on_rows(summary, undrawn=undrawn) + _notes_on_questions(summary, plan=plan)
+    if not summary.has_features and plan.reward_model != "mean":
         notes.append("the rows have no features: the reward model knows the arms' means only")
     if plan.weight is not None and summary.raw:
         notes.append(f"{summary.raw} rewards came whole: they keep their value whatever the weight of cost")
@@ -61,9 +61,9 @@ def notes_on(summary: LogSummary, *, plan: Plan) -> list[str]:
     return notes
 
 
-def _notes_on_rows(summary: LogSummary) -> list[str]:
+def _notes_on_rows(summary: LogSummary, *, undrawn: int) -> list[str]:
     """Rows that no candidate could have moved, questions that come again and again, rewards of a judge."""
-    notes, undrawn = [], summary.left_out.undrawn
+    notes = []
     if undrawn:
         reason = "each stayed on the arm of an earlier turn of its session, or was pinned"
         notes.append(f"{undrawn:,} decisions are left out: {reason}")

@@ -12,7 +12,7 @@ from ragbandit.router.config.loading import load as load_settings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.logs import BadRow, Defaults, Logged, format_of, read_rows
-from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, UnevenFeatures, check_choice, decoded
+from ragbandit.router.offline.logs.batches import FIELDS, BatchSpec, check_choice, decoded
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.logs.place import Place, files_of, is_remote, is_several, place_of, shown
 from ragbandit.router.offline.logs.rated_rows import rated_rows
@@ -166,12 +166,16 @@ class OpenLog:
             found |= dict.fromkeys(source.arms(every=self.mixed_arms))
             if found and not self.mixed_arms:
                 break
-        if not found and isinstance(sources[0], LedgerSource):
-            raise self._no_rows(sources[0].last)
         if not found:
-            what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
-            raise InvalidInput(what, field="log", remedy="give a log with at least one decision")
+            raise self.empty(sources)
         return tuple(found)
+
+    def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
+        """The error of a log without rows."""
+        if isinstance(sources[0], LedgerSource):
+            return self._no_rows(sources[0].last)
+        what = f"none of {len(sources)} files has rows" if self.several else "has no rows that were drawn"
+        return InvalidInput(what, field="log", remedy="give a log with at least one decision")
 
     def _no_rows(self, total: int) -> InvalidInput:
         later = "" if self.since is None else f" decided since {instant(self.since)}, of {total} in all"
@@ -307,7 +311,7 @@ def memory_log(
     spec = BatchSpec(arms=_arms(kept, mixed=mixed_arms), mixed_arms=mixed_arms, fields=("version",), features=True)
     return MemoryLog(
         rows=kept,
-        log=_arrays(kept, spec=spec),
+        log=decoded(rows_batch(kept), spec=spec, named=lambda row: row_name(kept[row])),
         ledger=ledger,
         described=described,
         since=since,
@@ -326,14 +330,6 @@ def _arms(rows: Sequence[Logged], *, mixed: bool) -> tuple[ArmName, ...]:
     arms = tuple(dict.fromkeys(arm for offer in dict.fromkeys(offers) for arm in offer))
     check_choice(arms)
     return arms
-
-
-def _arrays(rows: Sequence[Logged], *, spec: BatchSpec) -> Log:
-    batch = rows_batch(rows)
-    try:
-        return decoded(batch, spec=spec, named=lambda row: row_name(rows[row]))
-    except UnevenFeatures:
-        return decoded(batch, spec=replace(spec, features=False), named=lambda row: row_name(rows[row]))
 
 
 def strings_of(rows: Sequence[Logged], name: str) -> Strings:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.logs.batches import BatchSpec, UnevenFeatures, decoded, drawn
+from ragbandit.router.offline.logs.batches import BatchSpec, check_choice, decoded, drawn, offered_arms
 from ragbandit.router.offline.logs.sources import BATCH, LogSource
 from ragbandit.router.offline.replay.candidates import array_pmf
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan
@@ -31,6 +31,8 @@ Result = TypeVar("Result")
 
 #: parts that are under way, or done and not merged yet, at most
 IN_FLIGHT: Final = 64
+#: bytes of arrays that are kept from one pass to the next, of all parts
+KEPT_BYTES: Final = 1 << 28
 #: a cluster without any worker is waited for that long, and looked at so often, seconds
 PATIENCE_S: Final = 30.0
 LOOK_S: Final = 2.0
@@ -39,12 +41,8 @@ LOOK_S: Final = 2.0
 class Part(Protocol):
     """A log or a part of it, in its order, as often as it is asked for."""
 
-    def batches(self, *, first_pass: bool) -> Iterator[Log]:
-        """Some rows at a time, with what every candidate does on them; first_pass: with all that a summary reads."""
-        ...
-
-    def without_features(self) -> "Part":
-        """The same, whose rows have no features."""
+    def batches(self) -> Iterator[Log]:
+        """Some rows at a time, with what every candidate does on them."""
         ...
 
     @property
@@ -67,8 +65,7 @@ class LeftOut:
     timeless: int = 0
     older: int = 0
 
-    def merged(self, other: "LeftOut") -> "LeftOut":
-        """Those of both."""
+    def __add__(self, other: "LeftOut") -> "LeftOut":
         return LeftOut(
             undrawn=self.undrawn + other.undrawn,
             timeless=self.timeless + other.timeless,
@@ -83,18 +80,56 @@ class MemoryPart:
     log: Log
     left_out: LeftOut = field(default_factory=LeftOut, init=False)
 
-    def batches(self, *, first_pass: bool) -> Iterator[Log]:  # noqa: ARG002 - an array costs nothing to read
+    def batches(self) -> Iterator[Log]:
         """As `Part` says."""
         for start in range(0, len(self.log), BATCH):
-            yield self.log.part(np.arange(start, min(start + BATCH, len(self.log))))
-
-    def without_features(self) -> "MemoryPart":
-        """As `Part` says."""
-        return MemoryPart(log=replace(self.log, features=None))
+            yield self.log.part(slice(start, start + BATCH))
 
     def names_of(self, key: np.uint64) -> list[str]:
         """As `Part` says."""
         return [f"row {row + 1}" for row in np.flatnonzero(self.log.keys == key)]
+
+
+@dataclass(kw_only=True, slots=True)
+class Room:
+    """Bytes that parts may still keep from one pass to the next."""
+
+    free: int
+
+
+@dataclass(kw_only=True, slots=True)
+class KeptPart:
+    """A part whose arrays stay in memory after the first pass where there is room for them: it is read once."""
+
+    part: Part
+    room: Room
+    _kept: list[Log] | None = field(default=None, init=False)
+
+    def batches(self) -> Iterator[Log]:
+        """As `Part` says."""
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept: list[Log] = []
+        used = 0
+        for log in self.part.batches():
+            used += log.nbytes
+            if used <= self.room.free:
+                kept.append(log)
+            else:
+                kept.clear()
+            yield log
+        if used <= self.room.free:
+            self._kept, self.room.free = kept, self.room.free - used
+
+    @property
+    def left_out(self) -> LeftOut:
+        """As `Part` says."""
+        return self.part.left_out
+
+    def names_of(self, key: np.uint64) -> list[str]:
+        """As `Part` says."""
+        return self.part.names_of(key)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -104,38 +139,34 @@ class SourcePart:
     source: LogSource
     candidates: Sequence[CandidateSpec]
     plan: Plan
+    #: (): those of the first row that was drawn
     arms: tuple[ArmName, ...]
     mixed_arms: bool = False
     #: rows decided before are left out, seconds since the epoch
     since: float | None = None
-    features: bool = True
     left_out: LeftOut = field(default_factory=LeftOut, init=False)
 
-    def batches(self, *, first_pass: bool) -> Iterator[Log]:
-        """As `Part` says. Raises InvalidInput for a row that cannot be true, UnevenFeatures where features are read."""
-        self.left_out, spec = LeftOut(), self._spec(first_pass=first_pass)
-        for rows, numbers in self._drawn(spec):
-            log = self._log(rows, spec=spec, numbers=numbers)
+    def batches(self) -> Iterator[Log]:
+        """As `Part` says. Raises InvalidInput for a row that cannot be true."""
+        self.left_out = LeftOut()
+        for rows, numbers in self._drawn(self._spec()):
+            log = self._log(rows, spec=self._spec(), numbers=numbers)
             if self.since is not None:
-                kept = log.made_at >= self.since
+                recent = log.made_at >= self.since
                 self.left_out.timeless += int(np.count_nonzero(log.made_at == 0.0))
-                self.left_out.older += int(np.count_nonzero(~kept))
-                log = log.part(kept)
+                self.left_out.older += int(np.count_nonzero(~recent))
+                log = log.part(recent)
             if len(log):
                 yield log
 
-    def without_features(self) -> "SourcePart":
-        """As `Part` says."""
-        return replace(self, features=False)
-
     def names_of(self, key: np.uint64) -> list[str]:
         """As `Part` says; reads the source again."""
-        spec = replace(self._spec(first_pass=False), fields=(), own=(), features=False)
-        found: list[str] = []
+        spec = replace(self._spec(), fields=(), own=(), features=False)
+        names: list[str] = []
         for rows, numbers in self._drawn(spec):
             log = decoded(rows, spec=spec, named=partial(self._row_name, rows, numbers))
-            found += [self._row_name(rows, numbers, int(row)) for row in np.flatnonzero(log.keys == key)]
-        return found
+            names += [self._row_name(rows, numbers, int(row)) for row in np.flatnonzero(log.keys == key)]
+        return names
 
     def _drawn(self, spec: BatchSpec) -> Iterator[tuple[Any, Choices]]:
         """Record batches of the rows that were drawn, and the rows' numbers from 1."""
@@ -146,20 +177,22 @@ class SourcePart:
             before += batch.num_rows
             self.left_out.undrawn += batch.num_rows - len(numbers)
             if len(numbers):
-                yield batch if here.all() else batch.filter(pa.array(here)), numbers
+                rows = batch if here.all() else batch.filter(pa.array(here))
+                if not self.arms:
+                    self.arms = tuple(offered_arms(rows.slice(0, 1)))
+                    check_choice(self.arms)
+                yield rows, numbers
 
     def _row_name(self, rows: Any, numbers: Choices, row: int) -> str:
         return self.source.row_name(int(numbers[row]), rows.column("id")[row].as_py())
 
-    def _spec(self, *, first_pass: bool) -> BatchSpec:
-        fields = ["version", *self.plan.segments] if first_pass else self.plan.segments
+    def _spec(self) -> BatchSpec:
         return BatchSpec(
             arms=self.arms,
             mixed_arms=self.mixed_arms,
-            fields=tuple(dict.fromkeys(fields)),
+            fields=tuple(dict.fromkeys(["version", *self.plan.segments])),
             own=tuple(spec.what for spec in self.candidates if spec.kind == "column"),
-            features=self.features and self.plan.reward_model != "mean",
-            late=first_pass,
+            features=self.plan.reward_model != "mean",
         )
 
     def _log(self, rows: Any, *, spec: BatchSpec, numbers: Choices) -> Log:
@@ -199,7 +232,7 @@ def _caught(work: Callable[[Job], Result], job: Job) -> Result | Exception:
     # Our errors travel as results: no executor tries such a part again or logs a traceback.
     try:
         return work(job)
-    except (RagBanditError, UnevenFeatures) as error:
+    except RagBanditError as error:
         return error
 
 

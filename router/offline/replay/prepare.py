@@ -122,8 +122,10 @@ def _replay_sources(
     notes: Sequence[str],
 ) -> ReplayResult:
     """Judge candidates on a log that need not fit in memory."""
-    arms = log.arms(sources)
-    check_choice(arms)
+    # One source is read from its beginning, and its first row says the arms.
+    arms = () if specs is not None and len(sources) == 1 and not log.mixed_arms else log.arms(sources)
+    if arms:
+        check_choice(arms)
     specs = baselines(arms) if specs is None else specs
     parts = [
         SourcePart(source=source, candidates=specs, plan=plan, arms=arms, mixed_arms=log.mixed_arms, since=log.since)
@@ -137,6 +139,7 @@ def _replay_sources(
         logged=logged_policies(sources[0].ledger.database) if isinstance(sources[0], LedgerSource) else None,
         since=log.since,
         notes=notes,
+        empty=log.empty(sources),
     )
 
 

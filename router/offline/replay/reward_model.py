@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,42 +19,49 @@ from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import FeatureRows
 
+#: no features
+_BARE: Final = ("", 0)
 #: (rows, index of the candidate) -> predicted rewards, qualities and costs, shape (n, K, 3)
 Model = Callable[[Log, int], Matrix]
 
 
 @dataclass(kw_only=True)
 class RewardModelFit:
-    """The cross-fitted reward model of a plan."""
+    """The cross-fitted reward model of a plan. Features are read where all rows have them, by one encoder."""
 
     plan: Plan
     ridges: list[Ridge] = field(default_factory=list)
     #: rows that were learned, by fold
     fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    #: encoder and width of the features that are read; None: no row was learned yet
+    kind: tuple[str, int] | None = None
     #: what was predicted last, of which rows by which ridge: candidates that share a model ask one after the other
     _last: tuple[Log, int, Matrix] | None = None
 
     def learn(self, log: Log) -> None:
         """Take in some rows; a regressor of another package is fitted to the whole log at once, by `regressed`."""
-        rows = np.bincount(self.plan.folds_in(log), minlength=self.plan.folds)
+        folds = self.plan.folds_in(log)
+        rows = np.bincount(folds, minlength=self.plan.folds)
         self.fold_rows = rows + (self.fold_rows if len(self.fold_rows) else 0)
         if self.plan.reward_model not in RIDGES:
             return
+        self.read_only(self._kind(log))
         apart = self.plan.reward_model == "mrdr"
         if not self.ridges:
             count = len(log.candidates) if apart else 1
             self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
-        features, targets, folds = self._read(log), _targets(log), self.plan.folds_in(log)
         for index, ridge in enumerate(self.ridges):
             weights = mrdr_weights(log.action, logged=log.pmf, candidate=log.candidates[index]) if apart else None
-            ridge.add(features, action=log.action, targets=targets, folds=folds, weights=weights)
+            ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds, weights=weights)
 
     def merged(self, other: "RewardModelFit") -> "RewardModelFit":
-        """What both have learned; neither is changed."""
+        """What both have learned."""
         if not (len(self.fold_rows) and len(other.fold_rows)):
             return self if len(self.fold_rows) else other
+        self.read_only(other.kind)
+        other.read_only(self.kind)
         ridges = [mine.merged(theirs) for mine, theirs in zip(self.ridges, other.ridges, strict=True)]
-        return RewardModelFit(plan=self.plan, ridges=ridges, fold_rows=self.fold_rows + other.fold_rows)
+        return RewardModelFit(plan=self.plan, ridges=ridges, fold_rows=self.fold_rows + other.fold_rows, kind=self.kind)
 
     @property
     def one_fold(self) -> bool:
@@ -68,14 +75,25 @@ class RewardModelFit:
 
     def predicted(self, log: Log, index: int) -> Matrix:
         """A `Model`."""
-        place = index if len(self.ridges) > 1 else 0
-        if self._last is None or self._last[0] is not log or self._last[1] != place:
+        ridge = index if len(self.ridges) > 1 else 0
+        if self._last is None or self._last[0] is not log or self._last[1] != ridge:
             folds = self.plan.folds_in(log)
-            self._last = log, place, self.ridges[place].predict(self._read(log), folds=folds)
+            self._last = log, ridge, self.ridges[ridge].predict(self._read(log), folds=folds)
         return self._last[2]
 
+    def _kind(self, log: Log) -> tuple[str, int]:
+        if self.plan.reward_model == "mean" or log.features is None:
+            return _BARE
+        return log.encoder_hash, log.features.shape[1]
+
+    def read_only(self, kind: tuple[str, int] | None) -> None:
+        """Read features of this kind; where others were read before, none at all."""
+        if self.kind not in (None, _BARE, kind):
+            self.ridges = [ridge.without_features() for ridge in self.ridges]
+        self.kind = kind if self.kind in (None, kind) else _BARE
+
     def _read(self, log: Log) -> FeatureRows | None:
-        return None if self.plan.reward_model == "mean" else log.features
+        return None if self.kind == _BARE else log.features
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,12 +134,13 @@ def _unusable(name: str, error: Exception) -> ConfigError:
     )
 
 
-def regressed(plan: Plan, *, logs: Sequence[Log]) -> Model:
+def regressed(plan: Plan, *, logs: Sequence[Log], has_features: bool) -> Model:
     """Predictions by a regressor of another package, of the whole log; looked up by where a batch begins.
 
+    has_features: all rows have features, by one encoder.
     Raises ConfigError for a regressor that cannot be used.
     """
-    if logs[0].features is None:
+    if not has_features:
         raise ConfigError(
             f"{plan.reward_model} has nothing to read: the rows have no features",
             field="reward_model",

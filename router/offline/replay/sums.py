@@ -1,13 +1,13 @@
-"""What a replay sums: the summary of a log in the first pass, and what estimates are made of in the second.
+"""What a replay sums: the summary of a log in the first pass, and the moments of the estimates in the second.
 
-Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. A candidate is
-measured against the baseline on the same rows: columns (w, e, b) of both side by side, whose moments give the
-difference with the error that a paired comparison has.
+Everything is a sum over rows, so that a log of any length gives the numbers of the same log in memory. The scores of a
+row, of all candidates and estimators and of the logged policy, are the columns of one matrix: its moments give every
+estimate, and every difference with the error that a paired comparison has.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 import numpy as np
@@ -17,14 +17,9 @@ from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTall
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.tuning import Trials, trials
-from ragbandit.router.offline.replay.parts import LeftOut
 from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.shared.types import ArmName
-
-#: (w, e, b) of some rows, shape (n,) each; and those of the reward, the quality and the cost
-Columns = tuple[Vector, Vector, Vector]
-Side = Sequence[Columns]
 
 #: stretches of time, of equally many rows
 STRETCHES = 12
@@ -33,7 +28,6 @@ MOST_SEGMENTS = 12
 OTHERS = "others"
 #: self-normalised estimators, made of the terms of another one
 _SAME_TERMS = {"snips": "ips", "sndr": "dr"}
-_NONE = Moments.of(*np.empty((6, 0)))
 
 
 @dataclass(kw_only=True)
@@ -48,23 +42,23 @@ class LogSummary:
     end: float = -np.inf
     minimum: float = np.inf
     maximum: float = -np.inf
-    #: least and largest reward, quality and cost, shape (3, 2)
-    ranges: Matrix = field(default_factory=lambda: np.array([[np.inf, -np.inf]] * 3))
+    #: least and largest reward, quality and cost, shape (3,)
+    least: Vector = field(default_factory=lambda: np.full(3, np.inf))
+    most: Vector = field(default_factory=lambda: np.full(3, -np.inf))
     arms: ArmTally = field(default_factory=ArmTally)
     #: rows that offered each arm, shape (K,)
-    offered: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
+    offered: Choices = field(default_factory=lambda: np.zeros(1, dtype=np.intp))
     weights: list[WeightTally] = field(default_factory=list)
     defaulted: int = 0
     late: int = 0
     raw: int = 0
     #: rewards that a judge made
     judged: int = 0
-    #: encoder and width of the features; ("", 0): the rows have none
+    #: encoder and width of the features, ("", 0) without any: more than one where not all rows have them by one encoder
     kinds: frozenset[tuple[str, int]] = frozenset()
-    #: keys of the ids, and of the texts that are known, each once; one array per part
+    #: keys of the ids, and of the texts that are known, each once; one array per batch
     keys: list[Keys] = field(default_factory=list)
     texts: list[Keys] = field(default_factory=list)
-    left_out: LeftOut = field(default_factory=LeftOut)
     #: rows by how their question is known, shape (3,)
     known_by: Choices = field(default_factory=lambda: np.zeros(3, dtype=np.intp))
     #: as in Log
@@ -77,17 +71,17 @@ class LogSummary:
         self.rows, self.names = self.rows + len(log), log.arms
         self.begin, self.end = stretched(self.begin, self.end, log.made_at)
         self.minimum, self.maximum = min(self.minimum, log.minimum), max(self.maximum, log.maximum)
-        for target, amounts in enumerate((log.reward, log.quality, log.cost)):
-            low, high = self.ranges[target]
-            self.ranges[target] = min(low, float(amounts.min())), max(high, float(amounts.max()))
+        amounts = np.stack([log.reward, log.quality, log.cost])
+        self.least, self.most = np.minimum(self.least, amounts.min(axis=1)), np.maximum(self.most, amounts.max(axis=1))
         self.arms.add(log)
         for tally, pmf in zip(self.weights, log.candidates, strict=True):
-            tally.add(log, candidate=pmf, weight=weight_of(log, pmf))
+            weight = np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity
+            tally.add(log, candidate=pmf, weight=weight)
         self.defaulted += int(log.defaulted.sum())
         self.late += int(log.late.sum())
         self.raw += int(log.raw.sum())
         self.judged += 0 if log.judged is None else int(log.judged.sum())
-        self.offered = _added(self.offered, log.offered.sum(axis=0))
+        self.offered = self.offered + log.offered.sum(axis=0)
         self.kinds |= {(log.encoder_hash, 0 if log.features is None else log.features.shape[1])}
         self.keys.append(log.keys)
         self.texts.append(np.unique(log.questions[log.known_by == BY_TEXT]))
@@ -96,136 +90,55 @@ class LogSummary:
         for name, values in log.fields.items():
             self.fields.setdefault(name, Counter()).update(values.tolist())
 
-    def closed(self) -> "LogSummary":
-        """The summary of a part whose rows are all here: its keys in one array."""
-        joined = [np.concatenate(keys) if keys else np.zeros(0, dtype=np.uint64) for keys in (self.keys, self.texts)]
-        return replace(self, keys=[joined[0]], texts=[np.unique(joined[1])])
+    def merged(self, other: "LogSummary") -> "LogSummary":
+        """The summary of both sets of rows."""
+        summed = ("rows", "defaulted", "late", "raw", "judged", "offered", "known_by", "keys", "texts")
+        smaller, larger = ("begin", "minimum"), ("end", "maximum", "rating_weight")
+        return LogSummary(
+            names=self.names or other.names,
+            least=np.minimum(self.least, other.least),
+            most=np.maximum(self.most, other.most),
+            arms=self.arms.merged(other.arms),
+            weights=[mine.merged(theirs) for mine, theirs in zip(self.weights, other.weights, strict=True)],
+            kinds=self.kinds | other.kinds,
+            fields={
+                name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
+                for name in dict.fromkeys([*self.fields, *other.fields])
+            },
+            **{name: getattr(self, name) + getattr(other, name) for name in summed},
+            **{name: min(getattr(self, name), getattr(other, name)) for name in smaller},
+            **{name: max(getattr(self, name), getattr(other, name)) for name in larger},
+        )
 
     @property
     def different_texts(self) -> int:
         """How many questions are different, of the rows that have their text."""
         return len(np.unique(np.concatenate(self.texts))) if self.texts else 0
 
-    def merged(self, other: "LogSummary") -> "LogSummary":
-        """The summary of both sets of rows."""
-        low, high = np.minimum(self.ranges, other.ranges)[:, 0], np.maximum(self.ranges, other.ranges)[:, 1]
-        return LogSummary(
-            rows=self.rows + other.rows,
-            names=self.names or other.names,
-            begin=min(self.begin, other.begin),
-            end=max(self.end, other.end),
-            minimum=min(self.minimum, other.minimum),
-            maximum=max(self.maximum, other.maximum),
-            ranges=np.stack([low, high], axis=1),
-            arms=self.arms.merged(other.arms),
-            weights=[mine.merged(theirs) for mine, theirs in zip(self.weights, other.weights, strict=True)],
-            defaulted=self.defaulted + other.defaulted,
-            late=self.late + other.late,
-            raw=self.raw + other.raw,
-            judged=self.judged + other.judged,
-            offered=_added(self.offered, other.offered),
-            kinds=self.kinds | other.kinds,
-            keys=[*self.keys, *other.keys],
-            texts=[*self.texts, *other.texts],
-            left_out=self.left_out.merged(other.left_out),
-            known_by=self.known_by + other.known_by,
-            rating_weight=max(self.rating_weight, other.rating_weight),
-            fields={
-                name: self.fields.get(name, Counter()) + other.fields.get(name, Counter())
-                for name in dict.fromkeys([*self.fields, *other.fields])
-            },
-        )
+    @property
+    def has_features(self) -> bool:
+        """Whether all rows have features, by one encoder."""
+        return len(self.kinds) == 1 and self.kinds != {("", 0)}
 
     def bounds(self, target: int) -> tuple[float, float]:
         """Range of the reward (as declared), the quality ([0, 1] and what was seen) or cost (0 to what was seen)."""
-        low, high = self.ranges[target]
+        low, high = float(self.least[target]), float(self.most[target])
         if self.rating_weight > 1.0 and target < 2:  # what is completed may lie outside
             return (self.minimum, self.maximum) if target == 0 else (0.0, 1.0)
         if target == 0:
             return min(self.minimum, low), max(self.maximum, high)
         return (min(0.0, low), max(1.0, high)) if target == 1 else (min(0.0, low), high)
 
+    @property
+    def middles(self) -> list[float]:
+        """Middles of the ranges of reward, quality and cost."""
+        return [sum(self.bounds(target)) / 2.0 for target in range(3)]
+
 
 def stretched(begin: float, end: float, made_at: Vector) -> tuple[float, float]:
     """The stretch of time with these rows; 0 is how a log says that it does not know the time."""
     known = made_at[made_at != 0.0]
     return min(begin, float(known.min(initial=np.inf))), max(end, float(known.max(initial=-np.inf)))
-
-
-def weight_of(log: Log, pmf: Matrix) -> Vector:
-    """Candidate / logged of the drawn arms, shape (n,)."""
-    return np.asarray(np.take_along_axis(pmf, log.action[:, None], axis=1)[:, 0] / log.propensity)
-
-
-def _added(one: Choices, other: Choices) -> Choices:
-    return one + other if len(one) and len(other) else one if len(one) else other
-
-
-@dataclass(kw_only=True, slots=True)
-class RowGroup:
-    """Rows that belong together.
-
-    Per candidate and target (reward, quality, cost): the moments of (w, e, b) of the candidate and of the baseline, six
-    columns.
-    """
-
-    moments: list[list[Moments]]
-    begin: float = np.inf
-    end: float = -np.inf
-
-    @classmethod
-    def empty(cls, candidates: int) -> "RowGroup":
-        """Without rows."""
-        return cls(moments=[[_NONE] * 3 for _ in range(candidates)])
-
-    def add(self, sides: Sequence[Side], base: Side, *, rows: slice | Choices) -> None:
-        """Take in some of a batch's rows, of every candidate."""
-        for mine, side in zip(self.moments, sides, strict=True):
-            for target, (one, other) in enumerate(zip(side, base, strict=True)):
-                mine[target] = mine[target].merged(Moments.of(*(column[rows] for column in (*one, *other))))
-
-    def merged(self, other: "RowGroup") -> "RowGroup":
-        """The rows of both."""
-        both = [
-            [one.merged(more) for one, more in zip(mine, theirs, strict=True)]
-            for mine, theirs in zip(self.moments, other.moments, strict=True)
-        ]
-        return RowGroup(moments=both, begin=min(self.begin, other.begin), end=max(self.end, other.end))
-
-
-@dataclass(kw_only=True)
-class Accumulators:
-    """Sums of the second pass, per group, estimator and pair."""
-
-    stretches: list[RowGroup]
-    #: field -> value -> group
-    segments: dict[str, dict[str, RowGroup]]
-    #: per candidate: estimator -> moments of its (w, e, b) for the reward
-    others: list[dict[str, Moments]]
-    #: (first, second) candidate -> six columns for the reward
-    pairs: dict[tuple[int, int], Moments]
-
-    def merged(self, other: "Accumulators") -> "Accumulators":
-        """The sums over both sets of rows of one log."""
-        return Accumulators(
-            stretches=[mine.merged(theirs) for mine, theirs in zip(self.stretches, other.stretches, strict=True)],
-            segments={
-                name: {value: group.merged(other.segments[name][value]) for value, group in groups.items()}
-                for name, groups in self.segments.items()
-            },
-            others=[
-                {name: mine[name].merged(theirs[name]) for name in mine}
-                for mine, theirs in zip(self.others, other.others, strict=True)
-            ],
-            pairs={pair: moments.merged(other.pairs[pair]) for pair, moments in self.pairs.items()},
-        )
-
-    def whole(self, index: int) -> list[Moments]:
-        """All rows of a candidate, per target."""
-        first, *rest = self.stretches
-        for group in rest:
-            first = first.merged(group)
-        return first.moments[index]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,15 +169,15 @@ class CandidateRows:
     @cached_property
     def predicted(self) -> Matrix:
         """Rewards, qualities and costs of every arm, shape (3, n, K)."""
-        found = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
+        predicted = np.ascontiguousarray(np.moveaxis(self.model(), 2, 0))
         if self.unsupported.any():
-            found = np.where(self.unsupported, np.reshape(self.middles, (3, 1, 1)), found)
-        return found
+            predicted = np.where(self.unsupported, np.reshape(self.middles, (3, 1, 1)), predicted)
+        return predicted
 
-    def columns(self, estimator: Estimator, *, target: int) -> Columns:
-        """(w + unsupported mass, e, b) of the reward, the quality or the cost."""
+    def scores(self, estimator: Estimator, *, target: int) -> tuple[Vector, Vector, Vector]:
+        """(weight + unsupported mass, correction, baseline) of the reward, the quality or the cost."""
         modelled = estimator.facts.needs_model
-        made = terms(
+        parts = terms(
             estimator,
             reward=(self.log.reward, self.log.quality, self.log.cost)[target],
             action=self.log.action,
@@ -272,8 +185,8 @@ class CandidateRows:
             candidate=self.pmf,
             predicted=self.predicted[target] if modelled else None,
         )
-        baseline = made.baseline if modelled else self.unsupported_mass * self.middles[target]
-        return made.weight + self.unsupported_mass, made.correction, baseline
+        baseline = parts.baseline if modelled else self.unsupported_mass * self.middles[target]
+        return parts.weight + self.unsupported_mass, parts.correction, baseline
 
     def trials(self, name: str) -> Trials:
         """Trials of every parameter of an estimator on the reward."""
@@ -295,80 +208,135 @@ def candidate_rows(log: Log, *, model: Model, middles: Sequence[float]) -> list[
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoreColumns:
+    """The columns of a row's scores: of each candidate its weight, then (correction, baseline) of the reward, the
+    quality and the cost by its estimator, and of the reward by the others; last the logged reward, quality and cost.
+    """
+
+    #: of each candidate, with the parameter that it has there
+    estimators: Sequence[Estimator]
+    #: names of those that are shown beside
+    others: Sequence[str]
+
+    @cached_property
+    def beside(self) -> list[str]:
+        """The others with terms of their own."""
+        names = dict.fromkeys(_SAME_TERMS.get(name, name) for name in self.others)
+        return [name for name in names if name != self._main]
+
+    @property
+    def _main(self) -> str:
+        return _SAME_TERMS.get(self.estimators[0].name, self.estimators[0].name)
+
+    @property
+    def _width(self) -> int:
+        return 7 + 2 * len(self.beside)
+
+    def of(self, candidate: int, *, target: int = 0, other: str | None = None) -> list[int]:
+        """Weight, correction and baseline of a candidate; other: of its reward by another estimator."""
+        start = candidate * self._width
+        name = self._main if other is None else _SAME_TERMS.get(other, other)
+        pair = start + 1 + 2 * (target if name == self._main else 3 + self.beside.index(name))
+        return [start, pair, pair + 1]
+
+    def logged(self, target: int) -> int:
+        """The column of what was logged."""
+        return len(self.estimators) * self._width + target
+
+    def matrix(self, rows: Sequence[CandidateRows]) -> Matrix:
+        """The scores of some rows, shape (columns, n)."""
+        log = rows[0].log
+        scores = np.empty((self.logged(3), len(log)))
+        for index, (one, estimator) in enumerate(zip(rows, self.estimators, strict=True)):
+            for target in range(3):
+                scores[self.of(index, target=target)] = one.scores(estimator, target=target)
+            for name in self.beside:
+                scores[self.of(index, other=name)] = one.scores(Estimator(name=name), target=0)
+        scores[self.logged(0) :] = log.reward, log.quality, log.cost
+        return scores
+
+
+@dataclass(kw_only=True, slots=True)
+class RowGroup:
+    """Rows that belong together: the moments of their scores, and the time that they span."""
+
+    moments: Moments = field(default_factory=lambda: Moments.of(*np.empty((1, 0))))
+    begin: float = np.inf
+    end: float = -np.inf
+
+    def add(self, scores: Matrix, *, made_at: Vector) -> None:
+        """Take in rows."""
+        self.begin, self.end = stretched(self.begin, self.end, made_at)
+        self.moments = self.moments.merged(Moments.of(*scores))
+
+    def merged(self, other: "RowGroup") -> "RowGroup":
+        """The rows of both."""
+        return RowGroup(
+            moments=self.moments.merged(other.moments),
+            begin=min(self.begin, other.begin),
+            end=max(self.end, other.end),
+        )
+
+
+@dataclass(kw_only=True)
+class ScoreSums:
+    """Sums of the second pass."""
+
+    stretches: list[RowGroup]
+    #: field -> value -> its rows
+    segments: dict[str, dict[str, RowGroup]]
+
+    def merged(self, other: "ScoreSums") -> "ScoreSums":
+        """The sums over both sets of rows of one log."""
+        return ScoreSums(
+            stretches=[mine.merged(theirs) for mine, theirs in zip(self.stretches, other.stretches, strict=True)],
+            segments={
+                name: {value: group.merged(other.segments[name][value]) for value, group in groups.items()}
+                for name, groups in self.segments.items()
+            },
+        )
+
+    @cached_property
+    def whole(self) -> Moments:
+        """All rows."""
+        moments, *rest = (group.moments for group in self.stretches)
+        for more in rest:
+            moments = moments.merged(more)
+        return moments
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimationPlan:
-    """Estimators and baseline of the second pass."""
+    """Columns and groups of the second pass."""
 
-    #: of each candidate
-    estimators: Sequence[Estimator]
-    others: Sequence[Estimator]
-    #: of the candidate that is the baseline; None: the logged policy
-    baseline: int | None
+    columns: ScoreColumns
     #: rows of the whole log
     rows: int
     #: field -> the values that get a segment of their own, OTHERS among them
     segments: Mapping[str, Sequence[str]]
 
-    @classmethod
-    def of(
-        cls,
-        summary: LogSummary,
-        *,
-        estimators: Sequence[Estimator],
-        others: Sequence[Estimator],
-        baseline: int | None,
-        fields: Sequence[str],
-    ) -> "EstimationPlan":
-        """For a log with this summary; fields: by which it is judged."""
-        segments = {name: _shown(summary.fields[name]) for name in fields}
-        return cls(estimators=estimators, others=others, baseline=baseline, rows=summary.rows, segments=segments)
-
-    def empty(self) -> Accumulators:
+    def empty(self) -> ScoreSums:
         """Sums of no rows."""
-        count = len(self.estimators)
-        return Accumulators(
-            stretches=[RowGroup.empty(count) for _ in range(min(STRETCHES, self.rows))],
-            segments={
-                name: {value: RowGroup.empty(count) for value in values} for name, values in self.segments.items()
-            },
-            others=[{one.name: Moments.of(*np.empty((3, 0))) for one in self.others} for _ in range(count)],
-            pairs={(first, second): _NONE for second in range(count) for first in range(second)},
+        return ScoreSums(
+            stretches=[RowGroup() for _ in range(min(STRETCHES, self.rows))],
+            segments={name: {value: RowGroup() for value in values} for name, values in self.segments.items()},
         )
 
-
-def measure(sums: Accumulators, rows: Sequence[CandidateRows], *, plan: EstimationPlan, first_row: int) -> None:
-    """Add some rows; first_row: rows of the log before them."""
-    log = rows[0].log
-    sides: list[Side] = [
-        [one.columns(estimator, target=target) for target in range(3)]
-        for one, estimator in zip(rows, plan.estimators, strict=True)
-    ]
-    base = _logged_side(log) if plan.baseline is None else sides[plan.baseline]
-    stretch = (np.arange(first_row, first_row + len(log)) * len(sums.stretches)) // plan.rows
-    edges = np.flatnonzero(np.diff(stretch)) + 1
-    for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
-        group = sums.stretches[int(stretch[start])]
-        group.begin, group.end = stretched(group.begin, group.end, log.made_at[start:stop])
-        group.add(sides, base, rows=slice(start, stop))
-    for name, groups in sums.segments.items():
-        for value, segment in groups.items():
-            own = _of_segment(log.fields[name], value, named=[name for name in groups if name != OTHERS])
-            if len(own):
-                segment.add(sides, base, rows=own)
-    for moments, one in zip(sums.others, rows, strict=True):
-        _add_others(moments, one, others=plan.others)
-    for first, second in sums.pairs:
-        more = Moments.of(*sides[first][0], *sides[second][0])
-        sums.pairs[first, second] = sums.pairs[first, second].merged(more)
+    def add(self, sums: ScoreSums, rows: Sequence[CandidateRows], *, first_row: int) -> None:
+        """Add some rows to the sums; first_row: rows of the log before them."""
+        log, scores = rows[0].log, self.columns.matrix(rows)
+        stretch = (np.arange(first_row, first_row + len(log)) * len(sums.stretches)) // self.rows
+        edges = np.flatnonzero(np.diff(stretch)) + 1
+        for start, stop in zip([0, *edges], [*edges, len(stretch)], strict=True):
+            sums.stretches[int(stretch[start])].add(scores[:, start:stop], made_at=log.made_at[start:stop])
+        for name, groups in sums.segments.items():
+            for value, group in groups.items():
+                own = _of_segment(log.fields[name], value, named=[name for name in groups if name != OTHERS])
+                group.add(scores[:, own], made_at=np.zeros(len(own)))  # a segment has no time of its own
 
 
-def _logged_side(log: Log) -> Side:
-    """The logged policy itself: every row as it is."""
-    one, none = np.ones(len(log)), np.zeros(len(log))
-    return [(one, values, none) for values in (log.reward, log.quality, log.cost)]
-
-
-def _shown(counts: Counter[str]) -> list[str]:
+def shown_segments(counts: Counter[str]) -> list[str]:
     """The values that get a segment of their own; the rest share one."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     common = [value for value, _ in ranked[:MOST_SEGMENTS]]
@@ -379,12 +347,3 @@ def _of_segment(values: Strings, value: str, *, named: Sequence[str]) -> Choices
     """The rows with this value; of OTHERS those with none of the named ones."""
     own = values == value if value != OTHERS else ~np.isin(values.astype(str), np.array(named))
     return np.flatnonzero(own)
-
-
-def _add_others(sums: dict[str, Moments], rows: CandidateRows, *, others: Sequence[Estimator]) -> None:
-    made: dict[str, Moments] = {}
-    for estimator in others:
-        terms_of = _SAME_TERMS.get(estimator.name, estimator.name)
-        if terms_of not in made:
-            made[terms_of] = Moments.of(*rows.columns(estimator, target=0))
-        sums[estimator.name] = sums[estimator.name].merged(made[terms_of])

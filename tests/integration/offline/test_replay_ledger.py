@@ -114,9 +114,10 @@ def test_folds_are_those_of_memory(ledger_of_rows):
     log = ledger_of_rows(rows)
     expected = log.read().log
     with log.sources(()) as sources:
-        part = SourcePart(source=sources[0], candidates=(), plan=Plan(), arms=expected.arms, features=False)
-        for first_pass in (True, False):
-            found = list(part.batches(first_pass=first_pass))
+        for model in ("ridge", "mean"):
+            part = SourcePart(source=sources[0], candidates=(), plan=Plan(reward_model=model), arms=())
+            found = list(part.batches())
+            assert part.arms == expected.arms
             assert np.array_equal(np.concatenate([log.questions for log in found]), expected.questions)
             assert np.array_equal(np.concatenate([log.known_by for log in found]), expected.known_by)
     assert set(expected.known_by) == {BY_TEXT, BY_FEATURES, BY_ID}

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import keys_of, questions_of
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
-from ragbandit.router.offline.logs.batches import UnevenFeatures
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, read_log, with_extra
 
@@ -168,13 +167,11 @@ def test_rows_that_do_not_fit(tmp_path, change, field, reason):
 
 @pytest.mark.parametrize("change", [{"features": [1.0]}, {"features": None}, {"encoder_hash": "other"}])
 def test_uneven_features(tmp_path, change):
-    """Features that are missing in a row, of another width or by another encoder are not of one kind."""
+    """Features that are missing in a row, of another width or by another encoder are no features at all."""
     good = LEAST | {"features": [1.0, 2.0], "encoder_hash": "one"}
     pq.write_table(pa.Table.from_pylist([good, good | {"id": "q2"} | change]), tmp_path / "log.parquet")
-    with pytest.raises(UnevenFeatures):
-        list(read_log(tmp_path / "log.parquet", features=True))
-    (log,) = read_log(tmp_path / "log.parquet")
-    assert len(log) == 2
+    (log,) = read_log(tmp_path / "log.parquet", features=True)
+    assert (len(log), log.features, log.encoder_hash) == (2, None, "")
 
 
 def test_arm_not_offered(tmp_path):

@@ -8,11 +8,12 @@ import pytest
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import OpenLog, parse_candidates
+from ragbandit.router.offline.replay import OpenLog, Plan, parse_candidates
 from ragbandit.router.offline.replay.parts import SourcePart
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from tests.support.logs.replay_logs import lived_rows
+from tests.support.logs.replay_logs import close, lived_rows
 
+CANDIDATES = ["fixed:deep", "uniform"]
 DOC = Path(__file__).parents[5] / "docs" / "replay.md"
 
 
@@ -31,8 +32,8 @@ def sizes(monkeypatch):
     seen = []
     batches = SourcePart.batches
 
-    def counted(self, *, first_pass):
-        for log in batches(self, first_pass=first_pass):
+    def counted(self):
+        for log in batches(self):
             seen.append(len(log))
             yield log
 
@@ -41,13 +42,18 @@ def sizes(monkeypatch):
     return seen
 
 
-def test_a_parquet_log_is_read_in_pieces(parquet, sizes):
-    """The library reads a Parquet log piece by piece, never the whole file."""
-    result = replay(open_log(parquet, config=Settings()), candidates=["fixed:deep", "uniform"])
+@pytest.mark.parametrize(("kept", "estimator", "passes"), [(1 << 28, "dros", 1), (9000, "dr", 2), (0, "dros", 3)])
+def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, estimator, passes):
+    """A Parquet log is read in pieces: once where its arrays fit in memory, else for each pass, with one result."""
+    expected = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES, plan=Plan(estimator=estimator))
+    sizes.clear()
+    monkeypatch.setattr("ragbandit.router.offline.replay.engine.KEPT_BYTES", kept)
+    result = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES, plan=Plan(estimator=estimator))
     assert result.rows == 200
-    assert [candidate.name for candidate in result.candidates] == ["fixed:deep", "uniform"]
+    assert [candidate.name for candidate in result.candidates] == CANDIDATES
     assert max(sizes) <= 37
-    assert sum(sizes) == 2 * 200, "two passes"
+    assert sum(sizes) == passes * 200
+    close(result, expected)
 
 
 def test_a_policy_that_reads_questions_takes_the_rows(parquet):

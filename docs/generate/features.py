@@ -52,7 +52,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "evaluate": ("workers/evaluation/*.py",),
     "archive, erasure, backup": ("router/retention/*.py", "router/storage/archive/*.py"),
     "feedback of other tools": ("router/importers/*.py", "router/storage/import_cursors.py"),
-    "keys, tenants": ("router/api/security/*.py", "router/storage/access/*.py"),
+    "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates and quotas": ("router/api/limiting/*.py",),
     "OpenAI's interface": ("router/api/openai/*.py",),
     "the dashboard": ("router/api/ui/*.py",),

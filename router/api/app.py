@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -18,32 +17,27 @@ from starlette.routing import BaseRoute
 from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.dependencies import CallerGone, known_parameters
+from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints.browser_feedback import add_browser_feedback
 from ragbandit.router.api.endpoints.decisions import add_decisions
 from ragbandit.router.api.endpoints.feedback import FEEDBACK, MAX_BATCH, add_feedback
 from ragbandit.router.api.endpoints.operations import OPERATIONS, add_operations, state_of
 from ragbandit.router.api.endpoints.overview import add_overview
 from ragbandit.router.api.endpoints.policies import POLICIES, add_policies
-from ragbandit.router.api.endpoints.routing import DECISIONS
+from ragbandit.router.api.endpoints.routing import DECISIONS, ROUTE, route_directly
 from ragbandit.router.api.endpoints.sessions import add_sessions
-from ragbandit.router.api.error_shapes import ErrorMiddleware
-from ragbandit.router.api.http_server.middleware import AdmissionMiddleware
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
-from ragbandit.router.api.openai.errors import unforeseen_reply
 from ragbandit.router.api.schemas.openapi import add_limits, describe
-from ragbandit.router.api.schemas.responses import ERRORS, JsonReply, error_body, gone, refusal
-from ragbandit.router.api.schemas.shape_errors import complaint
+from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
-from ragbandit.router.api.security.middleware import AccessMiddleware
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
-from ragbandit.router.api.tracing import RequestMiddleware
 from ragbandit.router.api.ui.endpoints import add_dashboard
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -51,7 +45,6 @@ from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
-from ragbandit.router.telemetry.carriers import SCOPE_ID
 from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.errors import NotReady, RagBanditError
 
@@ -69,8 +62,6 @@ _TAGS = [
     {"name": POLICIES, "description": "Roll versions of the policy out by evidence, back, or stop them."},
     {"name": OPERATIONS, "description": "Probes, status and metrics for operators."},
 ]
-
-log = logging.getLogger("ragbandit.api")
 
 #: threads for the blocking reads of requests, and reads that may run or wait
 READ_THREADS, MAX_READS = 8, 256
@@ -168,12 +159,9 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
     app.state.port = "all"  # a server with a port for operators has one app for each port: "public", "operators"
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
     app.router.routes.extend(_endpoints())
-    _add_errors(app)
-    # The last one is the outermost.
-    app.add_middleware(AccessMiddleware, state=app.state)
-    app.add_middleware(AdmissionMiddleware, state=app.state)
-    app.add_middleware(ErrorMiddleware, state=app.state)
-    app.add_middleware(RequestMiddleware, state=app.state)
+    for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _reply_to)
+    app.add_middleware(Edge, state=app.state, direct={f"POST {ROUTE}": route_directly})
     return app
 
 
@@ -194,6 +182,10 @@ def _endpoints() -> tuple[BaseRoute, ...]:
     return tuple(app.routes)
 
 
+async def _reply_to(request: Request, error: Exception) -> Response:
+    return reply_to(error, scope=request.scope)
+
+
 def _add_docs(app: FastAPI) -> None:
     """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
     app.mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets")
@@ -207,57 +199,3 @@ def _add_docs(app: FastAPI) -> None:
             swagger_css_url="/docs/assets/swagger-ui.css",
             swagger_favicon_url="/docs/assets/favicon-32x32.png",
         )
-
-
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RagBanditError)
-    async def ours(_request: Request, error: RagBanditError) -> Response:
-        return refusal(error)
-
-    @app.exception_handler(CallerGone)
-    async def caller_gone(_request: Request, _error: CallerGone) -> Response:
-        return gone()
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            body = error_body("INVALID_JSON", "the body is not JSON", remedy="send a JSON object in UTF-8")
-            return JsonReply(body, status_code=400)
-        return refusal(complaint(first, skip=1, content_type=request.headers.get("content-type")))
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> Response:
-        codes = {
-            400: ("INVALID_JSON", "the body cannot be read", "send a JSON object in UTF-8"),
-            404: ("NOT_FOUND", f"there is no endpoint {request.url.path}", "/docs lists the endpoints"),
-            405: (
-                "METHOD_NOT_ALLOWED",
-                f"{request.url.path} does not take {request.method}",
-                f"send {(error.headers or {}).get('Allow') or 'a method that /docs lists'}",
-            ),
-            413: (
-                "BODY_TOO_LARGE",
-                "the body is larger than the service takes",
-                "send less, or raise server.max_body_bytes",
-            ),
-        }
-        code, message, remedy = codes.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
-        reply = error_body(code, message, remedy=remedy)
-        return JsonReply(reply, status_code=error.status_code, headers=error.headers)  # with Allow, at 405
-
-    @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> Response:
-        log.exception(
-            "unexpected error in a request", extra={"action": "error", "path": request.url.path}, exc_info=error
-        )
-        reply = JsonReply(
-            error_body(
-                "INTERNAL",
-                "the service failed; its log has the traceback",
-                remedy="try again; if it stays, read the log of the service",
-            ),
-            status_code=500,
-            headers={"x-request-id": str(request.scope.get(SCOPE_ID, ""))},
-        )
-        return unforeseen_reply(request.scope, reply)

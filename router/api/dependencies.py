@@ -1,6 +1,7 @@
 """Dependencies of the endpoints: the router in use, shared parameters, and waiting without blocking the event loop."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -8,8 +9,8 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Header, Request
 
-from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
 from ragbandit.router.api.http_server.threads import Reads
+from ragbandit.router.api.rules import OPERATOR_PATHS
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
@@ -29,9 +30,9 @@ IdempotencyKey = Annotated[
 
 
 def caller_of(request: Request) -> Caller:
-    """Who sends this request, as the edge has found out."""
-    found: Caller | None = getattr(request.state, "caller", None)
-    return found or Caller()
+    """Who sends this request, as the edge knows by its key."""
+    caller: Caller | None = request.scope.get("state", {}).get("caller")
+    return caller or Caller()
 
 
 def router_of(request: Request) -> Router:
@@ -76,14 +77,20 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     """
     if all(future.done() for future in futures):
         return True
-    gone = False
-    with _Until(futures, limit_s=limit_s):
-        # All that can still come is the end of the connection.
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-    if not gone:
+    try:
+        # One wait in the own task of the request, cancelled from outside and ended by the timeout, as asyncio has it.
+        # A task for the connection beside one for the work costs as much as deciding.
+        async with asyncio.timeout(limit_s) as until:
+            _end_when_done(until, futures)
+            # All that can still come is the end of the connection.
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+    except TimeoutError:
         return all(future.done() for future in futures)
+    except asyncio.CancelledError:  # somebody else has cancelled the request
+        for future in futures:
+            future.cancel()
+        raise
     begun = [asyncio.wrap_future(future) for future in futures if not future.cancel()]
     if begun:
         await asyncio.wait(begun, timeout=limit_s)
@@ -91,47 +98,21 @@ async def all_done(request: Request, futures: "Sequence[Future[Any]]", *, limit_
     raise CallerGone
 
 
-class _Until:
-    """Context manager: what its block waits for is given up when all Futures are done, or after limit_s seconds.
+def _end_when_done(until: asyncio.Timeout, futures: "Sequence[Future[Any]]") -> None:
+    """Let the block of this timeout end as soon as all Futures are done."""
+    left, loop = itertools.count(len(futures) - 1, -1), asyncio.get_running_loop()  # next() of it is atomic
 
-    One wait in the own task of the request, as `asyncio.timeout` has it: it is cancelled from outside, and the
-    cancellation ends here. A task for the connection beside one for the work costs as much as deciding.
-    """
+    def wake() -> None:
+        with contextlib.suppress(RuntimeError):  # the block is over
+            until.reschedule(0.0)
 
-    def __init__(self, futures: "Sequence[Future[Any]]", *, limit_s: float) -> None:
-        self._futures = futures
-        self._limit_s = limit_s
-        self._left = itertools.count(len(futures) - 1, -1)  # next() of it is atomic
-        self._open = True
-        self._woken = False
+    def done(_future: "Future[Any]") -> None:
+        if next(left) == 0:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the service has ended
+                loop.call_soon_threadsafe(wake)
 
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task, self._loop = task, asyncio.get_running_loop()
-        self._timer = self._loop.call_later(self._limit_s, self._wake)
-        for future in self._futures:
-            future.add_done_callback(self._done)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        self._open = False
-        self._timer.cancel()
-        if kind is None or not issubclass(kind, asyncio.CancelledError):
-            return False
-        if self._woken and not self._task.uncancel():
-            return True
-        for future in self._futures:  # somebody else has cancelled the request
-            future.cancel()
-        return False
-
-    def _done(self, _future: "Future[Any]") -> None:
-        if next(self._left) == 0 and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._open and not self._woken:
-            self._woken = True
-            self._task.cancel()
+    for future in futures:
+        future.add_done_callback(done)
 
 
 async def awaited(request: Request, future: "Future[Reply]", *, what: str) -> Reply:

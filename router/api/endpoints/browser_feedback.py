@@ -82,7 +82,7 @@ def add_browser_feedback(app: FastAPI) -> None:
         try:
             reply = await _judged(body, request)
         except RagBanditError as error:
-            reply = refusal(error)
+            reply = refusal(error, scope=request.scope)
         reply.headers.update(_allowed(request))
         return reply
 

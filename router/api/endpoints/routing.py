@@ -3,19 +3,17 @@
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
-from fastapi.routing import APIRoute
 from pydantic import ValidationError
-from starlette.requests import ClientDisconnect
 
 from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
 from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.router.api.dependencies import CallerGone, IdempotencyKey, awaited, awaited_all, caller_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
@@ -35,7 +33,7 @@ from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Messag
 #: tag of the endpoints of decisions in /docs
 DECISIONS = "Decisions"
 
-_ROUTE: Final = "/v1/route"
+ROUTE: Final = "/v1/route"
 #: what FastAPI reads as JSON; it takes more, which goes its way
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 
@@ -43,6 +41,12 @@ _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 def add_routing(app: FastAPI) -> None:
     """Put /v1/route and /v1/route/batch on the app."""
 
+    @app.post(
+        ROUTE,
+        tags=[DECISIONS],
+        summary="Choose an arm for your own pipeline",
+        responses={200: described("The arm to run.", RouteReply)},
+    )
     async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
         """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
 
@@ -50,15 +54,6 @@ def add_routing(app: FastAPI) -> None:
         """
         return await _routed(request, body, key=idempotency_key)
 
-    app.router.add_api_route(
-        _ROUTE,
-        route,
-        methods=["POST"],
-        tags=[DECISIONS],
-        summary="Choose an arm for your own pipeline",
-        responses={200: described("The arm to run.", RouteReply)},
-        route_class_override=_DirectRoute,
-    )
     _add_batch(app)
 
 
@@ -165,36 +160,18 @@ def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Qu
         return error
 
 
-class _DirectRoute(APIRoute):
-    """POST /v1/route as FastAPI documents it, whose plain requests are read by its model alone.
+async def route_directly(request: Request) -> Response | None:
+    """The reply to a plain POST /v1/route, read by its model alone; None for one that FastAPI is to look at.
 
-    What FastAPI does between a request and an endpoint costs more than the decision. It still answers every request
-    that is not plain: it has the words for what is wrong.
+    What FastAPI does between a request and an endpoint costs more than the decision.
     """
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """The handler of every request to this path."""
-        by_fastapi = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            body = await _plain_body(request)
-            if body is None:
-                return await by_fastapi(request)
-            return await _routed(request, body, key=request.headers.get("idempotency-key"))
-
-        return handle
-
-
-async def _plain_body(request: Request) -> RouteBody | None:
-    """The body, or None for one that FastAPI is to look at. The request keeps what was read."""
     if request.scope["query_string"] or request.headers.getlist("content-type") not in _JSON_TYPES:
         return None
     try:
-        return RouteBody.model_validate(json.loads(await request.body()))
+        body = RouteBody.model_validate(json.loads(await request.body()))
     except (ValueError, RecursionError):  # pydantic's error is a ValueError
         return None
-    except ClientDisconnect:
-        raise CallerGone from None
+    return await _routed(request, body, key=request.headers.get("idempotency-key"))
 
 
 async def _routed(request: Request, body: RouteBody, *, key: str | None) -> Response:

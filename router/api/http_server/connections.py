@@ -14,6 +14,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ragbandit.router.api.rules import OPERATOR_PATHS
 from ragbandit.router.api.schemas.responses import error_body, error_json, refusal
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import Overloaded
@@ -29,7 +30,6 @@ RESERVED_FILES: Final = 64
 OPERATORS: Final = 16
 #: they must ask within that long, seconds: slow clients must not fill these
 OPERATOR_S: Final = 1.0
-OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 #: requests to be refused that are read in a second: clients that do not wait must not take the time of the others
 REFUSALS_PER_S: Final = 1_000
 #: key of the connection in the state of its requests
@@ -220,7 +220,7 @@ def _for_operators(app: Any) -> Any:
         if scope["path"] in OPERATOR_PATHS:
             await app(scope, receive, send)
             return
-        reply = refusal(_FULL)
+        reply = refusal(_FULL, scope=scope)
         reply.headers["connection"] = "close"
         await reply(scope, receive, send)
 

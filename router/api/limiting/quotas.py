@@ -43,6 +43,8 @@ class Quotas:
 
     async def take(self, what: Counted, *, tenant: str, amount: int = 1) -> None:
         """Count so many, which are refused as a whole. Raises QuotaSpent."""
+        if self._most(what, tenant=tenant) is None:
+            return
         if (fitting := await self.fitting(what, tenant=tenant, amount=amount)) < amount:
             if fitting:  # a smaller batch may still come
                 await self.fitting(what, tenant=tenant, amount=-amount)

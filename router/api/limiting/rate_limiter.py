@@ -11,16 +11,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
-from limits import RateLimitItem
+from limits import RateLimitItem, parse
 from limits.aio.storage import MemoryStorage, RedisStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from ragbandit.router.api.limiting.rates import Allowance, rate_of
 from ragbandit.router.queue.outage import ForeignData
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Caller
@@ -39,10 +40,54 @@ _PREFIX: Final = "ragbandit:rate"
 _FAILURES: Final = (RedisError, OSError, TimeoutError)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """What a caller is told of its limit."""
+
+    limit: int
+    remaining: int
+    #: seconds until one more request fits than now
+    reset_s: float
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """By the names that OpenAI's clients know; the time as "6m0s"."""
+        return [
+            (b"x-ratelimit-limit-requests", b"%d" % self.limit),
+            (b"x-ratelimit-remaining-requests", b"%d" % self.remaining),
+            (b"x-ratelimit-reset-requests", _duration(ceil(self.reset_s)).encode()),
+        ]
+
+
+def _duration(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + f"{seconds}s"
+
+
 class RateLimited(TooManyRequests):
     """This API key has sent more requests than its rate."""
 
     allowance: Allowance
+
+
+_PARSED: Final[dict[str, RateLimitItem]] = {}
+
+
+def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None:
+    """The rate that holds for a caller; None: none does.
+
+    That of its key (the scope "rate"), else of its role, else "default"; without keys "open", else "default".
+    """
+    own = caller.scopes.get("rate") if caller.scopes else None
+    text = own if isinstance(own, str) else rates.get(caller.role or "open", rates.get("default"))
+    if text is None:
+        return None
+    rate = _PARSED.get(text)
+    if rate is None:
+        if len(_PARSED) >= 1000:
+            _PARSED.clear()
+        rate = _PARSED[text] = parse(text)
+    return rate
 
 
 class _Bucket:
@@ -148,12 +193,12 @@ class RateLimiter:
         await self._redis.bridge.get_connection().aclose()  # type: ignore[attr-defined] # redis-py's
 
     def _bucket(self, name: str, *, item: RateLimitItem) -> _Bucket:
-        found = self._buckets.get(name)
-        if found is None or found.item is not item:
+        bucket = self._buckets.get(name)
+        if bucket is None or bucket.item is not item:
             if len(self._buckets) >= MOST_KEYS:
                 self._buckets.clear()
-            found = self._buckets[name] = _Bucket(item)
-        return found
+            bucket = self._buckets[name] = _Bucket(item)
+        return bucket
 
     async def _refill(self, bucket: _Bucket, *, name: str) -> None:
         if not self.is_lost:

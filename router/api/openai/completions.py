@@ -81,14 +81,14 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
         except RagBanditError as error:
-            return _failed_reply(decision, error)
+            return _failed_reply(request, decision, error)
     answer = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))
     if body.stream:
         return EventStream(_streamed(answer, body=body), headers=headers(decision))
     try:
         outcome = await _outcome(answer)
     except RagBanditError as error:
-        return _failed_reply(decision, error)
+        return _failed_reply(request, decision, error)
     finally:
         answer.forget()
     return JsonReply(completion(decision, outcome, base=str(request.base_url)), headers=headers(decision))
@@ -138,9 +138,9 @@ def _ending(answer: PendingAnswer) -> NotReady:
     return NotReady("the service is shutting down; the decision stands", remedy=remedy)
 
 
-def _failed_reply(decision: Decision, error: RagBanditError) -> Response:
+def _failed_reply(request: Request, decision: Decision, error: RagBanditError) -> Response:
     """The reply to a question that was decided, and whose answer failed."""
-    reply = refusal(error)
+    reply = refusal(error, scope=request.scope)
     reply.headers.update(headers(decision))
     reply.headers["x-should-retry"] = "false"
     return reply
@@ -184,6 +184,6 @@ def _shown(error: Exception, *, answer: PendingAnswer) -> dict[str, Any]:
         log.error("unexpected error in a stream", extra={"action": "error"}, exc_info=error)
         ours = RagBanditError("the service failed; its log has the traceback")
     assert isinstance(ours, RagBanditError)
-    _, shown = as_openai_error(ours.status, dict(error_json(ours)["error"]))
+    _, shown = as_openai_error(ours.status, error_json(ours)["error"])
     body: dict[str, Any] = shown["error"]
     return body

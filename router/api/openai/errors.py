@@ -1,24 +1,28 @@
 """Errors as OpenAI's clients read them: {"error": {"message", "type", "param", "code"}}, on every path that is theirs.
 
-The endpoints here, and every layer before them, raise and reply as the rest of the service does. The middleware
-`ErrorMiddleware` around them says it in OpenAI's words, so that no layer has to know both.
+The endpoints here, and what runs before them, raise as the rest of the service does: `edge` has the reply written here.
 """
 
-import json
 import re
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from starlette.datastructures import MutableHeaders
-from starlette.types import Message, Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 
+from ragbandit.client.replies.errors import ErrorDetail
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of
 from ragbandit.shared.errors import InvalidInput, NotFound
 
 #: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings")
 #: our names of fields -> those of a chat completion
-_PARAMS: Final = {"question": "messages", "arms": "model", "decision_id": "Idempotency-Key", "tenant": None}
+_PARAMS: Final[Mapping[str, str | None]] = {
+    "question": "messages",
+    "arms": "model",
+    "decision_id": "Idempotency-Key",
+    "tenant": None,
+}
 _CODES: Final = {
     "UNAUTHORIZED": "invalid_api_key",
     "TOO_MANY_REQUESTS": "rate_limit_exceeded",
@@ -44,11 +48,11 @@ def is_openai_path(path: str) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in _PATHS)
 
 
-def as_openai_error(status: int, error: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+def as_openai_error(status: int, error: ErrorDetail) -> tuple[int, dict[str, Any]]:
     """The status and the body of an error of ours ({"code", "message", "field", "remedy"}) as OpenAI has them."""
     status = 400 if status == 422 else status
     field, remedy, message = error["field"], error["remedy"], error["message"]
-    param = _PARAMS.get(field, field)
+    param = None if field is None else _PARAMS.get(field, field)
     if param is not None:
         param = re.sub(r"\.(\d+)", r"[\1]", param)
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
@@ -57,66 +61,11 @@ def as_openai_error(status: int, error: dict[str, Any]) -> tuple[int, dict[str, 
     return status, {"error": {"message": whole, "type": kind, "param": param, "code": code}}
 
 
-def unforeseen_reply(scope: Scope, reply: JsonReply) -> JsonReply:
-    """The reply to a fault of ours, which is made outside of the middleware, as it is to look on this path.
+def openai_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
+    """The reply of an error on a path of OpenAI's.
 
-    The fault may have come after the decision: clients are told not to ask again by themselves.
+    A fault of ours may have come after the decision: clients are told not to ask again by themselves.
     """
-    error = _error_in(bytes(reply.body)) if is_openai_path(scope["path"]) else None
-    if error is None:
-        return reply
-    status, body = as_openai_error(reply.status_code, error)
-    headers = {"x-should-retry": "false", "x-request-id": _request_id(scope)}
-    return JsonReply(body, status_code=status, headers=headers)
-
-
-def shaping_errors(scope: Scope, send: Send) -> Send:
-    """`send` with the errors of this request in OpenAI's shape, and x-request-id on every reply."""
-    request_id = _request_id(scope)
-    held: Message | None = None
-    parts: list[bytes] = []
-
-    async def shaped(message: Message) -> None:
-        nonlocal held
-        if message["type"] == "http.response.start":
-            headers = MutableHeaders(scope=message)
-            headers["x-request-id"] = request_id
-            if message["status"] >= 400 and headers.get("content-type", "").startswith("application/json"):
-                held = message
-                return
-        elif held is not None:
-            parts.append(message.get("body", b""))
-            if not message.get("more_body", False):
-                await _send_error(held, b"".join(parts), send=send)
-                held = None
-            return
-        await send(message)
-
-    return shaped
-
-
-async def _send_error(start: Message, body: bytes, *, send: Send) -> None:
-    error = _error_in(body)
-    headers = MutableHeaders(scope=start)
-    if error is not None:
-        start["status"], shown = as_openai_error(start["status"], error)
-        body = json.dumps(shown, ensure_ascii=False).encode()
-        headers["content-length"] = str(len(body))
-    if start["status"] == 409 and "x-should-retry" not in headers:
-        headers["x-should-retry"] = "false"  # clients try a conflict again by themselves, and it stays one
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
-
-
-def _error_in(body: bytes) -> dict[str, Any] | None:
-    """The error of ours that a body holds; None for another body."""
-    try:
-        error = json.loads(body)["error"]
-    except (ValueError, TypeError, KeyError):
-        return None
-    return error if isinstance(error, dict) and set(error) == {"code", "message", "field", "remedy"} else None
-
-
-def _request_id(scope: Scope) -> str:
-    """The id of the request."""
-    return str(scope.get(SCOPE_ID) or request_id_of(scope["headers"]))
+    status, body = as_openai_error(status, error)
+    more = {"x-should-retry": "false"} if status == 500 else {}
+    return JsonReply(body, status, {**more, **(headers or {})})

@@ -2,13 +2,14 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
-from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.errors import ErrorDetail, ErrorReply
 from ragbandit.shared.errors import Overloaded, RagBanditError
 from ragbandit.shared.types import finite_json
 
@@ -43,7 +44,12 @@ def _without_dataclasses(value: Any) -> Any:
     return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def refusal(error: RagBanditError) -> JsonReply:
+#: key of an ASGI scope: how the errors of this request are written, where that is another way than ours
+SHAPE: Final = "ragbandit.errors"
+Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
+
+
+def refusal(error: RagBanditError, *, scope: Scope) -> Response:
     """The reply to a request that ended with an error of ours; what may be sent again says when."""
     after_s = error.retry_after_s if isinstance(error, Overloaded) else 1.0 if error.status == 503 else None
     headers = None if after_s is None else {"Retry-After": str(math.ceil(after_s))}
@@ -51,7 +57,13 @@ def refusal(error: RagBanditError) -> JsonReply:
         headers = {"x-should-retry": "false"}  # some clients try a conflict again by themselves, and it stays one
     if error.status == 401:
         headers = {"WWW-Authenticate": 'Bearer realm="ragbandit"'}
-    return JsonReply(error_json(error), status_code=error.status, headers=headers)
+    return error_reply(scope, error.status, error_json(error), headers=headers)
+
+
+def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping[str, str] | None = None) -> Response:
+    """The reply of an error, as who sent this request reads it."""
+    shape: Shape | None = scope.get(SHAPE)
+    return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
 def gone() -> Response:

@@ -9,9 +9,9 @@ from typing import Final
 from starlette.routing import Match
 from starlette.types import Scope
 
+from ragbandit.router.api.rules import Rule
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.page_sessions import PageSessions, needs_session
-from ragbandit.router.api.security.roles import allowed_roles, is_of_the_service
 from ragbandit.router.api.security.sites import check_host, check_site
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.exposure import is_loopback
@@ -26,6 +26,7 @@ MAX_HEADER: Final = 512
 STALE_S: Final = 900.0
 _METRICS: Final = "/metrics"
 _IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
+_ANYBODY: Final = Caller()
 _HOW: Final = 'send the header "Authorization: Bearer rb_..."; ragbandit keys create makes a key'
 
 
@@ -50,12 +51,11 @@ class Gate:
         if self._loopback:
             self._hosts |= {server.host.lower(), f"[{server.host.lower()}]"}
 
-    async def caller(self, scope: Scope) -> Caller:
+    async def caller(self, scope: Scope, *, rule: Rule, path: str) -> Caller:
         """Who sends this request. Raises Unauthorized, Forbidden, and NotReady where keys cannot be checked."""
-        method, path = scope["method"], _route_path(scope)
-        roles = allowed_roles(method, path)
+        roles = rule.roles
         if roles is None:
-            return Caller()
+            return _ANYBODY
         if scope["query_string"] and _IN_QUERY.search(scope["query_string"]):
             raise Unauthorized(
                 "an API key does not belong into a URL, which is logged on its way",
@@ -66,8 +66,10 @@ class Gate:
             return Caller(role="reader")
         keys = await self._keys(path)
         if self._is_open(keys):
-            self._check_site(scope)
-            return Caller()
+            if self._loopback or self._hosts:
+                check_host(scope["headers"], allowed=self._hosts)
+            check_site(scope["headers"], method=scope["method"])
+            return _ANYBODY
         if self._sessions is not None and needs_session(path, scope["headers"]):
             key = await self._session_key(self._sessions, scope["headers"], keys)
         else:
@@ -76,10 +78,10 @@ class Gate:
             remedy = "upgrade this service, or make another key"
             raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
         if key.role not in roles:
-            self._refuse(scope, key.role, method=method, path=path, roles=roles)
-        if key.tenant is not None and is_of_the_service(method, path):
+            self._refuse(scope, key.role, path=path, roles=roles)
+        if key.tenant is not None and rule.all_tenants:
             raise Forbidden(
-                f"{method} {path} tells of all tenants, and this key belongs to one",
+                f"{scope['method']} {path} tells of all tenants, and this key belongs to one",
                 field="tenant",
                 remedy="use a key without a tenant",
             )
@@ -103,11 +105,6 @@ class Gate:
         if keys.unrevoked:
             return False
         return self._server.open or (self._loopback and not keys.ever)
-
-    def _check_site(self, scope: Scope) -> None:
-        if self._loopback or self._hosts:
-            check_host(scope["headers"], allowed=self._hosts)
-        check_site(scope["headers"], method=scope["method"])
 
     def _key(self, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce) -> ApiKey:
         given = [value for name, value in headers if name == b"authorization"]
@@ -154,13 +151,13 @@ class Gate:
             raise _unauthorized(f"this API key expired at {when}", remedy=follower)
         return key
 
-    def _refuse(self, scope: Scope, role: Role, *, method: str, path: str, roles: frozenset[Role]) -> None:
+    def _refuse(self, scope: Scope, role: Role, *, path: str, roles: frozenset[Role]) -> None:
         """Raises Forbidden, but for what the app has no endpoint for: it has the words for that."""
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
         needed = ", ".join(sorted(roles)) or "no role that there is"
         raise Forbidden(
-            f"a key of the role {role} may not call {method} {path:.80}",
+            f"a key of the role {role} may not call {scope['method']} {path:.80}",
             field="role",
             remedy=f"use a key of the role {needed.replace(', ', ' or ')}",
         )
@@ -168,12 +165,3 @@ class Gate:
 
 def _unauthorized(message: str, *, remedy: str = _HOW) -> Unauthorized:
     return Unauthorized(message, field="Authorization", remedy=remedy)
-
-
-def _route_path(scope: Scope) -> str:
-    """The path that the app's routes are matched with, as Starlette sees it."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root) and path[len(root) : len(root) + 1] in ("", "/"):
-        return path[len(root) :]
-    return path

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
+from ragbandit.router.api.rules import is_page
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.sql.database import Database
 
@@ -29,11 +30,6 @@ _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64}
 _FORM: Final = re.compile(r"[0-9a-f]{32}")
 
 Headers = Iterable[tuple[bytes, bytes]]
-
-
-def is_page(path: str) -> bool:
-    """Whether a path is one of the dashboard's."""
-    return path == "/ui" or path.startswith("/ui/")
 
 
 def needs_session(path: str, headers: Headers) -> bool:

@@ -5,6 +5,7 @@ it. Two things keep sites out: the name that the service was called by (a site m
 127.0.0.1), and the browser's word about which site a request comes from.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,12 +18,17 @@ Headers = Iterable[tuple[bytes, bytes]]
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: methods that change nothing
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+#: what a browser tells of where a request comes from
+_TOLD: Final = frozenset({b"sec-fetch-site", b"origin", b"host"})
+#: a name or an address in brackets, and a port
+_HOST: Final = re.compile(r"(\[[^\]]*\]|[^:]*)(?::[0-9]+)?")
 
 
 def check_host(headers: Headers, *, allowed: Collection[str]) -> None:
     """Refuse a request that names another host than this machine and `allowed`. Raises Forbidden."""
-    named = _values(headers, b"host")
-    name = _name(named[0]) if len(named) == 1 else ""
+    hosts = [value.decode("latin-1").strip().lower() for key, value in headers if key == b"host"]
+    parts = _HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
+    name = "" if parts is None else parts[1]
     if name in _LOCAL or name in allowed:
         return
     raise Forbidden(
@@ -37,15 +43,16 @@ def check_site(headers: Headers, *, method: str) -> None:
     """Refuse a request that may change something and comes from a page of another site. Raises Forbidden."""
     if method in _SAFE:
         return
-    sites = _values(headers, b"sec-fetch-site")
-    origins = _values(headers, b"origin")
+    sent = [(key, value.decode("latin-1").strip()) for key, value in headers if key in _TOLD]
+    sites = [value for key, value in sent if key == b"sec-fetch-site"]
+    origins = [value for key, value in sent if key == b"origin"]
     if any(site not in ("same-origin", "none") for site in sites):
         raise _foreign(f"from a page of another site (Sec-Fetch-Site: {sites[0]:.40})", field="Sec-Fetch-Site")
     # A browser tells no origin of a form on a page without referrers; that it is ours it says all the same.
     if not origins or (origins == ["null"] and sites == ["same-origin"]):
         return
-    hosts = _values(headers, b"host")
-    if len(origins) > 1 or len(hosts) != 1 or _place(origins[0]) != hosts[0].lower():
+    hosts = [value for key, value in sent if key == b"host"]
+    if len(origins) > 1 or len(hosts) != 1 or _address(origins[0]) != hosts[0].lower():
         raise _foreign(f"from a page of another site ({origins[0]!r:.80})", field="Origin")
 
 
@@ -57,26 +64,7 @@ def _foreign(message: str, *, field: str) -> Forbidden:
     )
 
 
-def _values(headers: Headers, name: bytes) -> list[str]:
-    return [value.decode("latin-1").strip() for key, value in headers if key == name]
-
-
-def _name(host: str) -> str:
-    """The name of a Host header, without its port, in lower case."""
-    host = host.lower()
-    if host.startswith("["):
-        end = host.find("]")
-        rest = host[end + 1 :]
-        return host[: end + 1] if end > 0 and (not rest or _is_port(rest)) else ""
-    name, colon, port = host.partition(":")
-    return name if not colon or _is_port(":" + port) else ""
-
-
-def _is_port(text: str) -> bool:
-    return text.startswith(":") and text[1:].isascii() and text[1:].isdigit()
-
-
-def _place(origin: str) -> str:
+def _address(origin: str) -> str:
     """Host and port of an Origin; of "null" and what is no URL the empty text."""
     try:
         return urlsplit(origin).netloc.lower()

@@ -6,9 +6,9 @@ from typing import Final
 from fastapi import FastAPI, Request
 from starlette.responses import RedirectResponse, Response
 
+from ragbandit.router.api.rules import rule_of
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
-from ragbandit.router.api.security.roles import allowed_roles
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import page, set_cookie
 from ragbandit.router.storage.access.api_keys import ApiKey
@@ -59,7 +59,7 @@ def add_login(app: FastAPI) -> None:
 
 
 def _check_role(key: ApiKey) -> None:
-    roles = allowed_roles("GET", _ENTRY) or frozenset()
+    roles = rule_of("GET", _ENTRY).roles or frozenset()
     if key.role not in roles:
         remedy = f"use a key of the role {' or '.join(sorted(roles))}"
         raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
+from ragbandit.client.replies.errors import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
 from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form_nonce, needs_session, new_nonce
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
@@ -157,8 +158,12 @@ def _links(caller: Caller) -> list[tuple[str, str]]:
     return [(path, title) for path, title, of_all in PAGES if not of_all or caller.tenant is None]
 
 
-def error_page(error: dict[str, Any], *, status: int, root: str) -> str:
+def error_page(error: ErrorDetail, *, status: int, root: str) -> str:
     """The page of an error."""
     frame = {"root": root, "title": "Error", "here": "", "links": (), "logged_in": False, "form_token": ""}
-    said = {name: unicodedata.normalize("NFC", error[name] or "") for name in ("code", "message", "remedy")}
-    return environment().get_template("error.html").render(frame | said | {"status": status, "caller": Caller()})
+    words = {
+        "code": error["code"],
+        "message": unicodedata.normalize("NFC", error["message"]),
+        "remedy": unicodedata.normalize("NFC", error["remedy"] or ""),
+    }
+    return environment().get_template("error.html").render(frame | words | {"status": status, "caller": Caller()})

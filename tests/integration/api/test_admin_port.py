@@ -14,9 +14,7 @@ import httpx
 import pytest
 import yaml
 
-from ragbandit.router.api.http_server.connections import OPERATOR_PATHS
-from ragbandit.router.api.http_server.ports import is_for_operators
-from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF
+from ragbandit.router.api.rules import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.errors import ConfigError
@@ -71,7 +69,7 @@ def test_one_port_has_all(service):
 
 def test_what_only_operators_may_call_is_theirs():
     """Endpoints go to the operators' port by the table of roles: what an app, a rater or a worker calls is public."""
-    for endpoint, roles in ROLES_OF.items():
+    for endpoint, rule in RULES.items():
         path = endpoint.split()[1]
         if path.startswith(("/docs", "/openapi.json")):
             continue
@@ -79,8 +77,8 @@ def test_what_only_operators_may_call_is_theirs():
             assert is_for_operators(path), endpoint
             continue
         path = re.sub(r"\{[^}]*\}", "x", path)
-        asked_by_others = {"app", "rater", "worker"} & set(roles.split()) or (
-            roles == EVERYBODY and path not in OPERATOR_PATHS
+        asked_by_others = {"app", "rater", "worker"} & set(rule.text.split()) or (
+            rule.text == EVERYBODY and path not in OPERATOR_PATHS
         )
         assert is_for_operators(path) == (not asked_by_others), endpoint
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF
+from ragbandit.router.api.rules import EVERYBODY, RULES
 from ragbandit.router.storage.access.api_keys import ROLES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "security.md").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ def test_the_table_of_endpoints_is_that_of_the_code():
         endpoint: EVERYBODY if roles.startswith("everybody") else " ".join(re.findall(r"`(\w+)`", roles))
         for endpoint, roles in rows
     }
-    assert said == dict(ROLES_OF)
+    assert said == {endpoint: rule.text for endpoint, rule in RULES.items()}
 
 
 def test_every_role_is_described():

@@ -4,7 +4,7 @@ import pytest
 from starlette.routing import Mount, Route
 
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.security.roles import EVERYBODY, ROLES_OF, allowed_roles
+from ragbandit.router.api.rules import EVERYBODY, RULES, rule_of
 from ragbandit.router.storage.access.api_keys import ROLES
 from tests.support.servers.http_service import QUESTION, refused, routed
 
@@ -35,20 +35,20 @@ def concrete(endpoint: str) -> tuple[str, str]:
 
 def test_every_route_is_in_the_table():
     """The table has a line for every route of the app, and none for what is no route."""
-    assert endpoints() == set(ROLES_OF)
+    assert endpoints() == set(RULES)
 
 
 def test_roles_of_the_table_are_roles():
     """Every line names roles that there are; admin may call all that needs a key."""
-    for endpoint, roles in ROLES_OF.items():
-        assert roles == EVERYBODY or set(roles.split()) <= set(ROLES)
-        allowed = allowed_roles(*concrete(endpoint))
-        assert allowed is None if roles == EVERYBODY else "admin" in allowed
+    for endpoint, rule in RULES.items():
+        assert rule.text == EVERYBODY or set(rule.text.split()) <= set(ROLES)
+        allowed = rule_of(*concrete(endpoint)).roles
+        assert allowed is None if rule.text == EVERYBODY else "admin" in allowed
 
 
 def test_only_probes_need_no_key():
     """Nothing but the two probes is open to everybody, what takes a signed token, and the login with its files."""
-    free = {endpoint for endpoint, roles in ROLES_OF.items() if roles == EVERYBODY}
+    free = {endpoint for endpoint, rule in RULES.items() if rule.text == EVERYBODY}
     browser = {f"{method} /v1/feedback/browser" for method in ("POST", "OPTIONS")}
     pages = {"GET /ui/login", "POST /ui/login", "GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
     assert free == {"GET /health", "GET /ready"} | browser | pages
@@ -57,7 +57,7 @@ def test_only_probes_need_no_key():
 @pytest.mark.parametrize("path", ["/v1/route/", "/V1/route", "//v1/route", "/v1/decisions/a/b", "/v1/%72oute", ""])
 def test_other_paths_are_in_no_line(path):
     """A path that only looks like one of the table has no role."""
-    assert allowed_roles("POST", path) == frozenset()
+    assert rule_of("POST", path).roles == frozenset()
 
 
 def test_a_role_may_call_its_own_endpoints_only(keyed):
@@ -68,7 +68,7 @@ def test_a_role_may_call_its_own_endpoints_only(keyed):
         method, path = concrete(endpoint)
         for role, client in clients.items():
             status = client.request(method, path, json={} if method == "POST" else None).status_code
-            allowed = allowed_roles(method, path)
+            allowed = rule_of(method, path).roles
             if allowed is None or role in allowed:
                 assert status not in (401, 403), (role, endpoint, status)
             else:

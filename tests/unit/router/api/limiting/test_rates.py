@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.api.limiting.rates import Allowance, rate_of
+from ragbandit.router.api.limiting.rate_limiter import Allowance, rate_of
 from ragbandit.shared.types import Caller
 
 

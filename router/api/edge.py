@@ -1,0 +1,264 @@
+"""Edge: the one layer between the server and the endpoints.
+
+In this order: the request gets its id and its span; what this port does not have, what would wait too long and what is
+too large is refused before its body is read; then who sends it, by the key; then how often this key may. Every error,
+wherever it was raised, becomes a reply here, in the words of who asked; and every reply is counted.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.datastructures import State
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.http_server.connections import CONNECTION
+from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.api.openai.errors import is_openai_path, openai_error
+from ragbandit.router.api.rules import OPERATOR_PATHS, Rule, has_path, is_page, route_path, rule_of
+from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, refusal
+from ragbandit.router.api.schemas.shape_errors import complaint
+from ragbandit.router.api.security.gate import Gate
+from ragbandit.router.api.ui.errors import page_error, page_headers
+from ragbandit.router.serving.router import Router
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of, trace_id_of
+from ragbandit.router.telemetry.logs import bound
+from ragbandit.router.telemetry.tracing import OFF, Span, Tracing
+from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
+
+log = logging.getLogger("ragbandit.api")
+
+#: reads a plain request without FastAPI; None: it is not plain, and FastAPI has the words for what is wrong with it
+Direct = Callable[[Request], Awaitable[Response | None]]
+
+#: paths that are asked all the time and are no traffic
+_UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "/ui")
+_ENDING: Final = NotReady(
+    "the service is shutting down, and this request was not finished", remedy="try again with the same id"
+)
+
+
+class NoUpgrade(InvalidInput):
+    """Only HTTP/1.1 is spoken here."""
+
+    code = "UPGRADE"
+    status = 400
+
+
+class Edge:
+    """Around the app: `app` is what FastAPI does with a request. direct: "METHOD /path" -> what is asked before it."""
+
+    def __init__(self, app: ASGIApp, *, state: State, direct: Mapping[str, Direct]) -> None:
+        self.app = app
+        self.state = state
+        self._direct = direct
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # the service has no websockets; what has no rule is refused
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        scope[SCOPE_ID] = request_id = request_id_of(scope["headers"])
+        exchange = _Exchange(scope, receive, send, state=self.state)
+        tracing: Tracing = getattr(self.state, "tracing", OFF)
+        with bound(request=request_id):
+            if not tracing.enabled or exchange.path.startswith(_UNTRACED):
+                await self._answer(exchange)
+                return
+            # No path: it may hold an id of a person's session. The route is told at the end.
+            facts = {
+                names.HTTP_METHOD: scope["method"],
+                names.URL_SCHEME: scope["scheme"],
+                names.REQUEST_ID: request_id,
+            }
+            with tracing.span(scope["method"], kind="server", attributes=facts, parent=_sent_trace(scope)) as span:
+                with bound(trace=trace_id_of(span.carrier)):
+                    await self._answer(exchange)
+                _end(span, exchange)
+
+    async def _answer(self, exchange: "_Exchange") -> None:
+        scope = exchange.scope
+        try:
+            _check(exchange, state=self.state)
+            await self._admit(exchange)
+            handler = self._direct.get(f"{scope['method']} {exchange.path}")
+            if handler is not None:
+                request = Request(scope, exchange.receive)
+                reply = await handler(request)
+                if reply is not None:
+                    await reply(scope, exchange.receive, exchange.send)
+                    return
+                exchange.read_again(await request.body())
+            await self.app(scope, exchange.receive, exchange.send)
+        except asyncio.CancelledError:  # by the server, which ends and has given its requests their time
+            if exchange.status:
+                raise
+            await refusal(_ENDING, scope=scope)(scope, exchange.receive, exchange.send)
+        except Exception as error:
+            if exchange.status:
+                raise
+            reply = reply_to(error, scope=scope)
+            if isinstance(error, Overloaded) and reply.status_code == 503:
+                _hold_back(exchange, reply)
+            await reply(scope, exchange.receive, exchange.send)
+
+    async def _admit(self, exchange: "_Exchange") -> None:
+        """Put the caller at `request.state.caller`. Raises what Gate and RateLimiter raise."""
+        gate: Gate = self.state.gate
+        caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
+        exchange.scope.setdefault("state", {})["caller"] = caller
+        limiter: RateLimiter = self.state.rate_limiter
+        if exchange.path in OPERATOR_PATHS:
+            return
+        try:
+            allowance = await limiter.take(caller)
+        except RateLimited as error:
+            exchange.headers += error.allowance.headers()
+            raise
+        if allowance is not None:
+            exchange.headers += allowance.headers()
+
+
+class _Exchange:
+    """A request and its reply: no more of the body is read than its rule takes; the reply is counted as it begins."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, state: State) -> None:
+        self.scope, self._receive, self._send, self._state = scope, receive, send, state
+        self.path = path = route_path(scope)
+        self.rule: Rule = rule_of(scope["method"], path)
+        self.limit: int = getattr(state.router.settings.server, self.rule.largest)
+        self._seen = 0
+        self._read: list[bytes] = []
+        #: of the reply; 0 until it begins
+        self.status = 0
+        #: of the reply, beside its own
+        self.headers: list[tuple[bytes, bytes]] = [(b"x-request-id", scope[SCOPE_ID].encode("latin-1"))]
+        #: the path of the route that replies, where that is known before the app has looked for it
+        self.route: str | None = None
+        if is_openai_path(path):
+            scope[SHAPE] = openai_error
+        elif is_page(path) and has_path(path, state=state):
+            scope[SHAPE] = page_error
+            self.headers += page_headers(path)
+
+    async def receive(self) -> Message:
+        """The next part of the request. Raises HTTPException where it is too large."""
+        if self._read:
+            return {"type": "http.request", "body": self._read.pop(), "more_body": False}
+        message = await self._receive()
+        self._seen += len(message.get("body", b""))
+        if self._seen > self.limit:
+            raise HTTPException(413)
+        return message
+
+    def read_again(self, body: bytes) -> None:
+        """Give out the whole body once more, which was read already."""
+        self._read = [body]
+
+    async def send(self, message: Message) -> None:
+        """The next part of the reply."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.route = getattr(self.scope.get("route"), "path", self.route)
+            self._state.metrics.requests.labels(self.route or "unknown", self.status).inc()
+            message["headers"] = [*message.get("headers", ()), *self.headers]
+        await self._send(message)
+
+
+def _check(exchange: _Exchange, *, state: State) -> None:
+    """Raise what is wrong with a request before its body is read: under overload that must cost next to nothing."""
+    if not has_path(exchange.path, state=state):
+        raise HTTPException(404)
+    router: Router = state.router
+    if exchange.rule.queue is not None:
+        exchange.route = exchange.path  # a rule with a queue has no pattern
+        router.check_admission(exchange.rule.queue)
+    headers = dict(exchange.scope["headers"])
+    announced = headers.get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > exchange.limit:
+        raise HTTPException(413)
+    if b"upgrade" in headers:  # the parser takes what follows for the offered protocol
+        exchange.headers.append((b"connection", b"close"))
+        if announced not in (b"", b"0") or b"transfer-encoding" in headers:
+            raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
+
+
+def _hold_back(exchange: _Exchange, reply: Response) -> None:
+    """Read nothing more from a client that was refused for a while; Retry-After says at least that."""
+    connection = exchange.scope.get("state", {}).get(CONNECTION)
+    if connection is not None:  # None where the app is called without a server
+        after_s = max(int(reply.headers["retry-after"]), math.ceil(connection.pause_reading()))
+        reply.headers["retry-after"] = str(after_s)
+
+
+def reply_to(error: Exception, *, scope: Scope) -> Response:
+    """The reply to a request that ended with this exception."""
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, RagBanditError | ClientDisconnect):
+        error = error.__cause__  # FastAPI had it for a body that cannot be read
+    if isinstance(error, CallerGone | ClientDisconnect):
+        return gone()
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        sent_as = dict(scope["headers"]).get(b"content-type")
+        if first["type"] == "json_invalid":
+            error = HTTPException(400)
+        else:
+            error = complaint(first, skip=1, content_type=None if sent_as is None else sent_as.decode("latin-1"))
+    if isinstance(error, HTTPException):
+        return _http_reply(error, scope=scope)
+    if not isinstance(error, RagBanditError):
+        log.error("unexpected error in a request", extra={"action": "error", "path": scope["path"]}, exc_info=error)
+        remedy = "try again; if it stays, read the log of the service"
+        error = RagBanditError("the service failed; its log has the traceback", remedy=remedy)
+    return refusal(error, scope=scope)
+
+
+def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
+    """The reply to an error of the framework."""
+    method, path, headers = scope["method"], scope["path"], error.headers  # with Allow, at 405
+    faults = {
+        400: ("INVALID_JSON", "the body is not JSON", "send a JSON object in UTF-8"),
+        404: ("NOT_FOUND", f"there is no endpoint {path}", "/docs lists the endpoints"),
+        405: (
+            "METHOD_NOT_ALLOWED",
+            f"{path} does not take {method}",
+            f"send {(headers or {}).get('Allow') or 'a method that /docs lists'}",
+        ),
+        413: (
+            "BODY_TOO_LARGE",
+            "the body is larger than the service takes",
+            "send less, or raise server.max_body_bytes",
+        ),
+    }
+    code, message, remedy = faults.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
+    return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=headers)
+
+
+def _sent_trace(scope: Scope) -> Mapping[str, str]:
+    """The caller's W3C headers. One that is sent twice counts as none."""
+    sent: dict[str, str] = {}
+    for name in (b"traceparent", b"tracestate"):
+        values = [value.decode("latin-1") for key, value in scope["headers"] if key == name]
+        if len(values) == 1:
+            sent[name.decode()] = values[0]
+    return sent
+
+
+def _end(span: Span, exchange: _Exchange) -> None:
+    if exchange.route is not None:
+        span.rename(f"{exchange.scope['method']} {exchange.route}")
+    span.set({names.HTTP_ROUTE: exchange.route, names.HTTP_STATUS: exchange.status or None})
+    if exchange.status >= 500:
+        span.fail(str(exchange.status))

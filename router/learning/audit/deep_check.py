@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import ColumnElement, select
@@ -11,14 +11,13 @@ from ragbandit.router.learning.audit.draw_check import pages
 from ragbandit.router.learning.audit.rounding import compared, sha256_after
 from ragbandit.router.learning.audit.rules import champion_part, mixture_fault
 from ragbandit.router.learning.audit.verdict import Verdict
-from ragbandit.router.learning.audit.versions import Span, Versions, is_pruned, versions_of
+from ragbandit.router.learning.audit.versions import is_pruned, versions_of
 from ragbandit.router.learning.lessons import is_erased_for, lessons
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.policies.restraint import configured_floor
-from ragbandit.router.storage.archive.segments import Segment
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -32,63 +31,42 @@ PMF_ROUNDING: Final = 1e-9
 
 def check_deep(ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
     """Walk the ledger once per (algorithm, params), and at every version make its decisions' pmfs again."""
-    archived = ledger.archived.versions()
-    versions = versions_of(ledger)
-    walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
-    pruned: set[str] = set()
-    for version in sorted(versions.used.keys() | archived.keys()):
-        known = versions.known.get(version)
-        found = [known] if known else list(versions.could_be(version, label=ledger.label))
-        if known is None and found:
-            pruned.add(version)
-        for info in found:
-            walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
-        if not found:
-            _check_missing(ledger, version=version, versions=versions, archived=archived, verdict=verdict)
-    checked: set[str] = set()
-    exact = True
-    for (algorithm, params), infos in walks.items():
-        walk = _Walk(ledger, files=files, used=versions.used, archived=archived, verdict=verdict)
-        exact &= walk.run(algorithm, params=json.loads(params), infos=infos)
-        checked |= walk.checked
-    for version in sorted(pruned - checked):
-        if exact:
-            _check_missing(ledger, version=version, versions=versions, archived=archived, verdict=verdict)
-        else:
-            verdict.not_compared += 1
+    _DeepCheck(ledger, files=files, verdict=verdict).run()
 
 
-def _check_missing(
-    ledger: Ledger, *, version: str, versions: Versions, archived: Mapping[str, Sequence[Segment]], verdict: Verdict
-) -> None:
-    """A version that no row describes, and that no policy of the ledger gives."""
-    if version in versions.used:
-        _check_unknown(ledger, version=version, made=versions.used[version], verdict=verdict)
-    if version in archived:
-        _check_unknown_archived(ledger, version=version, among=archived[version], verdict=verdict)
+class _DeepCheck:
+    """The deep check of one ledger."""
 
-
-class _Walk:
-    """One policy's way through the ledger, compared with each of its versions when it gets there."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        *,
-        files: SnapshotFiles,
-        used: Mapping[str, Span],
-        archived: Mapping[str, Sequence[Segment]],
-        verdict: Verdict,
-    ) -> None:
-        self.ledger = ledger
-        self.files = files
-        self.used = used
-        self.archived = archived
-        self.verdict = verdict
+    def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
+        self.ledger, self.files, self.verdict = ledger, files, verdict
+        self.versions = versions_of(ledger)
+        self.archived = ledger.archived.versions()
         #: versions whose decisions were checked
         self.checked: set[str] = set()
 
-    def run(self, algorithm: str, *, params: Mapping[str, Json], infos: Sequence[SnapshotInfo]) -> bool:
+    def run(self) -> None:
+        """Check every version that has decided something."""
+        walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
+        pruned: set[str] = set()
+        for version in sorted(self.versions.used.keys() | self.archived.keys()):
+            known = self.versions.known.get(version)
+            infos = [known] if known else list(self.versions.could_be(version, label=self.ledger.label))
+            if known is None and infos:
+                pruned.add(version)
+            for info in infos:
+                walks[info.algorithm, json.dumps(dict(info.params), sort_keys=True)].append(info)
+            if not infos:
+                self._check_missing(version)
+        exact = True
+        for (algorithm, params), infos in walks.items():
+            exact &= self._walk(algorithm, params=json.loads(params), infos=infos)
+        for version in sorted(pruned - self.checked):
+            if exact:
+                self._check_missing(version)
+            else:
+                self.verdict.not_compared += 1
+
+    def _walk(self, algorithm: str, *, params: Mapping[str, Json], infos: Sequence[SnapshotInfo]) -> bool:
         """Let a fresh policy learn the ledger; whether a version that is not among `checked` is none of its own."""
         try:
             policy = make_policy(algorithm, params=params)
@@ -101,85 +79,86 @@ class _Walk:
         return self._learn(policy, infos=infos) and tolerance_of(policy) == 0.0
 
     def _learn(self, policy: Policy, *, infos: Sequence[SnapshotInfo]) -> bool:
-        ledger, verdict, position = self.ledger, self.verdict, 0
-        erased = _first_erased(ledger, policy=policy) if verdict.erased else None
+        """Learn up to each version, and compare the policy with it there; False where that broke off."""
+        position = 0
+        erased = self._first_erased(policy) if self.verdict.erased else None
         for info in sorted(infos, key=lambda one: (one.last_seq, one.version)):
             if erased is not None and info.last_seq >= erased:
                 left = "pmfs of its versions from there on stay as logged"
-                verdict.note(f"update {erased} was erased for {policy.algorithm}: {left}")
+                self.verdict.note(f"update {erased} was erased for {policy.algorithm}: {left}")
                 return False
             try:
-                for update in lessons(ledger, policy=policy, after=position, upto=info.last_seq):
+                for update in lessons(self.ledger, policy=policy, after=position, upto=info.last_seq):
                     apply(policy, update)
             except (StoreError, ValueError, TypeError, KeyError) as error:
-                verdict.fail("deep_mismatches", f"the ledger cannot be read up to {info.last_seq}: {error}")
+                self.verdict.fail("deep_mismatches", f"the ledger cannot be read up to {info.last_seq}: {error}")
                 return False
             position = max(position, info.last_seq)
             self._compare(policy, info=info)
         return True
 
+    def _first_erased(self, policy: Policy) -> int | None:
+        """The first update that this policy cannot learn again; None if there is none."""
+        pairs = self.ledger.read_with_decisions(after=0)
+        return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
+
     def _compare(self, policy: Policy, *, info: SnapshotInfo) -> None:
         """The policy with a version that it has come to, and its pmfs with those that were logged."""
         if not is_pruned(info):
-            _check_state(files=self.files, info=info, policy=policy, verdict=self.verdict)
+            self._check_state(policy, info=info)
         elif not sha256_after(policy, info=info).startswith(info.sha256):
             return  # another policy of this ledger
         self.checked.add(info.version)
-        here, there = self.used.get(info.version), self.archived.get(info.version, ())
-        for decision in _decided_by(self.ledger, version=info.version, made=here, archived=there):
-            _check_pmf(decision, info=info, policy=policy, verdict=self.verdict)
+        if info.version in self.versions.used:
+            for decision in pages(self.ledger, *self._made_by(info.version), by_time=True):
+                _check_pmf(decision, info=info, policy=policy, verdict=self.verdict)
+        for row in self.ledger.archived.decided_by(info.version, among=self.archived.get(info.version, ())):
+            archived = readable(row)
+            if isinstance(archived, Decision):  # the check of the draws has named what cannot be read
+                _check_pmf(archived, info=info, policy=policy, verdict=self.verdict)
 
+    def _check_state(self, policy: Policy, *, info: SnapshotInfo) -> None:
+        """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
+        comparison = compared(policy, files=self.files, info=info)
+        if comparison.result == "pruned":
+            self.verdict.not_compared += 1
+        elif comparison.result not in ("same", "rounding"):
+            why = f": {comparison.text}" if comparison.text else ""
+            text = f"replaying to {info.last_seq} does not give {info.version}{why}"
+            self.verdict.fail("deep_mismatches", text)
 
-def _check_unknown_archived(ledger: Ledger, *, version: str, among: Sequence[Segment], verdict: Verdict) -> None:
-    """The seal has shown that these are the rows that were moved; who made them cannot be checked any more."""
-    rows = ledger.archived.decided_by(version, among=among)
-    ours = sum(IMPORTED not in json.loads(row["facts"]) for row in rows)
-    verdict.not_checkable += ours
-    if ours:
-        verdict.note(f"{ours} decisions in the archive were made by {version}, which no snapshot row describes")
+    def _made_by(self, version: str) -> list[ColumnElement[bool]]:
+        """The decisions of a version in the database: a range of the index of times."""
+        return [
+            decisions.c.made_at.between(*self.versions.used[version]),
+            decisions.c.version == version,
+            decisions.c.policy == self.ledger.label,
+        ]
 
+    def _check_missing(self, version: str) -> None:
+        """A version that no row describes, and that no policy of the ledger gives: a mismatch, unless all was imported.
 
-def _first_erased(ledger: Ledger, *, policy: Policy) -> int | None:
-    """The first update that this policy cannot learn again; None if there is none."""
-    pairs = ledger.read_with_decisions(after=0)
-    return next((update.seq for update, decision in pairs if is_erased_for(policy, decision)), None)
-
-
-def _of_version(ledger: Ledger, version: str, *, made: tuple[float, float]) -> list[ColumnElement[bool]]:
-    """The decisions of a version. made: when the first and the last were, which is a range of an index."""
-    return [
-        decisions.c.made_at.between(*made),
-        decisions.c.version == version,
-        decisions.c.policy == ledger.label,
-    ]
-
-
-def _check_unknown(ledger: Ledger, *, version: str, made: tuple[float, float], verdict: Verdict) -> None:
-    """A version that this store has no snapshot of is a mismatch, unless all that it decided was imported.
-
-    What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
-    write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
-    """
-    mine = _of_version(ledger, version, made=made)
-    told = select(outcomes.c.decision_id, outcomes.c.made_by)
-    query = told.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
-    with ledger.database.read() as connection:
-        marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
-        came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
-    ours = [decision.id for decision in pages(ledger, *mine, by_time=True) if IMPORTED not in decision.facts]
-    verdict.not_checkable += len(came_in.intersection(ours))
-    if not came_in.issuperset(ours):
-        verdict.fail("deep_mismatches", f"decisions were made by {version}, which no snapshot row describes")
-
-
-def _decided_by(ledger: Ledger, *, version: str, made: Span | None, archived: Sequence[Segment]) -> Iterator[Decision]:
-    """The decisions that a policy version made, archived or not."""
-    if made is not None:
-        yield from pages(ledger, *_of_version(ledger, version, made=made), by_time=True)
-    for row in ledger.archived.decided_by(version, among=archived):
-        decision = readable(row)
-        if isinstance(decision, Decision):  # the check of the draws has named what cannot be read
-            yield decision
+        What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
+        write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
+        Of what is archived the seal has shown that these are the rows that were moved; who made them cannot be checked.
+        """
+        text = f"decisions were made by {version}, which no snapshot row describes"
+        if version in self.versions.used:
+            mine = self._made_by(version)
+            query = select(outcomes.c.decision_id, outcomes.c.made_by)
+            query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
+            with self.ledger.database.read() as connection:
+                marks = connection.execute(query.where(outcomes.c.stop_reason == IMPORTED, *mine))
+                came_in = {mark.decision_id for mark in marks if IMPORTED in json.loads(mark.made_by)}
+            ours = [one.id for one in pages(self.ledger, *mine, by_time=True) if IMPORTED not in one.facts]
+            self.verdict.not_checkable += len(came_in.intersection(ours))
+            if not came_in.issuperset(ours):
+                self.verdict.fail("deep_mismatches", text)
+        rows = self.ledger.archived.decided_by(version, among=self.archived.get(version, ()))
+        archived = sum(IMPORTED not in json.loads(row["facts"]) for row in rows)
+        self.verdict.not_checkable += archived
+        if archived:
+            self.verdict.note(f"in the archive {archived} {text}")
 
 
 def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
@@ -201,16 +180,6 @@ def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdic
         verdict.note(f"decision {decision.id}: {made.fault}")
     if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance_of(policy)):
         verdict.fail("deep_mismatches", f"decision {decision.id}: {info.version} gives another pmf")
-
-
-def _check_state(*, files: SnapshotFiles, info: SnapshotInfo, policy: Policy, verdict: Verdict) -> None:
-    """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
-    comparison = compared(policy, files=files, info=info)
-    if comparison.result == "pruned":
-        verdict.not_compared += 1
-    elif comparison.result not in ("same", "rounding"):
-        why = f": {comparison.text}" if comparison.text else ""
-        verdict.fail("deep_mismatches", f"replaying to {info.last_seq} does not give {info.version}{why}")
 
 
 def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:

@@ -4,7 +4,7 @@ Policies on torch add up in the order that the processor likes; they say a `tole
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,9 +15,6 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, policy_sha256
 from ragbandit.router.policies.base import Arrays, Policy, tolerance_of
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import Json, SnapshotInfo
-
-#: numbers of an array that are turned into float64 at once: a state may have hundreds of millions
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,15 +76,7 @@ def _difference(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
 
 def _relative(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> float:
     """Of two vectors: 0 where both are zero."""
-    apart = first = second = 0.0
-    for a, b in _chunks(one, other):
-        apart += float(((a - b) ** 2).sum())
-        first += float((a * a).sum())
-        second += float((b * b).sum())
-    relative = 0.0 if apart == 0.0 else math.sqrt(apart / max(first, second))
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    apart = np.linalg.norm(first - second)
+    relative = 0.0 if apart == 0.0 else float(apart / max(np.linalg.norm(first), np.linalg.norm(second)))
     return relative if math.isfinite(relative) else math.inf
-
-
-def _chunks(*vectors: npt.NDArray[Any]) -> Iterator[tuple[npt.NDArray[np.float64], ...]]:
-    for start in range(0, len(vectors[0]), _CHUNK):
-        yield tuple(vector[start : start + _CHUNK].astype(np.float64) for vector in vectors)

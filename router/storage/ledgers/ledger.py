@@ -21,7 +21,6 @@ from ragbandit.router.storage.rows.conversion import (
     feedback_value,
     snapshot_row,
     snapshot_value,
-    unreadable_field,
     update_value,
 )
 from ragbandit.router.storage.rows.held_rows import HeldRow
@@ -296,7 +295,6 @@ def _read_together(
     """The values of these rows; where one cannot be read, the decision's quarantine, naming the field."""
     field = "decision"
     try:
-        field = unreadable_field(row) or field
         decision = decision_value(row)
         field = "outcome"
         done = None if outcome is None else outcome_value(outcome)
@@ -306,6 +304,8 @@ def _read_together(
             if item.value is not None and not isinstance(item.value, _VALUES[item.kind]):
                 raise ValueError(f"{item.value!r} is no {item.kind}")
     except (ValueError, TypeError, KeyError) as error:
+        if field == "decision":
+            field = getattr(error, "field", field)
         return ClosedDecision(
             decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
         )

@@ -5,14 +5,14 @@ repr); features alone are bytes (feature_bytes), and traces are compressed (outc
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
 from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
-from ragbandit.router.storage.sql.tables import feedback, snapshots, updates
+from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.types import (
     IMPORTED,
     ArmName,
@@ -21,7 +21,6 @@ from ragbandit.shared.types import (
     DecisionId,
     Feedback,
     Message,
-    PolicyLabel,
     Query,
     Reward,
     RunBy,
@@ -45,7 +44,6 @@ __all__ = [
     "scores_value",
     "snapshot_row",
     "snapshot_value",
-    "unreadable_field",
     "update_row",
     "update_value",
     "without_messages",
@@ -84,7 +82,7 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
     the same words may be rewritten in another way when they come again.
     """
     return _query_hash(
-        query, run_by=run_by, context=_context(query), allowed=_names(query.arms), budget=_budget(query.budget)
+        query, run_by=run_by, context=_object(query.context), allowed=_names(query.arms), budget=_budget(query.budget)
     )
 
 
@@ -130,29 +128,8 @@ def without_messages(request: str | None) -> str | None:
     return canonical({"forced": True}) if known.get("forced") else None
 
 
-def _query_value(row: Row) -> Query:
-    """The query of a decision's row."""
-    allowed = row["allowed"]
-    known: dict[str, Any] = {} if row["request"] is None else json.loads(row["request"])
-    return Query(
-        id=DecisionId(row["id"]),
-        text=row["text"],
-        context=json.loads(row["context"]),
-        arms=None if allowed is None else tuple(json.loads(allowed)),
-        budget=_budget_value(row["budget"]),
-        tenant=row["tenant"],
-        forced=bool(known.get("forced")),
-        session=row["session"],
-        sticky_turns=known.get("sticky_turns"),
-        messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
-        asked=known.get("asked"),
-        api_key=row["api_key"],
-        request=known.get("edge", {}),
-    )
-
-
-def _context(query: Query) -> str:
-    return canonical(dict(query.context)) if query.context else "{}"
+def _object(value: Mapping[str, Any]) -> str:
+    return canonical(dict(value)) if value else "{}"
 
 
 @lru_cache(maxsize=256)
@@ -185,40 +162,6 @@ def _numbers(values: Sequence[float]) -> str:
 _REPR: Final = float.__repr__
 
 
-def decision_row(decision: Decision) -> dict[str, Any]:
-    """A row of `decisions`."""
-    query = decision.query
-    context, allowed, budget = _context(query), _names(query.arms), _budget(query.budget)
-    return {
-        "id": decision.id,
-        "tenant": query.tenant,
-        "text": query.text,
-        "context": context,
-        "budget": budget,
-        "allowed": allowed,
-        "body_hash": _query_hash(query, run_by=decision.run_by, context=context, allowed=allowed, budget=budget),
-        "arms": _arms(decision.arms),
-        "pmf": _numbers(decision.pmf),
-        "scores": None if decision.scores is None else _numbers(decision.scores),
-        "arm": decision.arm,
-        "propensity": decision.propensity,
-        "policy": decision.policy,
-        "version": decision.version,
-        "encoder_hash": decision.encoder_hash,
-        "seed": str(decision.seed),
-        "floor": decision.floor,
-        "explored": decision.explored,
-        "fault": decision.fault,
-        "facts": canonical(decision.facts if type(decision.facts) is dict else dict(decision.facts)),
-        "run_by": decision.run_by,
-        "features": features_bytes(decision.features),
-        "made_at": decision.made_at,
-        "session": query.session,
-        "api_key": query.api_key,
-        "request": _request(query),
-    }
-
-
 def scores_value(text: str | None) -> tuple[float, ...] | None:
     """The numbers of the column `scores`, or `pmf`."""
     return None if text is None else tuple(json.loads(text))
@@ -230,52 +173,28 @@ def arms_value(text: str) -> tuple[ArmName, ...]:
     return tuple(json.loads(text))
 
 
-def decision_value(row: Row) -> Decision:
-    """The decision of a row."""
-    return Decision(
-        id=DecisionId(row["id"]),
-        query=_query_value(row),
-        arm=ArmName(row["arm"]),
-        arms=arms_value(row["arms"]),
-        pmf=tuple(json.loads(row["pmf"])),
-        propensity=row["propensity"],
-        scores=scores_value(row["scores"]),
-        policy=PolicyLabel(row["policy"]),
-        version=row["version"],
-        encoder_hash=row["encoder_hash"],
-        seed=int(row["seed"]),
-        floor=row["floor"],
-        explored=row["explored"],
-        fault=row["fault"],
-        facts=json.loads(row["facts"]),
-        run_by=row["run_by"],
-        features=features_value(row["features"]),
-        made_at=row["made_at"],
-    )
-
-
-_READ_BY: Final[Mapping[str, Callable[[Any], Any]]] = {
-    **dict.fromkeys(("context", "budget", "allowed", "arms", "pmf", "scores", "facts"), json.loads),
-    "seed": int,
-    "features": features_value,
-}
-
-
-def unreadable_field(row: Row) -> str | None:
-    """The field of a decision's row that `decision_value` cannot read, or None."""
-    for name, read in _READ_BY.items():
-        try:
-            if row[name] is not None:
-                read(row[name])
-        except (ValueError, TypeError):
-            return name
-    return None
-
-
 #: a JSON object in a column of text; and a list
-JSON_OBJECT: Final = Form(write=lambda value: canonical(dict(value)), read=json.loads)
+JSON_OBJECT: Final = Form(write=_object, read=json.loads)
 _LIST: Final = Form(write=lambda value: canonical(list(value)), read=lambda text: tuple(json.loads(text)))
 
+_DECISION: Final = TableRows(
+    decisions,
+    Decision,
+    arms=Form(write=_arms, read=arms_value),
+    pmf=Form(write=_numbers, read=scores_value),
+    scores=Form(write=lambda scores: None if scores is None else _numbers(scores), read=scores_value),
+    seed=Form(write=str, read=int),
+    facts=JSON_OBJECT,
+    features=Form(write=features_bytes, read=features_value),
+)
+#: what a query has in columns of its own; its arms are `allowed`, the rest stands in `request`
+_QUERY: Final = TableRows(
+    decisions,
+    Query,
+    without=("id", "arms", "request"),
+    context=JSON_OBJECT,
+    budget=Form(write=_budget, read=_budget_value),
+)
 _FEEDBACK: Final = TableRows(
     feedback,
     Feedback,
@@ -300,6 +219,30 @@ REWARD: Final = TableRows(
     ),
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
+
+
+def decision_row(decision: Decision) -> dict[str, Any]:
+    """A row of `decisions`."""
+    query = decision.query
+    row = {**_QUERY.row(query), "allowed": _names(query.arms), "request": _request(query), **_DECISION.row(decision)}
+    parts = {name: row[name] for name in ("context", "allowed", "budget")}
+    return row | {"body_hash": _query_hash(query, run_by=decision.run_by, **parts)}
+
+
+def decision_value(row: Row) -> Decision:
+    """The decision of a row. Raises ValueError, TypeError or KeyError; UnreadableFieldError names the column."""
+    known: dict[str, Any] = {} if row["request"] is None else json.loads(row["request"])
+    query = _QUERY.value(
+        row,
+        id=DecisionId(row["id"]),
+        arms=None if row["allowed"] is None else tuple(json.loads(row["allowed"])),
+        forced=bool(known.get("forced")),
+        sticky_turns=known.get("sticky_turns"),
+        messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
+        asked=known.get("asked"),
+        request=known.get("edge", {}),
+    )
+    return _DECISION.value(row, query=query)
 
 
 def feedback_row(feedback: Feedback) -> dict[str, Any]:

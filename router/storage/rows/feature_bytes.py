@@ -17,8 +17,6 @@ from ragbandit.shared.types import Features
 _HALF_MARK: Final = b"\x01"
 _HALF: Final = np.dtype("<f2")
 _FULL: Final = np.dtype("<f4")
-#: bits of a float32's significand that a float16 does not have
-_LOW_BITS: Final = 0x1FFF
 
 
 def features_bytes(features: Features | None) -> bytes | None:
@@ -26,12 +24,9 @@ def features_bytes(features: Features | None) -> bytes | None:
     if features is None:
         return None
     full = np.ascontiguousarray(features, dtype=_FULL)
-    if not np.bitwise_or.reduce(full.view("<u4"), initial=0) & _LOW_BITS:
-        with np.errstate(over="ignore"):
-            half = full.astype(_HALF)
-        if (half == full).all():
-            return _HALF_MARK + half.tobytes()
-    return full.tobytes()
+    with np.errstate(over="ignore"):
+        half = full.astype(_HALF)
+    return _HALF_MARK + half.tobytes() if (half == full).all() else full.tobytes()
 
 
 def features_value(raw: bytes | None) -> Features | None:

@@ -24,7 +24,7 @@ class HeldRow:
     reason: str
 
 
-_HELD: Final = TableRows(held_feedback, HeldRow, source=Form(write=lambda source: source[:160], read=str))
+_HELD: Final = TableRows(held_feedback, HeldRow, source=Form(write=lambda source: source[:160]))
 
 
 def states_of(connection: Connection, ids: Iterable[str], *, label: str) -> dict[str, bool]:

@@ -13,12 +13,24 @@ Row = RowMapping | Mapping[str, Any]
 Value = TypeVar("Value", bound="DataclassInstance")
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Form:
     """How a field is written into its column, where it does not stand there as it is, and read again."""
 
     write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
+    read: Callable[[Any], Any] = _as_it_is
+
+
+class UnreadableFieldError(ValueError):
+    """A column whose value cannot be read. field: its name."""
+
+    def __init__(self, field: str, error: Exception) -> None:
+        super().__init__(f"{field}: {error}")
+        self.field = field
 
 
 class TableRows(Generic[Value]):
@@ -39,12 +51,15 @@ class TableRows(Generic[Value]):
         return columns
 
     def value(self, row: Row, **others: Any) -> Value:
-        """The value of a row; others: the fields that are not in this table."""
+        """The value of a row; others: the fields that are not in this table. Raises UnreadableFieldError."""
         return self.read([row[name] for name in self.names], **others)
 
     def read(self, values: Sequence[Any], **others: Any) -> Value:
         """The value of these columns, in the order of `names`."""
         known = dict(zip(self.names, values, strict=True))
         for name, form in self._forms.items():
-            known[name] = form.read(known[name])
+            try:
+                known[name] = form.read(known[name])
+            except (ValueError, TypeError) as error:
+                raise UnreadableFieldError(name, error) from error
         return self._kind(**known, **others)

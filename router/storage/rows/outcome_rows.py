@@ -95,17 +95,13 @@ def _sources_value(text: str | None) -> tuple[Source, ...]:
     return tuple(Source(**{name: source[name] for name in _SOURCE_FIELDS & source.keys()}) for source in known)
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
-
-
 _OUTCOME: Final = TableRows(
     outcomes,
     Outcome,
     without=("trace",),
-    answer=Form(write=storable, read=_as_it_is),
-    error=Form(write=storable, read=_as_it_is),
-    stop_reason=Form(write=lambda text: (storable(text) or "")[:64], read=_as_it_is),
+    answer=Form(write=storable),
+    error=Form(write=storable),
+    stop_reason=Form(write=lambda text: (storable(text) or "")[:64]),
     cost=Form(write=lambda cost: canonical(_given(cost)), read=cost_value),
     made_by=Form(write=lambda made_by: canonical(dict(made_by)), read=json.loads),
     sources=Form(write=_sources_json, read=_sources_value),

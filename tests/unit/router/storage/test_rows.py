@@ -18,11 +18,11 @@ from ragbandit.router.storage.rows.conversion import (
     query_hash,
     snapshot_row,
     snapshot_value,
-    unreadable_field,
     update_row,
     update_value,
     without_messages,
 )
+from ragbandit.router.storage.rows.mapping import UnreadableFieldError
 from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_json, trace_value
 from ragbandit.router.storage.sql.tables import metadata
 from ragbandit.shared.types import (
@@ -348,9 +348,9 @@ def test_a_row_can_be_read_by_people():
 def test_a_damaged_column_is_named(column):
     """A row that cannot be read is told by the field that is to blame."""
     row = decision_row(made_decision()) | {column: b"\x01\x02" if column == "features" else "no json"}
-    assert unreadable_field(row) == column
-    with pytest.raises(ValueError, match=r".+"):
+    with pytest.raises(UnreadableFieldError) as caught:
         decision_value(row)
+    assert caught.value.field == column
 
 
 def test_every_cost_comes_back():

@@ -2,12 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterable
-from typing import cast
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
-from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.steps import partial_kept
-from ragbandit.strategies.base import Completion, Hit
+from ragbandit.strategies.arm_parts.params import Count, PassageParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
+from ragbandit.strategies.arm_parts.steps import partial_kept, stop_reason
+from ragbandit.strategies.arm_parts.tokens import told
+from ragbandit.strategies.base import Completion, Hit, Need
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import (
     PassagePool,
@@ -17,8 +21,7 @@ from ragbandit.strategies.prompting.passages import (
     first_sentence,
     has_answer,
 )
-from ragbandit.strategies.prompting.prompts import Template, ask
-from ragbandit.strategies.run import Run
+from ragbandit.strategies.run import Answer, Run
 
 _WORD = re.compile(r"\w")
 
@@ -65,13 +68,7 @@ def written_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 
     Raises ArmFailed if the generator told nothing, although something was written.
     """
-    tokens = cast(tuple[Token, ...], done.details.get("logprobs", ()))
-    if not tokens and done.text:
-        raise ArmFailed(
-            f"{run.generator.name} was asked for log-probabilities and told none",
-            field="details.logprobs",
-            remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
-        )
+    tokens: tuple[Token, ...] = told(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
     return tokens
@@ -88,35 +85,73 @@ def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[To
     return tuple(inside)
 
 
-async def conclude(
-    run: Run,
-    *,
-    question: str,
-    thoughts: str,
-    template: Template,
-    max_tokens: int,
-    pool: PassagePool,
-    passage_words: int,
-) -> str:
-    """The answer that the thoughts announce, else what the model says after "So the answer is"; "" if nothing.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookaheadParams(PassageParams):
+    """Of the arms that write ahead."""
 
-    It becomes the draft, as does one that the deadline cut short. The second way is how DRAGIN's and SeaKR's
-    evaluations treat a text without an answer.
-    """
-    answer = extract_answer(thoughts) if has_answer(thoughts) else ""
-    if not answer:
-        with partial_kept(run, style="direct"):
-            done = await ask(
-                run,
-                template=template,
-                purpose="conclude",
-                fields={"question": question, "thoughts": thoughts},
-                pool=pool,
+    #: sentences of the text; the papers cap its tokens
+    sentences: Count = 3
+    #: passages searched for; each search replaces those of the one before
+    passages: Count = 2
+    #: tokens of the answer, where the text does not announce one
+    max_tokens: Count = 24
+
+
+Ahead = TypeVar("Ahead", bound=LookaheadParams)
+
+
+class LookaheadArm(PromptedArm[Ahead]):
+    """Base of the arms that write a text sentence by sentence, and conclude with the answer that it announces."""
+
+    prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Write, then take the announced answer or ask for it."""
+        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
+        sentences, ended = await self._write_all(question, run=run, pool=pool)
+        run.note_branch("text_ended", ended)
+        answer = await self._conclude(question, thoughts=" ".join(sentences), run=run, pool=pool)
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
+
+    @abstractmethod
+    async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
+        """(the sentences, the rule that ended them)."""
+
+    async def _write(
+        self,
+        question: str,
+        *,
+        sentences: Sequence[str],
+        run: Run,
+        purpose: str,
+        max_tokens: int,
+        want: frozenset[Need],
+        pool: PassagePool | None = None,
+    ) -> Completion:
+        """What the model writes after these sentences, up to the end of the line."""
+        fields = {"question": question, "thoughts": " ".join(sentences)}
+        with partial_kept(run, style="reasoned"):
+            return await self._ask(
+                "write",
+                fields,
+                run=run,
+                purpose=purpose,
                 max_tokens=max_tokens,
-                passage_words=passage_words,
+                pool=pool,
                 stop=("\n",),
+                want=want,
                 conversation=True,
             )
-        answer = extract_answer(done.text)
-    run.draft = answer or run.draft
-    return answer
+
+    async def _conclude(self, question: str, *, thoughts: str, run: Run, pool: PassagePool) -> str:
+        """The answer that the thoughts announce, else what the model says after "So the answer is"; "" if nothing.
+
+        It becomes the draft, as does one that the deadline cut short. The second way is how DRAGIN's and SeaKR's
+        evaluations treat a text without an answer.
+        """
+        answer = extract_answer(thoughts) if has_answer(thoughts) else ""
+        if not answer:
+            fields = {"question": question, "thoughts": thoughts}
+            return await self._read(question, run=run, style="direct", use="conclude", fields=fields, pool=pool)
+        run.draft = answer
+        return answer

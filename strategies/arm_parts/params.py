@@ -11,6 +11,11 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.steps import Style
 
+#: numbers of things, from 1 and from 0; a probability
+Count = Annotated[int, Field(ge=1)]
+Whole = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
 
 class ArmParams:
     """Base of every arm's params dataclass. Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`."""
@@ -25,7 +30,7 @@ class PromptParams(ArmParams):
     """Of every arm that asks a model."""
 
     #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 32
+    max_tokens: Count = 32
     #: own prompts: template name -> text, or path of a file
     templates: dict[str, str] = field(default_factory=dict)
 
@@ -35,7 +40,7 @@ class PassageParams(PromptParams):
     """Of every arm that shows passages."""
 
     #: words of one passage in a prompt
-    passage_words: Annotated[int, Field(ge=1)] = 350
+    passage_words: Count = 350
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

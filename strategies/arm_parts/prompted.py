@@ -1,19 +1,18 @@
-"""Prompted arms: how an arm of ours is made from its name, its params and its templates, and how it reads at last."""
+"""Prompted arms: how an arm of ours is made from its name, its params and its templates, and how it asks with them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ragbandit.shared.types import ArmName, Json
-from ragbandit.strategies.arm_parts.params import PromptParams, ReaderParams, public_params, read_params
-from ragbandit.strategies.arm_parts.steps import read
-from ragbandit.strategies.base import Need, Passage
+from ragbandit.strategies.arm_parts.params import PromptParams, public_params, read_params
+from ragbandit.strategies.arm_parts.steps import AnswerStyle, Style, read
+from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import load_templates
+from ragbandit.strategies.prompting.prompts import ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
 Params = TypeVar("Params", bound=PromptParams)
-Reading = TypeVar("Reading", bound=ReaderParams)
 
 
 class PromptedArm(Generic[Params]):
@@ -43,33 +42,64 @@ class PromptedArm(Generic[Params]):
         field = f"arms.{self.name}.templates"
         loaded = load_templates(list(named.values()), overrides=self._params.templates, field=field)
         self._templates = {use: loaded[template] for use, template in named.items()}
+        self._passage_words: int = getattr(self._params, "passage_words", 350)
 
     def _template_names(self) -> dict[str, str]:
         """`prompts`, with the params put in."""
         return {use: template.format_map(self.params) for use, template in self.prompts.items()}
 
-
-class ReadingArm(PromptedArm[Reading]):
-    """Base of the arms that end with a reader of passages: the template that they use for "read"."""
+    async def _ask(
+        self,
+        use: str,
+        fields: Mapping[str, str],
+        *,
+        run: Run,
+        max_tokens: int,
+        purpose: str | None = None,
+        pool: PassagePool | None = None,
+        passages: Sequence[Passage] | None = None,
+        stop: tuple[str, ...] = (),
+        want: frozenset[Need] = frozenset(),
+        conversation: bool = False,
+    ) -> Completion:
+        """The completion of `ask` with the template of this use; purpose: its name in the trace, if not the use."""
+        return await ask(
+            run,
+            template=self._templates[use],
+            purpose=purpose or use,
+            fields=fields,
+            max_tokens=max_tokens,
+            pool=pool,
+            passages=passages,
+            passage_words=self._passage_words,
+            stop=stop,
+            want=want,
+            conversation=conversation,
+        )
 
     async def _read(
         self,
         question: str,
         *,
         run: Run,
-        pool: PassagePool,
+        style: Style | AnswerStyle,
+        use: str = "read",
+        fields: Mapping[str, str] | None = None,
+        pool: PassagePool | None = None,
         passages: Sequence[Passage] | None = None,
         final: bool = True,
     ) -> str:
-        """The answer of `read` from the pool's passages, or of it from these. final: nothing follows."""
+        """The answer of `read` with the template of this use, which is also its purpose. final: nothing follows."""
         return await read(
             run,
             question=question,
-            template=self._templates["read"],
-            style=self._params.style,
+            template=self._templates[use],
+            style=style,
             max_tokens=self._params.max_tokens,
+            purpose=use,
+            fields=fields,
             pool=pool,
             passages=passages,
-            passage_words=self._params.passage_words,
+            passage_words=self._passage_words,
             final=final,
         )

@@ -1,7 +1,7 @@
 """Steps: the searches and the reading that most arms are made of."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeVar
 
@@ -17,19 +17,21 @@ Result = TypeVar("Result")
 #: how a reader answers. "direct": the answer alone, on one line; "reasoned": a line of reasoning that ends in "the
 #: answer is ...", of which the answer is taken; "long": a paragraph, taken whole
 Style = Literal["direct", "reasoned", "long"]
+#: how a reader of notes answers: "short", a few words on one line, or "long", a paragraph
+AnswerStyle = Literal["short", "long"]
 
 
-def stops_of(style: Style) -> tuple[str, ...]:
+def stops_of(style: Style | AnswerStyle) -> tuple[str, ...]:
     """The strings at which a reader's text ends; a "long" one has several lines."""
     return () if style == "long" else ("\n",)
 
 
-def answer_in(text: str, *, style: Style) -> str:
+def answer_in(text: str, *, style: Style | AnswerStyle) -> str:
     """The answer in a reader's text: a "long" one is the whole text, of others see `extract_answer`."""
     return text.strip() if style == "long" else extract_answer(text)
 
 
-def settled_in(style: Style | Literal["short"]) -> Settle | None:
+def settled_in(style: Style | AnswerStyle) -> Settle | None:
     """How an answer of this style may be given while it is written; None: any word may still change all of it."""
     return str.strip if style == "long" else None
 
@@ -92,9 +94,10 @@ async def read(
     *,
     question: str,
     template: Template,
-    style: Style,
+    style: Style | AnswerStyle,
     max_tokens: int,
     purpose: str = "read",
+    fields: Mapping[str, str] | None = None,
     pool: PassagePool | None = None,
     passages: Sequence[Passage] | None = None,
     passage_words: int = 350,
@@ -102,10 +105,11 @@ async def read(
 ) -> str:
     """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
 
-    If the deadline cuts the text short, the text so far becomes the draft where it is usable: that of a "direct" or
-    "long" reader, of a "reasoned" one only an announced answer ("... answer is X"), since half a line of reasoning is
-    no answer. An earlier draft stays otherwise. final: nothing follows that could change the answer, so that a "long"
-    one is given to whoever reads along while it is written; of the other styles no part is sure before the end.
+    fields: what the template is filled with, by default the question alone. final: nothing follows that could change
+    the answer, so that a "long" one is given to whoever reads along while it is written; of the other styles no part is
+    sure before the end. If the deadline cuts the text short, the text so far becomes the draft where it is usable: of a
+    "reasoned" reader only an announced answer ("... answer is X"), since half a line of reasoning is no answer. An
+    earlier draft stays otherwise.
     Raises what `ask` raises.
     """
     with partial_kept(run, style=style):
@@ -113,7 +117,7 @@ async def read(
             run,
             template=template,
             purpose=purpose,
-            fields={"question": question},
+            fields={"question": question} if fields is None else fields,
             pool=pool,
             passages=passages,
             max_tokens=max_tokens,
@@ -128,7 +132,7 @@ async def read(
 
 
 @contextmanager
-def partial_kept(run: Run, *, style: Style) -> Iterator[None]:
+def partial_kept(run: Run, *, style: Style | AnswerStyle) -> Iterator[None]:
     """Make what the deadline leaves of the text written in the block the draft, where it is an answer; see `read`."""
     try:
         yield

@@ -1,8 +1,13 @@
-"""Words out of tokens: what attention and entropy are measured over."""
+"""Tokens: what a generator told of them, and the words they make, over which attention and entropy are measured."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from ragbandit.shared.errors import ArmFailed
+from ragbandit.strategies.base import Completion, Need
+from ragbandit.strategies.run import Run
 
 #: words without content of their own: articles, pronouns, prepositions, conjunctions, auxiliaries, plain adverbs
 _LITTLE_WORDS = (
@@ -20,6 +25,23 @@ _STOP_WORDS = frozenset(_LITTLE_WORDS.split())
 
 _PIECE = re.compile(r"\s+|\S+")
 _LETTER = re.compile(r"\w")
+
+
+def told(done: Completion, *, need: Need, run: Run) -> Any:
+    """The detail of a completion that wanted it; () where nothing was written.
+
+    Raises ArmFailed if the generator told nothing, although something was written.
+    """
+    detail = done.details.get(need)
+    if detail is not None and detail != ():
+        return detail
+    if not done.text:
+        return ()
+    raise ArmFailed(
+        f"{run.generator.name} was asked for {need} and told none",
+        field=f"details.{need}",
+        remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

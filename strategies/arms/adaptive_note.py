@@ -1,20 +1,15 @@
 """Adaptive-Note: a note that grows by retrieval until it stops getting better (Wang et al. 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.notes import AnswerStyle, answer_from, one_line
-from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Whole
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, stop_reason
+from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather, stop_reason
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.parsing import parsed_items, parsed_json, parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 #: enough for {"status": true}, and for a model that puts a few words before it
@@ -32,23 +27,23 @@ class AdaptiveNoteParams(PassageParams):
     #: of the final reader
     style: AnswerStyle = "short"
     #: updates of the note that are tried (the paper's CI)
-    updates: Annotated[int, Field(ge=0)] = 2
+    updates: Whole = 2
     #: failed updates that end the arm (the paper's IU)
-    failures: Annotated[int, Field(ge=1)] = 1
+    failures: Count = 1
     #: distinct passages over all rounds (the paper's RP)
-    passages: Annotated[int, Field(ge=1)] = 6
+    passages: Count = 6
     #: whether passages of a rejected note count as well
     count_rejected: bool = True
     #: passages searched for in each round
-    passages_per_round: Annotated[int, Field(ge=1)] = 3
+    passages_per_round: Count = 3
     #: characters of a search with new questions; None is all
-    query_characters: Annotated[int, Field(ge=1)] | None = None
+    query_characters: Count | None = None
     #: tokens of a note
-    note_tokens: Annotated[int, Field(ge=1)] = 96
+    note_tokens: Count = 96
     #: tokens of the two new questions
-    question_tokens: Annotated[int, Field(ge=1)] = 48
+    question_tokens: Count = 48
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "paper": {
             "updates": 3,
             "passages": 15,
@@ -91,7 +86,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
     kind = AdaptiveNoteParams
     prompts: ClassVar = {
         "note_first": "note_first",
-        "note_questions": "note_questions",
+        "ask": "note_questions",
         "note_extend": "note_extend",
         "note_compare": "note_compare",
         "read": "read_notes_{style}",
@@ -102,13 +97,8 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         note, ended = await self._take_notes(question, run=run, pool=pool)
         run.note_branch("notes_ended", ended)
-        answer = await answer_from(
-            run,
-            template=self._templates["read"],
-            fields={"question": question, "notes": note or "none"},
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-        )
+        fields = {"question": question, "notes": note or "none"}
+        answer = await self._read(question, run=run, style=self._params.style, fields=fields)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
@@ -127,7 +117,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
                 return note, "no_new_question"
             asked.extend(new_questions)
             new_passages = await self._search([*new_questions, question], run=run, pool=pool)
-            better = await self._extended(question, note=note, found=new_passages, run=run, pool=pool)
+            better = await self._extended(question, note=note, passages=new_passages, run=run, pool=pool)
             if better is not None:
                 note = run.draft = better
                 continue
@@ -144,19 +134,14 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         if not pool.passages:
             run.note_branch("first_note_skipped", "there is no passage")
             return ""
-        note = await self._write_note("note_first", question, note=None, found=pool.passages, run=run, pool=pool)
+        note = await self._write_note("note_first", question, note=None, passages=pool.passages, run=run, pool=pool)
         run.draft = note or None
         return note
 
     async def _new_questions(self, question: str, *, note: str, asked: Sequence[str], run: Run) -> list[str]:
         """At most two that were not asked before, by the user neither."""
-        done = await ask(
-            run,
-            template=self._templates["note_questions"],
-            purpose="ask",
-            fields={"question": question, "note": note or "none", "asked": " ".join(asked) or "none"},
-            max_tokens=self._params.question_tokens,
-        )
+        fields = {"question": question, "note": note or "none", "asked": " ".join(asked) or "none"}
+        done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
         proposed = parsed_items(done.text, most=_QUESTIONS)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
@@ -177,13 +162,13 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return [passage for passage in pool.passages if passage.id not in held]
 
     async def _extended(
-        self, question: str, *, note: str, found: Sequence[Passage], run: Run, pool: PassagePool
+        self, question: str, *, note: str, passages: Sequence[Passage], run: Run, pool: PassagePool
     ) -> str | None:
         """The note with what the new passages add, None if that is no clear gain."""
-        if not found:
+        if not passages:
             run.note_branch("update", "failed: no new passage")
             return None
-        new = await self._write_note("note_extend", question, note=note, found=found, run=run, pool=pool)
+        new = await self._write_note("note_extend", question, note=note, passages=passages, run=run, pool=pool)
         if new in ("", note):
             run.note_branch("update", "failed: nothing added")
             return None
@@ -193,29 +178,15 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         return new if better else None
 
     async def _write_note(
-        self, step: str, question: str, *, note: str | None, found: Sequence[Passage], run: Run, pool: PassagePool
+        self, step: str, question: str, *, note: str | None, passages: Sequence[Passage], run: Run, pool: PassagePool
     ) -> str:
         fields = {"question": question} | ({} if note is None else {"note": note or "none"})
-        done = await ask(
-            run,
-            template=self._templates[step],
-            purpose=step,
-            fields=fields,
-            passages=found,
-            pool=pool,
-            max_tokens=self._params.note_tokens,
-            passage_words=self._params.passage_words,
-        )
-        return one_line(done.text)
+        done = await self._ask(step, fields, run=run, max_tokens=self._params.note_tokens, passages=passages, pool=pool)
+        return " ".join(done.text.split())
 
     async def _is_better(self, question: str, *, old: str, new: str, run: Run) -> bool:
-        done = await ask(
-            run,
-            template=self._templates["note_compare"],
-            purpose="note_compare",
-            fields={"question": question, "old": old, "new": new},
-            max_tokens=_VERDICT_TOKENS,
-        )
+        fields = {"question": question, "old": old, "new": new}
+        done = await self._ask("note_compare", fields, run=run, max_tokens=_VERDICT_TOKENS)
         status = (parsed_json(done.text) or {}).get("status")
         better = status if isinstance(status, bool) else parsed_yes_no(done.text)
         if better is None:

@@ -1,31 +1,28 @@
 """DRAGIN: search where an uncertain word matters for what follows, with the words looked at there (Su et al. 2024)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, conclude
-from ragbandit.strategies.arm_parts.params import PassageParams
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
-from ragbandit.strategies.arm_parts.tokens import Word, is_content, merge_words
+from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadParams
+from ragbandit.strategies.arm_parts.params import Count
+from ragbandit.strategies.arm_parts.steps import gather
+from ragbandit.strategies.arm_parts.tokens import Word, is_content, merge_words, told
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import ask
-from ragbandit.strategies.run import Answer, Run
+from ragbandit.strategies.run import Run
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DraginParams(PassageParams):
+class DraginParams(LookaheadParams):
     """Settings of dragin. Thresholds belong to a model and to its way of writing."""
 
     #: "small" is for local models of a few hundred million parameters, its theta is not measured; the others are
@@ -34,19 +31,12 @@ class DraginParams(PassageParams):
     #: a word whose value is above it makes the arm search
     theta: Annotated[float, Field(ge=0.0)] = 1.0
     #: words of a query at most
-    query_words: Annotated[int, Field(ge=1)] = 12
+    query_words: Count = 12
     #: searches
-    rounds: Annotated[int, Field(ge=1)] = 2
-    #: sentences of the text; the paper caps its tokens, at text_tokens
-    sentences: Annotated[int, Field(ge=1)] = 3
-    #: passages searched for; each search replaces those of the one before
-    passages: Annotated[int, Field(ge=1)] = 2
+    rounds: Count = 2
     #: tokens written at a time
-    text_tokens: Annotated[int, Field(ge=1)] = 48
-    #: tokens of the answer, where the text does not announce one
-    max_tokens: Annotated[int, Field(ge=1)] = 24
-
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    text_tokens: Count = 48
+    presets: ClassVar = {
         "llama2_2wiki": {
             "theta": 1.0,
             "query_words": 25,
@@ -76,7 +66,7 @@ class _Trigger:
     hits: tuple[Word, ...]
 
 
-class Dragin(PromptedArm[DraginParams]):
+class Dragin(LookaheadArm[DraginParams]):
     """Write ahead; at the first sentence with an uncertain, important word: search, and write it again.
 
     The value of a word is the share of the sentence's attention that it receives, times its entropy, times the
@@ -93,39 +83,21 @@ class Dragin(PromptedArm[DraginParams]):
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "entropy", "attention"})
     kind = DraginParams
-    prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-
-    async def answer(self, question: str, *, run: Run) -> Answer:
-        """Write, then take the announced answer or ask for it."""
-        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
-        sentences, ended = await self._write_all(question, run=run, pool=pool)
-        run.note_branch("text_ended", ended)
-        answer = await conclude(
-            run,
-            question=question,
-            thoughts=" ".join(sentences),
-            template=self._templates["conclude"],
-            max_tokens=self._params.max_tokens,
-            pool=pool,
-            passage_words=self._params.passage_words,
-        )
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
-        """(the sentences, the rule that ended them)."""
         sentences: list[str] = []
         while len(sentences) < self._params.sentences:
-            done = await self._write(question, sentences=sentences, run=run, purpose="look_ahead")
+            done = await self._next(question, sentences=sentences, run=run, purpose="look_ahead")
             trigger = self._trigger(done, run=run, room=self._params.sentences - len(sentences))
-            kept = _sentences(done.text if trigger is None else done.text[: trigger.begin])
-            if trigger is not None and not has_answer(" ".join(kept)):
+            new = _sentences(done.text if trigger is None else done.text[: trigger.begin])
+            if trigger is not None and not has_answer(" ".join(new)):
                 query = self._query(question, done=done, trigger=trigger, thoughts=" ".join(sentences), run=run)
                 await gather(run, query=query, pool=pool, k=self._params.passages)
-                done = await self._write(question, sentences=[*sentences, *kept], run=run, purpose="write", pool=pool)
-                kept += _sentences(first_sentence(done.text))
-            if not kept:
+                done = await self._next(question, sentences=[*sentences, *new], run=run, purpose="write", pool=pool)
+                new += _sentences(first_sentence(done.text))
+            if not new:
                 return sentences, "empty_text"
-            sentences += kept[: self._params.sentences - len(sentences)]
+            sentences += new[: self._params.sentences - len(sentences)]
             run.draft = extract_answer(sentences[-1]) or run.draft
             if has_answer(" ".join(sentences)):
                 return sentences, "answer_found"
@@ -133,29 +105,21 @@ class Dragin(PromptedArm[DraginParams]):
                 return sentences, "model_ended"
         return sentences, "max_sentences"
 
-    async def _write(
+    async def _next(
         self, question: str, *, sentences: Sequence[str], run: Run, purpose: str, pool: PassagePool | None = None
     ) -> Completion:
         """A look-ahead is written without passages, like the authors'."""
-        with partial_kept(run, style="reasoned"):
-            return await ask(
-                run,
-                template=self._templates["write"],
-                purpose=purpose,
-                fields={"question": question, "thoughts": " ".join(sentences)},
-                pool=pool,
-                max_tokens=self._params.text_tokens,
-                passage_words=self._params.passage_words,
-                stop=("\n",),
-                want=frozenset() if purpose == "write" else frozenset({"entropy", "attention"}),
-                conversation=True,
-            )
+        most = self._params.text_tokens
+        want = frozenset[Need]() if purpose == "write" else frozenset[Need]({"entropy", "attention"})
+        return await self._write(
+            question, sentences=sentences, run=run, purpose=purpose, max_tokens=most, want=want, pool=pool
+        )
 
     def _trigger(self, done: Completion, *, run: Run, room: int) -> _Trigger | None:
         """The first of `room` sentences with a word above theta, if a round is left for it; the round begins here."""
         if not done.text.strip():
             return None
-        entropy, attention = _told(done, run=run)
+        entropy, attention = _doubt_and_attention(done, run=run)
         keys = attention.keys[-len(entropy) :]
         words, received = merge_words(keys), attention_received(attention)
         for begin, end in sentence_spans(done.text)[:room]:
@@ -177,7 +141,7 @@ class Dragin(PromptedArm[DraginParams]):
 
     def _query(self, question: str, *, done: Completion, trigger: _Trigger, thoughts: str, run: Run) -> str:
         """The content words that the hits looked at most, in the order of question and text (section 3.2)."""
-        entropy, attention = _told(done, run=run)
+        entropy, attention = _doubt_and_attention(done, run=run)
         read = len(attention.keys) - len(entropy)
         written_hits = [token for word in trigger.hits for token in word.tokens]
         looked = attention.weights[:, written_hits, :].mean(axis=(0, 1), dtype=np.float64)
@@ -204,16 +168,10 @@ class Dragin(PromptedArm[DraginParams]):
         return " ".join(word.text for word in sorted(best, key=lambda word: word.begin))
 
 
-def _told(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
+def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
     """(entropy, attention), their shapes checked."""
-    entropy = cast(Sequence[float], done.details.get("entropy", ()))
-    attention = done.details.get("attention")
-    if not isinstance(attention, Attention) or not entropy:
-        raise ArmFailed(
-            f"{run.generator.name} was asked for entropy and attention and did not tell them",
-            field="details.attention",
-            remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
-        )
+    entropy: Sequence[float] = told(done, need="entropy", run=run)
+    attention: Attention = told(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
         raise ArmFailed(
             f"attention of shape {attention.weights.shape} does not go with {len(entropy)} tokens written and "

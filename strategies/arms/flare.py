@@ -1,63 +1,37 @@
 """FLARE: look one sentence ahead, and search when the model is not sure of it (Jiang et al. 2023)."""
 
 import math
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.lookahead import (
-    LatestPool,
-    conclude,
-    masked_query,
-    sentence_tokens,
-)
-from ragbandit.strategies.arm_parts.params import PassageParams
-from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
+from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadParams, masked_query, sentence_tokens
+from ragbandit.strategies.arm_parts.params import Count, Share
+from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
-from ragbandit.strategies.prompting.passages import (
-    PassagePool,
-    extract_answer,
-    first_sentence,
-    has_answer,
-)
-from ragbandit.strategies.prompting.prompts import ask
-from ragbandit.strategies.run import Answer, Run
-
-_WORD = re.compile(r"\w")
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
+from ragbandit.strategies.run import Run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FlareParams(PassageParams):
+class FlareParams(LookaheadParams):
     """Settings of flare."""
 
     #: "small" is for local models of a few hundred million parameters; "paper" is the 2WikiMultihopQA setting;
     #: "code" is the same as the authors' program runs it: the second call is made for confident sentences, too
     preset: Literal["small", "paper", "code"] = "small"
     #: a token this likely or less makes the arm search; 0 means: search for every sentence, as in the authors' code
-    theta: Annotated[float, Field(ge=0.0, le=1.0)] = 0.4
+    theta: Share = 0.4
     #: tokens this likely or less are left out of the query
-    beta: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    beta: Share = 0.2
     #: write every sentence a second time, even one the model was sure of
     second_call: bool = False
     #: searches, the first one with the question included
-    rounds: Annotated[int, Field(ge=1)] = 3
-    #: sentences of the text; the paper caps its tokens, at 256
-    sentences: Annotated[int, Field(ge=1)] = 3
-    #: passages searched for; each search replaces those of the one before
-    passages: Annotated[int, Field(ge=1)] = 2
+    rounds: Count = 3
     #: words of a query; the last ones stay
-    query_words: Annotated[int, Field(ge=1)] = 64
+    query_words: Count = 64
     #: tokens looked ahead
-    sentence_tokens: Annotated[int, Field(ge=1)] = 40
-    #: tokens of the answer, where the text does not announce one
-    max_tokens: Annotated[int, Field(ge=1)] = 24
-
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    sentence_tokens: Count = 40
+    presets: ClassVar = {
         "paper": {"theta": 0.8, "beta": 0.4, "rounds": 16, "sentences": 16, "sentence_tokens": 64},
         "code": {
             "theta": 0.8,
@@ -70,7 +44,7 @@ class FlareParams(PassageParams):
     }
 
 
-class Flare(PromptedArm[FlareParams]):
+class Flare(LookaheadArm[FlareParams]):
     """Sentence by sentence: a sentence in which any token is unlikely is searched for and written again.
 
     The first search uses the question. A look-ahead whose tokens are all likelier than `theta` is accepted as it
@@ -84,30 +58,12 @@ class Flare(PromptedArm[FlareParams]):
 
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs"})
     kind = FlareParams
-    prompts: ClassVar = {"write": "think_reasoned", "conclude": "conclude"}
-
-    async def answer(self, question: str, *, run: Run) -> Answer:
-        """Write, then take the announced answer or ask for it."""
-        pool = LatestPool(cap=self._params.passages, distinct=run.budget.passages)
-        await self._search(question, run=run, pool=pool)
-        sentences, ended = await self._write_all(question, run=run, pool=pool)
-        run.note_branch("text_ended", ended)
-        answer = await conclude(
-            run,
-            question=question,
-            thoughts=" ".join(sentences),
-            template=self._templates["conclude"],
-            max_tokens=self._params.max_tokens,
-            pool=pool,
-            passage_words=self._params.passage_words,
-        )
-        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _write_all(self, question: str, *, run: Run, pool: PassagePool) -> tuple[list[str], str]:
-        """(the sentences, the rule that ended them)."""
+        await self._search(question, run=run, pool=pool)
         sentences: list[str] = []
         while len(sentences) < self._params.sentences:
-            done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
+            done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="look_ahead")
             if self._unsure(done, run=run):
                 query = masked_query(sentence_tokens(done, run=run), beta=self._params.beta)
                 if not query and done.text.strip():
@@ -115,9 +71,9 @@ class Flare(PromptedArm[FlareParams]):
                 words = " ".join(query.split()[-self._params.query_words :])
                 searched = await self._search(words or question, run=run, pool=pool)
                 if searched or self._params.second_call:
-                    done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
+                    done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="write")
             elif self._params.second_call:
-                done = await self._write(question, sentences=sentences, run=run, pool=pool, purpose="write")
+                done = await self._next(question, sentences=sentences, run=run, pool=pool, purpose="write")
             sentence = first_sentence(done.text)
             if not sentence:
                 return sentences, "empty_sentence"
@@ -129,22 +85,13 @@ class Flare(PromptedArm[FlareParams]):
                 return sentences, "model_ended"
         return sentences, "max_sentences"
 
-    async def _write(
+    async def _next(
         self, question: str, *, sentences: list[str], run: Run, pool: PassagePool, purpose: str
     ) -> Completion:
-        with partial_kept(run, style="reasoned"):
-            return await ask(
-                run,
-                template=self._templates["write"],
-                purpose=purpose,
-                fields={"question": question, "thoughts": " ".join(sentences)},
-                pool=pool,
-                max_tokens=self._params.sentence_tokens,
-                passage_words=self._params.passage_words,
-                stop=("\n",),
-                want=frozenset({"logprobs"}),
-                conversation=True,
-            )
+        most, want = self._params.sentence_tokens, frozenset[Need]({"logprobs"})
+        return await self._write(
+            question, sentences=sentences, run=run, purpose=purpose, max_tokens=most, want=want, pool=pool
+        )
 
     async def _search(self, query: str, *, run: Run, pool: PassagePool) -> bool:
         """Fill the pool anew; False if no round is left."""

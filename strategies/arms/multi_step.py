@@ -2,13 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import ReaderParams
-from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
 from ragbandit.strategies.base import PromptTooLong
 from ragbandit.strategies.prompting.passages import (
@@ -22,7 +19,6 @@ from ragbandit.strategies.prompting.passages import (
     keep_latest,
     last_query,
 )
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 Keep = Literal["first", "latest", "best"]
@@ -40,18 +36,18 @@ class MultiStepParams(ReaderParams):
     #: how a sentence of the chain is asked for: "quoted" from the passages, or "reasoned" as in the paper
     think: Literal["quoted", "reasoned"] = "quoted"
     #: search-and-think rounds
-    rounds: Annotated[int, Field(ge=1)] = 3
+    rounds: Count = 3
     #: passages searched for in each round
-    passages_per_round: Annotated[int, Field(ge=1)] = 2
+    passages_per_round: Count = 2
     #: passages held over all rounds
-    passages: Annotated[int, Field(ge=1)] = 6
+    passages: Count = 6
     #: which of them stay when there are more: the "first" (IRCoT), the "latest" (AutoRAG-Research), or the "best" by
     #: score, which is sensible only where the scores of different searches compare: those of `dense` do
     keep: Keep = "first"
     #: tokens of one sentence of the chain
-    sentence_tokens: Annotated[int, Field(ge=1)] = 48
+    sentence_tokens: Count = 48
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "flan": {
             "style": "direct",
             "think": "reasoned",
@@ -82,7 +78,7 @@ class MultiStepParams(ReaderParams):
     }
 
 
-class MultiStep(ReadingArm[MultiStepParams]):
+class MultiStep(PromptedArm[MultiStepParams]):
     """Rounds of search and one sentence of thought; then a separate reader answers from the passages gathered.
 
     A round searches with the last sentence that states something (the question in the first), adds the hits to
@@ -106,7 +102,7 @@ class MultiStep(ReadingArm[MultiStepParams]):
         )
         ended = await self._gather_by_thinking(question, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
-        answer = await self._read(question, run=run, pool=pool)
+        answer = await self._read(question, run=run, style=self._params.style, pool=pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
     async def _gather_by_thinking(self, question: str, *, run: Run, pool: PassagePool) -> str:
@@ -134,15 +130,7 @@ class MultiStep(ReadingArm[MultiStepParams]):
         return "max_rounds" if len(sentences) >= self._params.rounds else "budget_rounds"
 
     async def _think(self, question: str, *, sentences: list[str], run: Run, pool: PassagePool) -> str:
+        fields, most = {"question": question, "thoughts": " ".join(sentences)}, self._params.sentence_tokens
         with partial_kept(run, style="reasoned"):
-            done = await ask(
-                run,
-                template=self._templates["think"],
-                purpose="think",
-                fields={"question": question, "thoughts": " ".join(sentences)},
-                pool=pool,
-                max_tokens=self._params.sentence_tokens,
-                passage_words=self._params.passage_words,
-                stop=("\n",),
-            )
+            done = await self._ask("think", fields, run=run, max_tokens=most, pool=pool, stop=("\n",))
         return first_sentence(done.text)

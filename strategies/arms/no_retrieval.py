@@ -1,13 +1,11 @@
 """`no_retrieval`: the model answers from memory."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.params import PromptParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import Style, read, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, stop_reason
 from ragbandit.strategies.run import Answer, Run
 
 
@@ -20,7 +18,7 @@ class NoRetrievalParams(PromptParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "flan": {"style": "direct", "max_tokens": 200},
         "gpt": {"style": "reasoned", "max_tokens": 300},
         "chat": {"style": "long", "max_tokens": 512},
@@ -36,13 +34,5 @@ class NoRetrieval(PromptedArm[NoRetrievalParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
-        answer = await read(
-            run,
-            question=question,
-            template=self._templates["answer"],
-            purpose="answer",
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            final=True,
-        )
+        answer = await self._read(question, run=run, style=self._params.style, use="answer")
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))

@@ -3,18 +3,15 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
-
-from pydantic import Field
+from typing import ClassVar, Literal
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import ReaderParams
-from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import find, gather_once, stop_reason
 from ragbandit.strategies.base import Completion
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import Template, ask, fit
+from ragbandit.strategies.prompting.prompts import Template, fit
 from ragbandit.strategies.run import Answer, Run
 
 _ACTION_LINE = re.compile(r"\baction\s*+(?:\d++\s*+)?:", re.IGNORECASE)
@@ -60,17 +57,17 @@ class ReactParams(ReaderParams):
     #: thought, or nothing, as in the paper
     unfinished: Literal["read", "thought", "nothing"] = "read"
     #: thoughts with an action
-    turns: Annotated[int, Field(ge=1)] = 4
+    turns: Count = 4
     #: passages that one search asks for
-    passages_per_search: Annotated[int, Field(ge=1)] = 3
+    passages_per_search: Count = 3
     #: passages held over all searches; when full, the first ones stay
-    passages: Annotated[int, Field(ge=1)] = 8
+    passages: Count = 8
     #: sentences of the best passage in an observation
-    sentences: Annotated[int, Field(ge=1)] = 2
+    sentences: Count = 2
     #: tokens of one thought with its action
-    turn_tokens: Annotated[int, Field(ge=1)] = 64
+    turn_tokens: Count = 64
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "paper": {
             "turns": 7,
             "passages_per_search": 5,
@@ -91,7 +88,7 @@ class ReactParams(ReaderParams):
     }
 
 
-class React(ReadingArm[ReactParams]):
+class React(PromptedArm[ReactParams]):
     """Turns of a thought and an action, each answered by an observation (Yao et al. 2023, ReAct).
 
     search[topic] shows the first sentences of the best passage and the titles of the others; a passage whose title
@@ -156,14 +153,9 @@ class React(ReadingArm[ReactParams]):
         fields = {"question": question, "transcript": "", "start": start}
         max_tokens = self._params.turn_tokens
         kept = _fitting(turns, template=self._templates["step"], fields=fields, run=run, max_tokens=max_tokens)
-        return await ask(
-            run,
-            template=self._templates["step"],
-            purpose=purpose,
-            fields={**fields, "transcript": "\n".join(kept)},
-            max_tokens=max_tokens,
-            stop=stop,
-            conversation=True,
+        fields["transcript"] = "\n".join(kept)
+        return await self._ask(
+            "step", fields, run=run, purpose=purpose, max_tokens=max_tokens, stop=stop, conversation=True
         )
 
     async def _observe(self, action: Action | None, *, run: Run, library: "_Library") -> str | None:
@@ -202,7 +194,7 @@ class React(ReadingArm[ReactParams]):
         if not library.pool.passages:
             most, cap = self._params.passages_per_search, self._params.turns + 1
             await gather_once(run, query=question, pool=library.pool, k=most, cap=cap)
-        answer = await self._read(question, run=run, pool=library.pool)
+        answer = await self._read(question, run=run, style=self._params.style, pool=library.pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
 

@@ -2,22 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import ReaderParams
-from ragbandit.strategies.arm_parts.prompted import PromptedArm, ReadingArm
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.parsing import parsed_label
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")
@@ -40,19 +36,19 @@ class RqRagParams(ReaderParams):
     #: of a tree: the answer most paths agree on, or the one whose tokens the model was surest of (needs logprobs)
     choose: Choice = "vote"
     #: refinements after one another
-    depth: Annotated[int, Field(ge=1)] = 1
+    depth: Count = 1
     #: queries of one refinement that gives several
-    queries: Annotated[int, Field(ge=1)] = 3
+    queries: Count = 3
     #: passages searched for with each query
-    passages_per_query: Annotated[int, Field(ge=1)] = 2
+    passages_per_query: Count = 2
     #: passages held over all searches; when full, the first ones stay
-    passages: Annotated[int, Field(ge=1)] = 6
+    passages: Count = 6
     #: tokens of the decision what to do next
-    decide_tokens: Annotated[int, Field(ge=1)] = 6
+    decide_tokens: Count = 6
     #: tokens of one refinement
-    query_tokens: Annotated[int, Field(ge=1)] = 64
+    query_tokens: Count = 64
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "paper": {
             "depth": 2,
             "passages_per_query": 3,
@@ -92,7 +88,7 @@ class _Node:
     depth: int = 0
 
 
-class RqRag(ReadingArm[RqRagParams]):
+class RqRag(PromptedArm[RqRagParams]):
     """Refinements of the question, each searched, until the model would answer (Chan et al. 2024, RQ-RAG), prompted.
 
     The model names what to do next: rewrite the question, decompose it, tell its meanings apart, or answer. The
@@ -126,32 +122,32 @@ class RqRag(ReadingArm[RqRagParams]):
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Follow one path, or all of them, as set."""
-        found = PassagePool(cap=run.passage_cap(self._params.passages))
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
         if self._params.tree:
-            return await self._answer_by_tree(question, run=run, found=found)
-        node, ended = await self._follow(question, run=run, found=found)
+            return await self._answer_by_tree(question, run=run, pool=pool)
+        node, ended = await self._follow(question, run=run, pool=pool)
         run.note_branch("path_ended", ended)
-        answer = await self._read(question, run=run, pool=found, passages=node.passages)
+        answer = await self._read(question, run=run, style=self._params.style, pool=pool, passages=node.passages)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
-    async def _follow(self, question: str, *, run: Run, found: PassagePool) -> tuple[_Node, str]:
+    async def _follow(self, question: str, *, run: Run, pool: PassagePool) -> tuple[_Node, str]:
         """The end of the path, and the rule that ended it."""
         node = _Node()
         while node.depth < self._params.depth:
-            action = await self._decide(question, node=node, run=run, found=found)
+            action = await self._decide(question, node=node, run=run, pool=pool)
             if action == "answer":
                 return node, "answer_decided"
             if not run.begin_round(cap=self._params.depth):
                 return node, "budget_rounds"
-            child = await self._refine(question, action=action, node=node, run=run, found=found)
+            child = await self._refine(question, action=action, node=node, run=run, pool=pool)
             if child is None:
                 return node, "no_new_query"
             node = child
         return node, "max_depth"
 
-    async def _answer_by_tree(self, question: str, *, run: Run, found: PassagePool) -> Answer:
+    async def _answer_by_tree(self, question: str, *, run: Run, pool: PassagePool) -> Answer:
         nodes = [_Node()]
-        answers = [await self._answer_node(question, node=nodes[0], run=run, found=found)]
+        answers = [await self._answer_node(question, node=nodes[0], run=run, pool=pool)]
         run.draft = answers[0].answer or None
         ended = "max_depth"
         branches = ((node, action) for node in nodes for action in _REFINEMENTS)
@@ -162,39 +158,35 @@ class RqRag(ReadingArm[RqRagParams]):
             if not run.begin_round(cap=sum(len(_REFINEMENTS) ** depth for depth in range(1, self._params.depth + 1))):
                 ended = "budget_rounds"
                 break
-            child = await self._refine(question, action=action, node=node, run=run, found=found)
+            child = await self._refine(question, action=action, node=node, run=run, pool=pool)
             if child is not None:
                 nodes.append(child)
-                answers.append(await self._answer_node(question, node=child, run=run, found=found))
+                answers.append(await self._answer_node(question, node=child, run=run, pool=pool))
                 run.draft = chosen_answer(answers, choose=self._params.choose) or run.draft
         answer = chosen_answer(answers, choose=self._params.choose)
         run.note_branch("tree_ended", f"{ended} with {len(answers)} answers")
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise=ended))
 
-    async def _answer_node(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> PathAnswer:
+    async def _answer_node(self, question: str, *, node: _Node, run: Run, pool: PassagePool) -> PathAnswer:
         # Half of a first answer is better than none, and worse than a whole one of another path.
         with partial_kept(run, style=self._params.style) if run.draft is None else nullcontext():
             done = await self._ask(
                 "read",
-                fields={"question": question},
-                node=node,
+                {"question": question},
                 run=run,
-                found=found,
                 max_tokens=self._params.max_tokens,
+                pool=pool,
+                passages=node.passages,
                 stop=stops_of(self._params.style),
                 want=self._want,
             )
         return PathAnswer(answer=answer_in(done.text, style=self._params.style), confidence=mean_logprob(done))
 
-    async def _decide(self, question: str, *, node: _Node, run: Run, found: PassagePool) -> str:
+    async def _decide(self, question: str, *, node: _Node, run: Run, pool: PassagePool) -> str:
         """One of the four actions."""
+        most, fields = self._params.decide_tokens, {"question": question, "tried": _listed(node.queries)}
         done = await self._ask(
-            "decide",
-            fields={"question": question, "tried": _listed(node.queries)},
-            node=node,
-            run=run,
-            found=found,
-            max_tokens=self._params.decide_tokens,
+            "decide", fields, run=run, max_tokens=most, pool=pool, passages=node.passages, stop=("\n",)
         )
         action = parsed_label(done.text, labels=_ACTIONS)
         if action is None:
@@ -203,17 +195,17 @@ class RqRag(ReadingArm[RqRagParams]):
         run.note_branch("decided", action)
         return action
 
-    async def _refine(self, question: str, *, action: str, node: _Node, run: Run, found: PassagePool) -> _Node | None:
+    async def _refine(self, question: str, *, action: str, node: _Node, run: Run, pool: PassagePool) -> _Node | None:
         """The node after refining and searching; None if no query is new."""
         fields = {"question": question, "tried": _listed(node.queries)}
         limit = 1 if action == "rewrite" else self._params.queries
         done = await self._ask(
             action,
-            fields=fields if action == "rewrite" else {**fields, "limit": str(limit)},
-            node=node,
+            fields if action == "rewrite" else {**fields, "limit": str(limit)},
             run=run,
-            found=found,
             max_tokens=self._params.query_tokens,
+            pool=pool,
+            passages=node.passages,
             stop=("\n",) if action == "rewrite" else ("\n\n",),
         )
         queries = parsed_queries(done.text, limit=limit)
@@ -227,34 +219,9 @@ class RqRag(ReadingArm[RqRagParams]):
             return None
         passages = list(node.passages)
         for query in queries:
-            new = await find(run, query=query, pool=found, k=self._params.passages_per_query)
+            new = await find(run, query=query, pool=pool, k=self._params.passages_per_query)
             passages.extend(each for each in new if each not in passages)
         return _Node(queries=(*node.queries, *queries), passages=tuple(passages), depth=node.depth + 1)
-
-    async def _ask(
-        self,
-        purpose: str,
-        *,
-        fields: Mapping[str, str],
-        node: _Node,
-        run: Run,
-        found: PassagePool,
-        max_tokens: int,
-        stop: tuple[str, ...] = ("\n",),
-        want: frozenset[Need] = frozenset(),
-    ) -> Completion:
-        return await ask(
-            run,
-            template=self._templates[purpose],
-            purpose=purpose,
-            fields=fields,
-            pool=found,
-            passages=node.passages,
-            max_tokens=max_tokens,
-            passage_words=self._params.passage_words,
-            stop=stop,
-            want=want,
-        )
 
 
 def _listed(queries: Sequence[str]) -> str:

@@ -11,15 +11,14 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Json
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
-from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, Whole
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, gather_once, read, stop_reason, together
+from ragbandit.strategies.arm_parts.steps import gather, gather_once, stop_reason, together
 from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
-from ragbandit.strategies.prompting.prompts import Template, shown_prompt
+from ragbandit.strategies.prompting.prompts import shown_prompt
 from ragbandit.strategies.run import Answer, Run
 
 #: answers that are none, in lower case
@@ -41,32 +40,32 @@ class SeakrParams(PassageParams):
     #: added to every eigenvalue, so that samples without spread have a finite uncertainty
     alpha: Annotated[float, Field(gt=0.0)] = 1e-3
     #: whose states are compared, 0 being the embedding; None: the middle one
-    layer: Annotated[int | None, Field(ge=0)] = None
+    layer: Whole | None = None
     samples: Annotated[int, Field(ge=2)] = 4
     #: of the samples
     temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 1.0
     #: of the samples
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
     #: of the samples; 0: all tokens
-    top_k: Annotated[int, Field(ge=0)] = 50
+    top_k: Whole = 50
     #: of the first sample; the others count on from there
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Whole = 0
     #: passages searched for at a time, each read on its own
-    passages: Annotated[int, Field(ge=1)] = 3
+    passages: Count = 3
     #: passages that the chain keeps at most (multi)
-    kept_passages: Annotated[int, Field(ge=1)] = 3
+    kept_passages: Count = 3
     #: sentences of the chain at most (multi)
-    sentences: Annotated[int, Field(ge=1)] = 3
+    sentences: Count = 3
     #: a word this likely may stand in a query (multi)
-    sure: Annotated[float, Field(ge=0.0, le=1.0)] = 0.9
+    sure: Share = 0.9
     #: tokens of one sentence of the chain
-    sentence_tokens: Annotated[int, Field(ge=1)] = 40
+    sentence_tokens: Count = 40
     #: tokens of a sample
-    sample_tokens: Annotated[int, Field(ge=1)] = 24
+    sample_tokens: Count = 24
     #: tokens of the answer
-    max_tokens: Annotated[int, Field(ge=1)] = 24
+    max_tokens: Count = 24
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "single_hop": {
             "delta": -6.0,
             "hops": "single",
@@ -121,7 +120,7 @@ class Seakr(PromptedArm[SeakrParams]):
     needs: frozenset[Need] = frozenset({"completion", "stop", "logprobs", "hidden_states"})
     kind = SeakrParams
     prompts: ClassVar = {
-        "recall": "recall_direct",
+        "answer": "recall_direct",
         "read": "read_direct",
         "think": "think_reasoned",
         "conclude": "conclude",
@@ -137,19 +136,15 @@ class Seakr(PromptedArm[SeakrParams]):
 
     async def _single(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         """(answer, stop reason)."""
-        recall, reader = self._templates["recall"], self._templates["read"]
-        tokens = self._params.max_tokens
-        direct = await read(
-            run, question=question, template=recall, style="direct", purpose="answer", max_tokens=tokens
-        )
-        prompt = self._prompt(recall, fields={"question": question}, passages=(), run=run, pool=pool)
+        fields = {"question": question}
+        direct = await self._read(question, run=run, style="direct", use="answer")
+        prompt = self._prompt("answer", fields, run=run, pool=pool)
         if direct and (await self._doubts([prompt], purpose="answer", run=run))[0] <= self._params.delta:
             return direct, "sure"
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return direct, "no_passage"
-        fields = {"question": question}
-        prompts = [self._prompt(reader, fields=fields, passages=[each], run=run, pool=pool) for each in pool.passages]
+        prompts = [self._prompt("read", fields, passages=[each], run=run, pool=pool) for each in pool.passages]
         readings = await self._doubted(prompts, purpose="read", run=run)
         answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
         best = _least_doubtful(answers)
@@ -162,10 +157,9 @@ class Seakr(PromptedArm[SeakrParams]):
         ended = await self._chain(question, sentences=sentences, kept=kept, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
         fields = {"question": question, "thoughts": " ".join(sentences)}
-        prompts = [self._prompt(self._templates["conclude"], fields=fields, passages=(), run=run, pool=pool)]
+        prompts = [self._prompt("conclude", fields, run=run, pool=pool)]
         if kept:
-            reader, fields = self._templates["read"], {"question": question}
-            prompts.append(self._prompt(reader, fields=fields, passages=kept, run=run, pool=pool))
+            prompts.append(self._prompt("read", {"question": question}, passages=kept, run=run, pool=pool))
         readings = await self._doubted(prompts, purpose="read", run=run)
         answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
         known = [each for each in answers if each.text.lower() not in _UNKNOWN] or answers
@@ -179,7 +173,7 @@ class Seakr(PromptedArm[SeakrParams]):
         asked: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
-            prompt = self._prompt(self._templates["think"], fields=fields, passages=kept, run=run, pool=pool)
+            prompt = self._prompt("think", fields, passages=kept, run=run, pool=pool)
             proposal = (await self._greedy([prompt], purpose="think", run=run))[0]
             sentence = first_sentence(proposal.text)
             run.draft = extract_answer(sentence) or run.draft
@@ -220,8 +214,7 @@ class Seakr(PromptedArm[SeakrParams]):
         new = [passage for passage in pool.passages if passage not in kept]
         if not new:
             return "nothing_new"
-        think = self._templates["think"]
-        prompts = [self._prompt(think, fields=fields, passages=[*kept, each], run=run, pool=pool) for each in new]
+        prompts = [self._prompt("think", fields, passages=[*kept, each], run=run, pool=pool) for each in new]
         written = await self._doubted(prompts, purpose="think_with", run=run)
         sentences = [_Doubted(text=first_sentence(each.text), doubt=each.doubt) for each in written]
         best = _least_doubtful(sentences)
@@ -243,23 +236,22 @@ class Seakr(PromptedArm[SeakrParams]):
 
     def _prompt(
         self,
-        template: Template,
-        *,
+        use: str,
         fields: Mapping[str, str],
-        passages: Sequence[Passage],
+        *,
+        passages: Sequence[Passage] = (),
         run: Run,
         pool: LatestPool,
     ) -> Prompt:
-        tokens = max(self._params.max_tokens, self._params.sentence_tokens, self._params.sample_tokens)
-        words = self._params.passage_words
+        params = self._params
         return shown_prompt(
             run,
-            template=template,
+            template=self._templates[use],
             fields=fields,
             passages=passages,
             pool=pool,
-            max_tokens=tokens,
-            passage_words=words,
+            max_tokens=max(params.max_tokens, params.sentence_tokens, params.sample_tokens),
+            passage_words=params.passage_words,
             conversation=True,
         )
 

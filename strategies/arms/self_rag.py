@@ -2,18 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import ReaderParams
-from ragbandit.strategies.arm_parts.prompted import ReadingArm
-from ragbandit.strategies.arm_parts.steps import answer_in, gather, stop_reason, stops_of
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, Whole
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
+from ragbandit.strategies.arm_parts.steps import gather, stop_reason
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.prompting.parsing import parsed_yes_no
 from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 
@@ -25,19 +21,19 @@ class SelfRagParams(ReaderParams):
     #: graph that the Adaptive-Note paper compares with, which had none of its own; "chat" is for large chat models
     preset: Literal["small", "paper", "chat"] = "small"
     #: rewritten questions, whatever the reason
-    rewrites: Annotated[int, Field(ge=0)] = 1
+    rewrites: Whole = 1
     #: further answers of one round, while the passages do not support the one at hand
-    regenerations: Annotated[int, Field(ge=0)] = 1
+    regenerations: Whole = 1
     #: passages searched for in each round
-    passages_per_round: Annotated[int, Field(ge=1)] = 3
+    passages_per_round: Count = 3
     #: passages graded over all rounds
-    passages: Annotated[int, Field(ge=1)] = 6
+    passages: Count = 6
     #: tokens of one grade
-    grade_tokens: Annotated[int, Field(ge=1)] = 6
+    grade_tokens: Count = 6
     #: tokens of a rewritten question
-    query_tokens: Annotated[int, Field(ge=1)] = 32
+    query_tokens: Count = 32
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "paper": {
             "style": "reasoned",
             "rewrites": 3,
@@ -59,7 +55,7 @@ class SelfRagParams(ReaderParams):
     }
 
 
-class SelfRag(ReadingArm[SelfRagParams]):
+class SelfRag(PromptedArm[SelfRagParams]):
     """The reflections of Self-RAG (Asai et al. 2023) as questions to any model, wired as its prompted graphs are.
 
     A round searches and grades every passage that is new. Where one is relevant the model answers from all relevant
@@ -88,7 +84,7 @@ class SelfRag(ReadingArm[SelfRagParams]):
 
     def _template_names(self) -> dict[str, str]:
         again = "self_rag_again_long" if self._params.style == "long" else "self_rag_again"
-        return super()._template_names() | {"again": again}
+        return super()._template_names() | {"read_again": again}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Go round until the graders are content."""
@@ -104,7 +100,7 @@ class SelfRag(ReadingArm[SelfRagParams]):
                     return Answer(text=written, stop_reason="answered")
         run.note_branch("rounds_ended", ended)
         if not relevant.passages:
-            draft = await self._read(question, run=run, pool=relevant)
+            draft = await self._read(question, run=run, style=self._params.style, pool=relevant)
             ended = "no_relevant_passage" if tried else ended
         return Answer(text=draft, stop_reason=stop_reason(draft, otherwise=ended))
 
@@ -124,14 +120,8 @@ class SelfRag(ReadingArm[SelfRagParams]):
 
     async def _rewrite(self, question: str, *, tried: Sequence[str], run: Run) -> str:
         """Another query; the last one where the model wrote none."""
-        done = await ask(
-            run,
-            template=self._templates["rewrite"],
-            purpose="rewrite",
-            fields={"question": question, "tried": "; ".join(tried)},
-            max_tokens=self._params.query_tokens,
-            stop=("\n",),
-        )
+        fields = {"question": question, "tried": "; ".join(tried)}
+        done = await self._ask("rewrite", fields, run=run, max_tokens=self._params.query_tokens, stop=("\n",))
         query = done.text.strip().strip("\"'`").strip()
         if not query:
             run.note_branch("parse_failed", f"no query in: {done.text[:200]}")
@@ -151,7 +141,8 @@ class SelfRag(ReadingArm[SelfRagParams]):
 
     async def _write(self, question: str, *, run: Run, relevant: PassagePool) -> tuple[str, bool]:
         """An answer from the relevant passages, and whether they support it; "" if the model said nothing usable."""
-        answer = await self._read(question, run=run, pool=relevant, final=False)
+        style = self._params.style
+        answer = await self._read(question, run=run, style=style, pool=relevant, final=False)
         rejected: list[str] = []
         while answer:
             if answer in rejected:
@@ -162,24 +153,11 @@ class SelfRag(ReadingArm[SelfRagParams]):
             rejected.append(answer)
             if len(rejected) > self._params.regenerations:
                 return answer, False
-            answer = await self._read_again(question, rejected=rejected, run=run, relevant=relevant)
+            fields = {"question": question, "rejected": "; ".join(rejected)}
+            answer = await self._read(
+                question, run=run, style=style, use="read_again", fields=fields, pool=relevant, final=False
+            )
         return (rejected[-1] if rejected else ""), False
-
-    async def _read_again(self, question: str, *, rejected: Sequence[str], run: Run, relevant: PassagePool) -> str:
-        done = await ask(
-            run,
-            template=self._templates["again"],
-            purpose="read_again",
-            fields={"question": question, "rejected": "; ".join(rejected)},
-            pool=relevant,
-            max_tokens=self._params.max_tokens,
-            passage_words=self._params.passage_words,
-            stop=stops_of(self._params.style),
-            conversation=True,
-        )
-        answer = answer_in(done.text, style=self._params.style)
-        run.draft = answer or run.draft
-        return answer
 
     async def _grade(
         self,
@@ -191,15 +169,14 @@ class SelfRag(ReadingArm[SelfRagParams]):
         about: Passage | None = None,
     ) -> bool:
         """The verdict of one grader, yes where it cannot be read; on one passage of the pool, or on the answer."""
-        done = await ask(
-            run,
-            template=self._templates[grade],
+        done = await self._ask(
+            grade,
+            fields,
+            run=run,
             purpose=f"grade_{grade}",
-            fields=fields,
+            max_tokens=self._params.grade_tokens,
             pool=pool,
             passages=None if about is None else [about],
-            max_tokens=self._params.grade_tokens,
-            passage_words=self._params.passage_words,
             stop=("\n",),
         )
         verdict = parsed_yes_no(done.text)

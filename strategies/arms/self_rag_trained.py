@@ -5,22 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.shared.errors import ArmFailed
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason, together
+from ragbandit.strategies.arm_parts.tokens import told
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
+#: of every token written, the log-probability of each trained token there
+Places = Sequence[Mapping[str, float]]
 #: what the five utility tokens, from the least to the most useful, are worth
 _WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
@@ -32,9 +32,9 @@ class SelfRagTrainedParams(PassageParams):
     #: "small" shows few passages; "paper" is the paper's setting for short answers
     preset: Literal["small", "paper"] = "small"
     #: search if P(retrieval) / (P(retrieval) + P(no retrieval)) is above it; 1.0: never
-    threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.2
+    threshold: Share = 0.2
     #: passages searched for, each read alone
-    passages: Annotated[int, Field(ge=1)] = 3
+    passages: Count = 3
     relevance_weight: Annotated[float, Field(ge=0.0)] = 1.0
     support_weight: Annotated[float, Field(ge=0.0)] = 1.0
     utility_weight: Annotated[float, Field(ge=0.0)] = 0.5
@@ -55,7 +55,7 @@ class SelfRagTrainedParams(PassageParams):
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {"paper": {"passages": 10, "max_tokens": 100}}
+    presets: ClassVar = {"paper": {"passages": 10, "max_tokens": 100}}
 
 
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
@@ -78,19 +78,13 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     needs: frozenset[Need] = frozenset({"completion", "logprobs", "trained_tokens"})
     kind = SelfRagTrainedParams
-    prompts: ClassVar = {"answer": "self_rag_answer", "read": "self_rag_read"}
+    prompts: ClassVar = {"gate": "self_rag_answer", "read": "self_rag_read"}
 
     async def answer(self, question: str, *, run: Run) -> Answer:
         """Gate, read, choose."""
         try:
-            first = await ask(
-                run,
-                template=self._templates["answer"],
-                purpose="gate",
-                fields={"question": self._untold(question)},
-                max_tokens=self._params.max_tokens,
-                want=_WANT,
-            )
+            fields, most = {"question": self._untold(question)}, self._params.max_tokens
+            first = await self._ask("gate", fields, run=run, max_tokens=most, want=_WANT)
         except OutOfBudget:
             run.draft = self._text(run.partial) or None
             raise
@@ -102,7 +96,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         if not pool.passages:
             return Answer(text=direct, stop_reason=stop_reason(direct, otherwise="no_passage"))
-        calls = [partial(self._read, question, passage=each, run=run, pool=pool) for each in pool.passages]
+        calls = [partial(self._read_alone, question, passage=each, run=run, pool=pool) for each in pool.passages]
         readings = await together(calls, run=run)
         scores = [self._score(reading, run=run) for reading in readings]
         scored = zip(pool.passages, scores, strict=True)
@@ -113,37 +107,31 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
         names = self._params.gate_tokens
-        told = _told(first, run=run)
-        shares = _noted_share(told[0], names=names, run=run) if told else [0.0, 0.0]
+        places: Places = told(first, need="trained_tokens", run=run)
+        shares = _noted_share(places[0], names=names, run=run) if places else [0.0, 0.0]
         if not any(shares):
             run.note_branch("parse_failed", f"the gate tells neither {names[0]} nor {names[1]}")
             return True
         run.note_branch("gate", f"{shares[0]:.4f}")
         return shares[0] > self._params.threshold
 
-    async def _read(self, question: str, *, passage: Passage, run: Run, pool: PassagePool) -> Completion:
+    async def _read_alone(self, question: str, *, passage: Passage, run: Run, pool: PassagePool) -> Completion:
         """The answer from one passage alone."""
-        return await ask(
-            run,
-            template=self._templates["read"],
-            purpose="read",
-            fields={"question": self._untold(question), "retrieval": self._params.gate_tokens[0]},
-            pool=pool,
-            passages=[replace(passage, title=self._untold(passage.title), text=self._untold(passage.text))],
-            max_tokens=self._params.max_tokens,
-            passage_words=self._params.passage_words,
-            want=_WANT,
-        )
+        fields = {"question": self._untold(question), "retrieval": self._params.gate_tokens[0]}
+        plain = [replace(passage, title=self._untold(passage.title), text=self._untold(passage.text))]
+        most = self._params.max_tokens
+        return await self._ask("read", fields, run=run, max_tokens=most, pool=pool, passages=plain, want=_WANT)
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """See the class; -inf for a reading in which nothing was written."""
-        told, tokens = _told(reading, run=run), _tokens(reading, run=run)
-        if not told or not tokens:
+        places: Places = told(reading, need="trained_tokens", run=run)
+        tokens: Sequence[Token] = told(reading, need="logprobs", run=run)
+        if not places or not tokens:
             return -math.inf
         settings = self._params
-        relevance = _noted_share(told[0], names=settings.relevance_tokens, run=run)
-        full, some, _ = _share_where_written(tokens, told=told, names=settings.support_tokens, run=run)
-        utility = _share_where_written(tokens, told=told, names=settings.utility_tokens, run=run)
+        relevance = _noted_share(places[0], names=settings.relevance_tokens, run=run)
+        full, some, _ = _share_where_written(tokens, places=places, names=settings.support_tokens, run=run)
+        utility = _share_where_written(tokens, places=places, names=settings.utility_tokens, run=run)
         return (
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
@@ -189,31 +177,10 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
     return share(logprobs, names=names)
 
 
-def _share_where_written(
-    tokens: Sequence[Token], *, told: Sequence[Mapping[str, float]], names: Sequence[str], run: Run
-) -> list[float]:
+def _share_where_written(tokens: Sequence[Token], *, places: Places, names: Sequence[str], run: Run) -> list[float]:
     """The shares at the first token that is one of the names; all 0 if none was written."""
-    for token, logprobs in zip(tokens, told, strict=True):
+    for token, logprobs in zip(tokens, places, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)
     run.note_branch("parse_failed", f"none of {', '.join(names)} was written")
     return [0.0] * len(names)
-
-
-def _tokens(done: Completion, *, run: Run) -> Sequence[Token]:
-    return cast(Sequence[Token], _detail(done, need="logprobs", run=run))
-
-
-def _told(done: Completion, *, run: Run) -> Sequence[Mapping[str, float]]:
-    return cast(Sequence[Mapping[str, float]], _detail(done, need="trained_tokens", run=run))
-
-
-def _detail(done: Completion, *, need: Need, run: Run) -> object:
-    found = done.details.get(need, ())
-    if not found and done.text:
-        raise ArmFailed(
-            f"{run.generator.name} was asked for {need} and told none",
-            field=f"details.{need}",
-            remedy="use a generator that fills details as ragbandit.strategies.generators.token_details says",
-        )
-    return found

@@ -1,14 +1,10 @@
 """`single_step`: search once, then read."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.params import ReaderParams
-from ragbandit.strategies.arm_parts.prompted import ReadingArm
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.run import Answer, Run
@@ -22,16 +18,16 @@ class SingleStepParams(ReaderParams):
     #: "chat" is for large chat models
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     #: passages searched for and shown
-    passages: Annotated[int, Field(ge=1)] = 3
+    passages: Count = 3
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "flan": {"style": "direct", "passages": 15, "max_tokens": 200},
         "gpt": {"style": "reasoned", "passages": 6, "max_tokens": 300},
         "chat": {"style": "long", "passages": 5, "max_tokens": 512},
     }
 
 
-class SingleStep(ReadingArm[SingleStepParams]):
+class SingleStep(PromptedArm[SingleStepParams]):
     """Search once with the cleaned question, then read: one step (Adaptive-RAG's "B", IRCoT's OneR).
 
     If the budget allows no round or no passage, or the question consists of question words only, the search is
@@ -45,5 +41,5 @@ class SingleStep(ReadingArm[SingleStepParams]):
         """Search, read, answer; stops with "answered" or "empty_answer"."""
         pool = PassagePool(cap=run.passage_cap(self._params.passages))
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
-        answer = await self._read(question, run=run, pool=pool)
+        answer = await self._read(question, run=run, style=self._params.style, pool=pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))

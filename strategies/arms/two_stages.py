@@ -5,21 +5,16 @@ Adaptive-Note (Wang et al. 2024) compares itself with them. It leaves the second
 sees the first stage's text in place of the passages (self_rerank: the passages that the first stage calls useful).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from ragbandit.shared.types import Json
-from ragbandit.strategies.arm_parts.notes import AnswerStyle, answer_from
-from ragbandit.strategies.arm_parts.params import PassageParams
+from ragbandit.strategies.arm_parts.params import Count, PassageParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
+from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather_once, stop_reason
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.prompting.parsing import parsed_numbered_labels
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
-from ragbandit.strategies.prompting.prompts import ask
 from ragbandit.strategies.run import Answer, Run
 
 _USEFUL = "useful"
@@ -38,11 +33,11 @@ class NoteParams(PassageParams):
     #: of the final reader
     style: AnswerStyle = "short"
     #: passages searched for and shown
-    passages: Annotated[int, Field(ge=1)] = 3
+    passages: Count = 3
     #: tokens of the notes, the summary or the verdicts
-    note_tokens: Annotated[int, Field(ge=1)] = 96
+    note_tokens: Count = 96
 
-    presets: ClassVar[Mapping[str, Mapping[str, Json]]] = {
+    presets: ClassVar = {
         "paper": {"passages": 5, "note_tokens": 1280, "max_tokens": 1280},
         "chat": {"style": "long", "passages": 5, "note_tokens": 512, "max_tokens": 512},
     }
@@ -63,33 +58,19 @@ class _TwoStages(PromptedArm[NoteParams]):
         await gather_once(run, query=question, pool=pool, k=self._params.passages)
         text = ""
         if pool.passages:
-            text = await self._write(question, run=run, pool=pool)
+            most, purpose = self._params.note_tokens, self._templates["stage"].name
+            fields = {"question": question}
+            done = await self._ask("stage", fields, run=run, purpose=purpose, max_tokens=most, pool=pool)
+            text = done.text.strip()
         else:
             run.note_branch("first_stage_skipped", "there is no passage")
-        answer = await self._read(question, text=text, run=run, pool=pool)
+        answer = await self._answer_from(text, question=question, run=run, pool=pool)
         return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
 
-    async def _write(self, question: str, *, run: Run, pool: PassagePool) -> str:
-        done = await ask(
-            run,
-            template=self._templates["stage"],
-            purpose=self._templates["stage"].name,
-            fields={"question": question},
-            pool=pool,
-            max_tokens=self._params.note_tokens,
-            passage_words=self._params.passage_words,
-        )
-        return done.text.strip()
-
-    async def _read(self, question: str, *, text: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
+    async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:  # noqa: ARG002 SelfRerank's
         run.draft = (extract_answer(text) if has_answer(text) else text) or run.draft
-        return await answer_from(
-            run,
-            template=self._templates["read"],
-            fields={"question": question, "notes": text or "none"},
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-        )
+        fields = {"question": question, "notes": text or "none"}
+        return await self._read(question, run=run, style=self._params.style, fields=fields)
 
 
 class ChainOfNote(_TwoStages):
@@ -116,18 +97,10 @@ class SelfRerank(_TwoStages):
     def _template_names(self) -> dict[str, str]:
         return super()._template_names() | ({"read": "read_long"} if self._params.style == "long" else {})
 
-    async def _read(self, question: str, *, text: str, run: Run, pool: PassagePool) -> str:
-        return await answer_from(
-            run,
-            template=self._templates["read"],
-            fields={"question": question},
-            style=self._params.style,
-            max_tokens=self._params.max_tokens,
-            # The first verdict may have been begun for the model.
-            passages=_useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages),
-            pool=pool,
-            passage_words=self._params.passage_words,
-        )
+    async def _answer_from(self, text: str, *, question: str, run: Run, pool: PassagePool) -> str:
+        # The first verdict may have been begun for the model.
+        passages = _useful(f"{self._templates['stage'].prefix} {text}", run=run, passages=pool.passages)
+        return await self._read(question, run=run, style=self._params.style, pool=pool, passages=passages)
 
 
 def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Passage]:

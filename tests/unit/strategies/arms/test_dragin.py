@@ -11,7 +11,7 @@ from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.arms.dragin import Dragin, attention_received, sentence_spans
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Attention
-from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 SETTINGS = {
     "preset": "llama2_2wiki",
@@ -219,7 +219,7 @@ def test_a_generator_that_tells_nothing_is_a_failure(details):
     outcome = outcome_of(arm(), model(Scripted(text="Toledo.", details=details)))
 
     assert outcome.status == "failed"
-    assert "did not tell" in outcome.error
+    assert "told none" in outcome.error
 
 
 def test_attention_of_the_wrong_shape_is_a_failure():

@@ -12,7 +12,7 @@ from ragbandit.strategies.arms.flare import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 SETTINGS = {
     "preset": "code",
@@ -179,7 +179,7 @@ def test_a_generator_that_tells_nothing_is_a_failure():
     outcome = outcome_of(arm(), model("Spielberg made Jaws."))
 
     assert outcome.status == "failed"
-    assert "log-probabilities" in outcome.error
+    assert "was asked for logprobs and told none" in outcome.error
 
 
 def test_tokens_that_do_not_spell_the_text_are_noted():

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from ragbandit.strategies.arm_parts.notes import one_line
 from ragbandit.strategies.arms.adaptive_note import AdaptiveNote
 from ragbandit.strategies.arms.two_stages import ChainOfNote, SelfRefine, SelfRerank
 from ragbandit.strategies.base import Passage
@@ -307,8 +306,3 @@ def test_self_rerank_reads_the_useful_passages(verdicts, shown, failed, branch):
 def test_presets_give_the_numbers_of_the_paper(arm, expected):
     """A preset sets Adaptive-Note's numbers, and a value given beside it wins."""
     assert {name: arm.params[name] for name in expected} == expected
-
-
-def test_line_breaks_part_words():
-    """A note on one line keeps its words apart, where the authors' code fuses them."""
-    assert one_line(" made\nJaws.\n\n\tHe ") == "made Jaws. He"

@@ -19,7 +19,7 @@ from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES
-from tests.unit.strategies.arms.test_arms import branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
 SETTINGS = {
     "preset": "single_hop",

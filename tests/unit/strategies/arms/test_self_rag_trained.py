@@ -12,7 +12,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
-from tests.unit.strategies.arms.test_arms import MAN, branches, outcome_of, purposes, queries
+from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries
 
 SETTINGS = {
     "preset": "paper",

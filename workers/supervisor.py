@@ -160,8 +160,8 @@ class Supervisor:
         for child in self._workers():
             child.renew()
 
-    def _say_what_waits(self, found: Settings) -> None:
-        changed = [name for name, value in found if name != "arms" and value != getattr(self.settings, name)]
+    def _say_what_waits(self, new: Settings) -> None:
+        changed = [name for name, value in new if name != "arms" and value != getattr(self.settings, name)]
         if changed:
             facts = {"action": "offer", "changed": ", ".join(changed)}
             log.warning(

@@ -201,13 +201,13 @@ def arm_of_version(context: Context, name: ArmName) -> Strategy | None:
             continue
         try:
             params = arm_params(settings_of(context.settings, version))
-            made = make_arms({name: params[name]}, capabilities=context.generator.capabilities)
+            arms = make_arms({name: params[name]}, capabilities=context.generator.capabilities)
         except (RagBanditError, KeyError) as error:
             facts = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
             log.error("the arm of a version cannot be made here: its questions fail", extra=facts)
             return None
-        context.arms = {**context.arms, **made}
-        return made[name]
+        context.arms = {**context.arms, **arms}
+        return arms[name]
     return None
 
 
@@ -309,8 +309,8 @@ class _CallSpan:
         self._span, self._texts = span, texts
 
     def retrieved(self, hits: Sequence[Hit]) -> None:
-        found = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
-        self._span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(found) if self._texts else None})
+        documents = [{"id": hit.passage.id, "score": hit.score, "content": hit.passage.text} for hit in hits]
+        self._span.set({names.PASSAGES: len(hits), names.DOCUMENTS: json.dumps(documents) if self._texts else None})
 
     def generated(self, done: Completion) -> None:
         self._span.set(
@@ -325,8 +325,8 @@ class _CallSpan:
 
 def _asked(request: Request) -> str:
     prompt = request.prompt
-    said = [("system", prompt.instructions), *((one.role, one.text) for one in prompt.history), ("user", prompt.body)]
-    return json.dumps([_turn(role, text) for role, text in said])
+    turns = [("system", prompt.instructions), *((one.role, one.text) for one in prompt.history), ("user", prompt.body)]
+    return json.dumps([_turn(role, text) for role, text in turns])
 
 
 def _message(role: str, text: str) -> str:

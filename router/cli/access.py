@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.markup import escape
-from rich.table import Table
 
 from ragbandit.router.cli.arguments import is_age, parse_time
 from ragbandit.router.cli.console import (
@@ -24,6 +23,7 @@ from ragbandit.router.cli.console import (
     errors,
     print_json,
     show,
+    show_rows,
 )
 from ragbandit.router.cli.store import opened
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
@@ -66,18 +66,18 @@ def create_key(
 def list_keys(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all keys: what they may do, until when, and when they were last used."""
     with _key_store(config) as store:
-        found, now = store.listed(), time.time()
+        keys, now = store.listed(), time.time()
     if as_json:
-        print_json([_facts(key, now=now) for key in found])
+        print_json([_facts(key, now=now) for key in keys])
         return
-    table = Table(box=None)
-    for title in ("id", "name", "role", "tenant", "state", "expires", "last used", "scopes"):
-        table.add_column(title)
-    for key in found:
-        scopes = ", ".join(f"{name}={value}" for name, value in key.scopes.items())
-        facts = [key.public_id, key.name, key.role, key.tenant or "every", key.state(now), _day(key.expires_at)]
-        table.add_row(*map(escape, [*facts, _day(key.last_used_at), scopes]))
-    console.print(table)
+    titles = ("id", "name", "role", "tenant", "state", "expires", "last used", "scopes")
+    show_rows(titles, (_cells(key, now=now) for key in keys), none="no key yet (ragbandit keys create --help)")
+
+
+def _cells(key: ApiKey, *, now: float) -> list[str]:
+    scopes = ", ".join(f"{name}={value}" for name, value in key.scopes.items())
+    cells = [key.public_id, key.name, key.role, key.tenant or "every", key.state(now), _day(key.expires_at)]
+    return [*cells, _day(key.last_used_at), scopes]
 
 
 def rotate_key(
@@ -96,11 +96,11 @@ def rotate_key(
 def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """End a key: services refuse it within a second."""
     with _key_store(config) as store:
-        found = store.revoke(_public_id(key), actor=actor(), now=time.time())
+        revoked = store.revoke(_public_id(key), actor=actor(), now=time.time())
         if as_json:
-            print_json(_facts(found, now=time.time()))
+            print_json(_facts(revoked, now=time.time()))
         else:
-            console.print(f"revoked: {escape(found.name)} ({found.public_id})", highlight=False)
+            console.print(f"revoked: {escape(revoked.name)} ({revoked.public_id})", highlight=False)
 
 
 @contextmanager
@@ -116,8 +116,8 @@ def _show_new(new: NewKey, *, as_json: bool) -> None:
         return
     console.print(new.text, soft_wrap=True, highlight=False, markup=False)
     whose = f" of the tenant {new.key.tenant}" if new.key.tenant else ""
-    said = f"{new.key.role}{whose}, expires: {_day(new.key.expires_at)}. The key is not shown again: keep it now."
-    errors.print(escape(said), soft_wrap=True, highlight=False)
+    note = f"{new.key.role}{whose}, expires: {_day(new.key.expires_at)}. The key is not shown again: keep it now."
+    errors.print(escape(note), soft_wrap=True, highlight=False)
 
 
 def _facts(key: ApiKey, *, now: float) -> dict[str, Any]:
@@ -154,16 +154,16 @@ def _end(text: str, *, now: float) -> float:
 
 def _scopes(given: Sequence[str]) -> dict[str, object]:
 
-    found: dict[str, object] = {}
+    scopes: dict[str, object] = {}
     for each in given:
         name, equals, text = each.partition("=")
         try:
-            found[name.strip()] = yaml.safe_load(text)
+            scopes[name.strip()] = yaml.safe_load(text)
         except yaml.YAMLError:
             equals = ""
         if not equals:
             raise InvalidInput(f"{each!r:.80} is not NAME=VALUE", field="scopes", remedy="for example arms=[a,b]")
-    return found
+    return scopes
 
 
 def verify_log(

@@ -19,26 +19,28 @@ def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Set
 
     names: each may hold several, with commas between. VALUE is a YAML scalar.
     """
-    found: dict[str, dict[str, Json]] = {}
+    by_name: dict[str, dict[str, Json]] = {}
     for name in split_commas(names):
-        found[name] = dict(settings.policy.params) if name == settings.policy.name else {}
+        by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
     for given in params:
         path, equals, text = given.partition("=")
         # A class path has dots of its own: the longest name that was asked for and begins the path is meant.
-        asked = max((name for name in found if path.strip().startswith(f"{name}.")), key=len, default=None)
-        name, dot, key = path.strip().partition(".") if asked is None else (asked, ".", path.strip()[len(asked) + 1 :])
+        policy = max((name for name in by_name if path.strip().startswith(f"{name}.")), key=len, default=None)
+        name, dot, key = path.strip().partition(".")
+        if policy is not None:
+            name, key = policy, path.strip().removeprefix(f"{policy}.")
         if not (equals and dot and key):
             raise InvalidInput(f"{given!r} is not NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
-        if name not in found:
-            remedy = f"use one of {', '.join(found)}" if found else f"ask for that policy too: --policy {name}"
+        if name not in by_name:
+            remedy = f"use one of {', '.join(by_name)}" if by_name else f"ask for that policy too: --policy {name}"
             raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
         try:
-            found[name][key] = yaml.safe_load(text)
+            by_name[name][key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise InvalidInput(
                 f"{text!r} is not a YAML value", field=f"param {path}", remedy="put the value in quotes"
             ) from error
-    return dict(found)
+    return dict(by_name)
 
 
 def parse_weights(text: str) -> tuple[float, ...]:

@@ -131,8 +131,8 @@ def _verified(verdict: Verdict) -> str:
     """What `verify` found, in a line, with every count that should be 0 and is not."""
     facts = asdict(verdict)
     wrong = [f"{key} {facts[key]}" for key in facts if (key.endswith("_mismatches") or key == "refused") and facts[key]]
-    found = f"{verdict.decisions:,} decisions, {verdict.updates:,} updates"
-    return f"ok: {found}" if verdict.ok else f"differs ({', '.join([*wrong, *verdict.notes])}): {found}"
+    counts = f"{verdict.decisions:,} decisions, {verdict.updates:,} updates"
+    return f"ok: {counts}" if verdict.ok else f"differs ({', '.join([*wrong, *verdict.notes])}): {counts}"
 
 
 def _into(settings: Settings, to: str | None) -> Settings:
@@ -172,6 +172,6 @@ def _verdicts(settings: Settings, *, deep: bool) -> Iterator[tuple[str, Verdict]
             serving = None
             if row is not None and row["algorithm"] != IMPORTED:
                 serving = make_policy(row["algorithm"], params=json.loads(row["params"]))
-            files, kept = SnapshotFiles(settings.snapshot_root), SnapshotFiles(settings.checkpoint_root)
-            checkpoints = Checkpoints(ledger, files=kept)
+            files, checkpoint_files = SnapshotFiles(settings.snapshot_root), SnapshotFiles(settings.checkpoint_root)
+            checkpoints = Checkpoints(ledger, files=checkpoint_files)
             yield label, verify(ledger, files=files, serving=serving, checkpoints=checkpoints, whole=True, deep=deep)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -78,6 +78,14 @@ def show(facts: Mapping[str, object], *, as_json: bool) -> None:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         table.add_row(key, escape(text))
     console.print(table)
+
+
+def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str) -> None:
+    """Rows of texts as a table; `none` where there are no rows."""
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table if table.rows else none)
 
 
 @contextlib.contextmanager

@@ -180,10 +180,10 @@ def recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     with opened(config, registered=False) as (_, ledger), ledger.database.write() as connection:
         wrong = counters.recount(connection)
     if as_json:
-        print_json({name: {"kept": kept, "counted": counted} for name, (kept, counted) in wrong.items()})
+        print_json({name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()})
         return
-    for name, (kept, counted) in wrong.items():
-        console.print(f"{name}: was {kept}, is {counted}")
+    for name, (stored, counted) in wrong.items():
+        console.print(f"{name}: was {stored}, is {counted}")
     console.print(f"{len(wrong)} counters corrected" if wrong else "every counter is right")
 
 

@@ -23,6 +23,7 @@ from ragbandit.router.cli.console import (
     errors,
     print_json,
     show,
+    show_rows,
 )
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
@@ -35,7 +36,7 @@ from ragbandit.router.queue.jobs import Notifier
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import held_feedback
-from ragbandit.router.storage.ledgers.quarantines import quarantines_of
+from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines_of
 from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import PolicyLabel
@@ -57,15 +58,10 @@ def held(
         if as_json:
             print_json({"sources": sources, "feedback": [asdict(row) for row in rows]})
             return
-        if not rows:
-            console.print("nothing is held")
-            return
-        console.print(f"held: {', '.join(f'{escape(name)} {count}' for name, count in sources.items())}")
-        table = Table("feedback", "decision", "source", "reason", "held at")
-        for row in rows:
-            cells = (row.feedback_id, row.decision_id, row.source, row.reason, moment(row.held_at))
-            table.add_row(*map(escape, cells))
-        console.print(table)
+        if rows:
+            console.print(f"held: {', '.join(f'{escape(name)} {count}' for name, count in sources.items())}")
+        cells = ((row.feedback_id, row.decision_id, row.source, row.reason, moment(row.held_at)) for row in rows)
+        show_rows(("feedback", "decision", "source", "reason", "held at"), cells, none="nothing is held")
 
 
 def release(
@@ -96,10 +92,8 @@ def quarantined(
         if as_json:
             print_json([dict(row) for row in rows])
             return
-        table = Table("decision", "field", "reason")
-        for row in rows:
-            table.add_row(row["decision_id"], escape(row["field"] or ""), escape(row["reason"]))
-        console.print(table if rows else "nothing is quarantined")
+        cells = ((row["decision_id"], row["field"] or "", row["reason"]) for row in rows)
+        show_rows(("decision", "field", "reason"), cells, none="nothing is quarantined")
 
 
 def quarantine(
@@ -158,13 +152,14 @@ def quarantines(config: ConfigOption = None, as_json: JsonOption = False) -> Non
         if as_json:
             print_json([asdict(row) for row in rows])
             return
-        table = Table("number", "source", "since", "until", "ledger", "learned without", "reason", "state")
-        for row in rows:
-            bounds = ["" if one is None else moment(one) for one in (row.since, row.until)]
-            state = "in force" if row.lifted_at is None else f"lifted {moment(row.lifted_at)}"
-            cells = (str(row.number), row.source, *bounds, row.label, row.new_label, row.reason, state)
-            table.add_row(*map(escape, cells))
-        console.print(table if rows else "no source is quarantined")
+        titles = ("number", "source", "since", "until", "ledger", "learned without", "reason", "state")
+        show_rows(titles, map(_quarantine_cells, rows), none="no source is quarantined")
+
+
+def _quarantine_cells(row: Quarantine) -> list[str]:
+    bounds = ["" if one is None else moment(one) for one in (row.since, row.until)]
+    state = "in force" if row.lifted_at is None else f"lifted {moment(row.lifted_at)}"
+    return [str(row.number), row.source, *bounds, row.label, row.new_label, row.reason, state]
 
 
 def lift(
@@ -283,8 +278,8 @@ def _show(report: ImportReport) -> None:
         console.print(table)
     for result in there:
         some = "; ".join(report.examples[result])
-        told = f"{result}: {OUTCOMES[result]}" + (f", for example {some}" if some else "")
-        console.print(escape(told), highlight=False, soft_wrap=True)
+        line = f"{result}: {OUTCOMES[result]}" + (f", for example {some}" if some else "")
+        console.print(escape(line), highlight=False, soft_wrap=True)
     if report.unreadable:
-        told = f"{report.unreadable} entries had not the shape of a judgement, and were passed over"
-        console.print(told, highlight=False)
+        line = f"{report.unreadable} entries had not the shape of a judgement, and were passed over"
+        console.print(line, highlight=False)

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.markup import escape
-from rich.table import Table
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show, show_rows
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, overview
@@ -33,25 +32,23 @@ _BY_HAND = "by hand"
 def list_versions(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List all versions: state, share, since when, and what each waits for."""
     with opened(config) as (_, ledger):
-        found = overview(ledger.database, base=ledger.label)
+        versions = overview(ledger.database, base=ledger.label)
         if as_json:
-            print_json(asdict(found))
+            print_json(asdict(versions))
             return
-        _print_switch(found)
-        table = Table(box=None)
-        for title in ("name", "state", "share", "since", "waits for", "reason"):
-            table.add_column(title)
-        for one in found.policies:
-            cells = [one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason]
-            table.add_row(*map(escape, cells))
-        if found.policies:
-            console.print(table)
-        else:
-            console.print("no version yet: the configuration decides (ragbandit policy add --help)")
+        _print_switch(versions)
+        show_rows(
+            ("name", "state", "share", "since", "waits for", "reason"),
+            (
+                (one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason)
+                for one in versions.policies
+            ),
+            none="no version yet: the configuration decides (ragbandit policy add --help)",
+        )
 
 
-def _print_switch(found: PolicyList) -> None:
-    control = found.control
+def _print_switch(versions: PolicyList) -> None:
+    control = versions.control
     if control.killed is None:
         return
     since = f"by {control.actor} since {moment(control.made_at)}"
@@ -62,15 +59,15 @@ def _print_switch(found: PolicyList) -> None:
 def show_version(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show a version: what it changes, what it waits for, what can be done, and the newest verdicts."""
     with opened(config) as (settings, ledger):
-        found = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
+        facts = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
         if as_json:
-            print_json(found)
+            print_json(facts)
             return
-        verdicts = found.pop("verdicts")
-        show(_in_words(found), as_json=False)
+        verdicts = facts.pop("verdicts")
+        show(_in_words(facts), as_json=False)
         for one in verdicts[:10]:
-            told = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
-            console.print(escape(told), highlight=False, soft_wrap=True)
+            line = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
+            console.print(escape(line), highlight=False, soft_wrap=True)
 
 
 def add(
@@ -86,10 +83,10 @@ def add(
     with opened(config) as (settings, ledger):
         given = _changes(changes or ())
         check_changes(settings, given)
-        made = verbs.add(
+        version = verbs.add(
             ledger.database, base=ledger.label, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
         )
-        _tell(made, as_json=as_json)
+        _tell(version, as_json=as_json)
 
 
 def shadow(
@@ -211,23 +208,23 @@ def _decides(control: PolicyControl) -> str:
 
 def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Facts of a version or of the switch for people: times as times, shares in percent, and nothing that is empty."""
-    told = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
-    told |= {key: moment(told[key]) for key in ("made_at", "since") if key in told}
-    told |= {key: percent(told[key]) for key in ("weight", "next_weight") if key in told}
+    words = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
+    words |= {key: moment(words[key]) for key in ("made_at", "since") if key in words}
+    words |= {key: percent(words[key]) for key in ("weight", "next_weight") if key in words}
     if "possible" in facts:
-        told["possible"] = ", ".join(facts["possible"]) or "nothing"
-    if "killed" in told:
-        told["killed"] = "the switch is thrown: ragbandit policy list says how"
-    if "recent" in told:
-        last = told["recent"]["last_fault"]
-        seen = f"asked for {told['recent']['decisions']} of the newest decisions, {told['recent']['faults']} faults"
-        told["recent"] = seen if last is None else f"{seen}, the last one: {last}"
-    return told
+        words["possible"] = ", ".join(facts["possible"]) or "nothing"
+    if "killed" in words:
+        words["killed"] = "the switch is thrown: ragbandit policy list says how"
+    if "recent" in words:
+        last = words["recent"]["last_fault"]
+        seen = f"asked for {words['recent']['decisions']} of the newest decisions, {words['recent']['faults']} faults"
+        words["recent"] = seen if last is None else f"{seen}, the last one: {last}"
+    return words
 
 
 def _changes(given: Sequence[str]) -> dict[str, Any]:
     """What `policy.params.ridge=2` and others say: {"policy": {"params": {"ridge": 2}}}. Raises InvalidInput."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for each in given:
         key, equals, text = each.partition("=")
         names = key.strip().split(".")
@@ -237,12 +234,12 @@ def _changes(given: Sequence[str]) -> dict[str, Any]:
             equals = ""
         if not equals or len(names) < 2 or not all(names):
             raise InvalidInput(f"{each!r:.80} is not SECTION.NAME=VALUE", field="set", remedy="policy.name=linucb")
-        place = found
+        section = changes
         for name in names[:-1]:
-            place = place.setdefault(name, {})
-            if not isinstance(place, dict):
+            section = section.setdefault(name, {})
+            if not isinstance(section, dict):
                 raise InvalidInput(
                     f"{name!r:.40} is set as a whole already", field="set", remedy="name each setting once"
                 )
-        place[names[-1]] = value
-    return found
+        section[names[-1]] = value
+    return changes

@@ -176,8 +176,8 @@ def present(client: Any) -> list[ProcessCard]:
     """The cards of the processes that are there, by host and id; what is no card is left out. Raises RedisError."""
     keys = client.zrange(_LIST, 0, MAX_LISTED - 1)
     texts = client.mget(keys) if keys else []
-    found = [card for text in texts if text is not None and (card := _card(text)) is not None]
-    return sorted(found, key=lambda card: (card.host, card.pid))
+    cards = [card for text in texts if text is not None and (card := _card(text)) is not None]
+    return sorted(cards, key=lambda card: (card.host, card.pid))
 
 
 def workers_of(cards: Iterable[ProcessCard]) -> list[WorkerState]:

@@ -16,14 +16,14 @@ from ragbandit.workers.wiring.generators import offered
 ALL = "all"
 
 
-def parse_arms(asked: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
+def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
     An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
     ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
     run, beside "all" too, and InvalidInput for one that nobody knows.
     """
-    names = list(dict.fromkeys(name.strip() for words in asked for name in words.split(",") if name.strip()))
+    names = list(dict.fromkeys(name.strip() for words in wanted for name in words.split(",") if name.strip()))
     known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
     _check_known(names, known=known, settings=settings)
     capabilities = offered(settings.generator)

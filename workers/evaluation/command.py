@@ -91,24 +91,24 @@ def evaluate(
         )
     _tell_lacking(lacking)
     file = answers or Path(settings.data_dir) / "evaluations" / f"{questions.stem}.jsonl"
-    with Answers(file, resume=resume or retry_failed) as kept:
+    with Answers(file, resume=resume or retry_failed) as stored:
         if retry_failed:
-            kept.forget_failed()
-        answered = _run(rows, arms=arms, settings=settings, answers=kept, concurrency=concurrency)
+            stored.forget_failed()
+        answered = _run(rows, arms=arms, settings=settings, answers=stored, concurrency=concurrency)
         quiz = None if judging is None else judging()
         judged_as = (
             qualities(rows, answered=answered, family=family)
             if quiz is None
-            else _quiz(rows, answered=answered, judge=quiz, answers=kept, concurrency=concurrency)
+            else _quiz(rows, answered=answered, judge=quiz, answers=stored, concurrency=concurrency)
         )
-    found = evaluated(rows, answered=answered, judged_as=judged_as)
+    results = evaluated(rows, answered=answered, judged_as=judged_as)
     if table is not None:
         _write(table, table_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward))
     if log is not None:
         records = log_records(rows, answered=answered, judged_as=judged_as, reward=settings.reward)
-        _write(log, _encoded(records, asked=rows, settings=settings))
-    show(found, file=file, judge=None if quiz is None else quiz.generator.name, as_json=as_json)
-    _tell_lost(found)
+        _write(log, _encoded(records, rows=rows, settings=settings))
+    show(results, file=file, judge=None if quiz is None else quiz.generator.name, as_json=as_json)
+    _tell_lost(results)
 
 
 def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[[], QuizModel] | None:
@@ -162,7 +162,7 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
 
 
 def _run(
-    asked: Sequence[LabelledQuestion],
+    rows: Sequence[LabelledQuestion],
     *,
     arms: Mapping[str, Strategy],
     settings: Settings,
@@ -177,15 +177,15 @@ def _run(
         version=generator_version(settings.generator),
         budget=capped(Budget(), limits=settings.budget),
     )
-    work = bench.work(asked)
+    work = bench.work(rows)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
     fine = {each.arm for each in work if each.key in answers and not answers[each.key].failed}
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, _interruptible(answers):
 
-        def done(kept: StoredAnswer) -> None:
+        def done(answer: StoredAnswer) -> None:
             progress("answers", next(count), len(todo))
-            warn(kept)
+            warn(answer)
 
         asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
     return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
@@ -198,14 +198,15 @@ def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
     """
     failed = Counter[str]()
 
-    def warn(kept: StoredAnswer) -> None:
-        if not kept.failed:
-            fine.add(kept.arm)
-        elif kept.arm not in fine:
-            failed[kept.arm] += 1
-            if failed[kept.arm] == EARLY:
-                said = f"the first {EARLY} answers of {kept.arm} failed; Ctrl-C stops. {kept.error or kept.stop_reason}"
-                errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+    def warn(answer: StoredAnswer) -> None:
+        if not answer.failed:
+            fine.add(answer.arm)
+        elif answer.arm not in fine:
+            failed[answer.arm] += 1
+            if failed[answer.arm] == EARLY:
+                why = answer.error or answer.stop_reason
+                message = f"the first {EARLY} answers of {answer.arm} failed; Ctrl-C stops. {why}"
+                errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
 
     return warn
 
@@ -217,7 +218,7 @@ def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
 
 
 def _quiz(
-    asked: Sequence[LabelledQuestion],
+    rows: Sequence[LabelledQuestion],
     *,
     answered: Answered,
     judge: QuizModel,
@@ -229,11 +230,11 @@ def _quiz(
     with bars(errors) as progress, _interruptible(answers):
         return asyncio.run(
             quizzed_answers(
-                asked,
+                rows,
                 answered=answered,
                 model=judge,
                 concurrency=concurrency,
-                done=lambda: progress("judged", next(count), len(asked)),
+                done=lambda: progress("judged", next(count), len(rows)),
             )
         )
 
@@ -249,11 +250,11 @@ def _interruptible(answers: Answers) -> Iterator[None]:
 
 
 def _encoded(
-    records: Iterable[Mapping[str, Any]], *, asked: Sequence[LabelledQuestion], settings: Settings
+    records: Iterable[Mapping[str, Any]], *, rows: Sequence[LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
     """The records with the features by which a policy learns from them."""
     encoder = make_encoder(settings.encoder)
-    texts = [row.question for row in asked]
+    texts = [row.question for row in rows]
     features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
     known = dict(zip(texts, features, strict=True))
     for record in records:
@@ -272,16 +273,16 @@ def _tell_lacking(lacking: Mapping[str, str]) -> None:
         errors.print(f"left out: {escape(f'{name}: {reason}')}", soft_wrap=True, highlight=False)
 
 
-def _tell_lost(found: Sequence[Evaluated]) -> None:
+def _tell_lost(results: Sequence[Evaluated]) -> None:
     """Ends the command with 1 where some strategy has no figure but zeros: what comes after it must not learn them."""
-    failed = [row.strategy for row in found if len(row.failures) == row.questions]
-    unjudged = [row.strategy for row in found if len(row.unjudged) == row.questions]
+    failed = [row.strategy for row in results if len(row.failures) == row.questions]
+    unjudged = [row.strategy for row in results if len(row.unjudged) == row.questions]
     for names, fault in (
         (failed, "failed and counts as wrong; when its cause is removed, --retry-failed asks again"),
         (unjudged, "could not be judged and counts as wrong; the same command with --resume judges again"),
     ):
         if names:
-            said = f"every answer of {', '.join(names)} {fault}"
-            errors.print(said, style="red", soft_wrap=True, highlight=False, markup=False)
+            message = f"every answer of {', '.join(names)} {fault}"
+            errors.print(message, style="red", soft_wrap=True, highlight=False, markup=False)
     if failed or unjudged:
         raise typer.Exit(1)

@@ -29,18 +29,18 @@ _HEADS = {
 }
 
 
-def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
+def show(results: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: bool) -> None:
     """The table, what failed and where the answers lie; or the same as JSON. judge: the name of its model."""
     if as_json:
-        print_json([row.as_json() for row in found])
+        print_json([row.as_json() for row in results])
         return
-    measures = found[0].measures
+    measures = results[0].measures
     heads = [*(f"{_HEADS[name]} %" for name in measures), "Step", "Time", "s"]
     table = Printed("strategy", *heads, "prompt", "written", "dollars", "failed")
     for column in table.columns:
         column.justify, column.no_wrap = "right", True
     table.columns[0].justify = "left"
-    for row in found:
+    for row in results:
         table.add_row(
             escape(row.strategy),
             *(_cell(row.means[name], scale=100.0, digits=1) for name in measures),
@@ -49,13 +49,13 @@ def show(found: Sequence[Evaluated], *, file: Path, judge: str | None, as_json: 
             _cell(row.means["dollars"], digits=_dollar_digits(row.means["dollars"])),
             str(len(row.failures)),
         )
-    table.caption = f"{found[0].questions} questions; mean ± standard error; failures count as wrong"
+    table.caption = f"{results[0].questions} questions; mean ± standard error; failures count as wrong"
     if judge is not None:
         table.caption += f"; judged by {escape(judge)}"
     wide = Measurement.get(console, console.options.update(width=1000), table).maximum
     Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
-    _list("failed", {row.strategy: row.failures for row in found})
-    _list("not judged", {row.strategy: row.unjudged for row in found})
+    _list("failed", {row.strategy: row.failures for row in results})
+    _list("not judged", {row.strategy: row.unjudged for row in results})
     console.print(f"answers: {escape(str(file))}", soft_wrap=True, highlight=False)
 
 

@@ -82,19 +82,19 @@ class Evaluated:
         }
 
 
-def qualities(asked: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
+def qualities(rows: Sequence[LabelledQuestion], *, answered: Answered, family: str) -> Qualities:
     """By the rules of a family with gold answers; a failed answer is wrong."""
     return {
         arm: [
             AnswerQuality(measures=judged(None if each.failed else each.answer, gold=row.answers, family=family))
-            for row, each in zip(asked, stored, strict=True)
+            for row, each in zip(rows, stored, strict=True)
         ]
         for arm, stored in answered.items()
     }
 
 
 async def quizzed_answers(
-    asked: Sequence[LabelledQuestion],
+    rows: Sequence[LabelledQuestion],
     *,
     answered: Answered,
     model: QuizModel,
@@ -108,17 +108,17 @@ async def quizzed_answers(
     """
     cut, limit = chinese_words(), asyncio.Semaphore(concurrency)
 
-    async def quiz_of(row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer]) -> dict[str, AnswerQuality]:
+    async def quiz_of(row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer]) -> dict[str, AnswerQuality]:
         async with limit:
-            by_arm = await _quizzed(row, kept=kept, model=model, cut=cut)
+            by_arm = await _quizzed(row, answers=answers, model=model, cut=cut)
             done()
             return by_arm
 
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(quiz_of(row, kept={arm: kept[number] for arm, kept in answered.items()}))
-                for number, row in enumerate(asked)
+                group.create_task(quiz_of(row, answers={arm: answers[number] for arm, answers in answered.items()}))
+                for number, row in enumerate(rows)
             ]
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
@@ -128,7 +128,7 @@ async def quizzed_answers(
 
 
 async def _quizzed(
-    row: LabelledQuestion, *, kept: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
+    row: LabelledQuestion, *, answers: Mapping[str, StoredAnswer], model: QuizModel, cut: Cut
 ) -> dict[str, AnswerQuality]:
     """By arm. One after the other: arms that answer alike share the reply in the judge's cache."""
     quiz = row.quiz
@@ -137,8 +137,8 @@ async def _quizzed(
         try:
             quiz = await made_quiz(row.reference, model=model)
         except ArmFailed as error:
-            return dict.fromkeys(kept, AnswerQuality(measures=dict.fromkeys(_QUIZ_MEASURES, 0.0), error=str(error)))
-    return {arm: await _scored(each, quiz=quiz, model=model, cut=cut) for arm, each in kept.items()}
+            return dict.fromkeys(answers, AnswerQuality(measures=dict.fromkeys(_QUIZ_MEASURES, 0.0), error=str(error)))
+    return {arm: await _scored(each, quiz=quiz, model=model, cut=cut) for arm, each in answers.items()}
 
 
 async def _scored(stored: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cut) -> AnswerQuality:
@@ -147,20 +147,20 @@ async def _scored(stored: StoredAnswer, *, quiz: Quiz, model: QuizModel, cut: Cu
     return AnswerQuality(measures={name: getattr(score, name) for name in _QUIZ_MEASURES}, error=score.error)
 
 
-def evaluated(asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Evaluated]:
+def evaluated(rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities) -> list[Evaluated]:
     """A line per arm, in the order of `answered`, which has per arm an answer per question in the order of `asked`."""
-    return [_line(asked, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
+    return [_line(rows, arm=arm, answered=answered, judged_as=judged_as[arm]) for arm in answered]
 
 
 def _line(
-    asked: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
+    rows: Sequence[LabelledQuestion], *, arm: str, answered: Answered, judged_as: Sequence[AnswerQuality]
 ) -> Evaluated:
     stored, first = answered[arm], answered.get(TIME_ONE)
     quality = {name: _mean([each.measures[name] for each in judged_as]) for name in judged_as[0].measures}
-    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(asked, stored, strict=True) if each.failed]
+    failed = [(row.id, each.error or each.stop_reason) for row, each in zip(rows, stored, strict=True) if each.failed]
     return Evaluated(
         strategy=arm,
-        questions=len(asked),
+        questions=len(rows),
         measures=tuple(quality),
         means={
             **quality,
@@ -175,7 +175,7 @@ def _line(
         exhausted=sum(each.status == "exhausted" for each in stored),
         failures=tuple(failed),
         unjudged=tuple(
-            (row.id, each.error) for row, each in zip(asked, judged_as, strict=True) if each.error is not None
+            (row.id, each.error) for row, each in zip(rows, judged_as, strict=True) if each.error is not None
         ),
     )
 
@@ -211,12 +211,12 @@ def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
 
 
 def table_records(
-    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
+    rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The full-information table, a record per question (router/offline/simulation/table.py); quality as the reward
     has it.
     """
-    for number, row in enumerate(asked):
+    for number, row in enumerate(rows):
         stored = {arm: answers[number] for arm, answers in answered.items()}
         more = {"dataset": row.dataset, "hops": row.hops}
         yield {
@@ -229,7 +229,7 @@ def table_records(
 
 
 def log_records(
-    asked: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
+    rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
     """The same as a log of uniform draws, a record per question and arm, from which a policy starts warm.
 
@@ -239,7 +239,7 @@ def log_records(
     """
     arms = list(answered)
     share = 1.0 / len(arms)
-    for number, row in enumerate(asked):
+    for number, row in enumerate(rows):
         for arm in arms:
             stored = answered[arm][number]
             yield {

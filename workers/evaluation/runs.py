@@ -188,7 +188,7 @@ class Bench:
     #: caps on every answer
     budget: Budget
 
-    def work(self, asked: Sequence[LabelledQuestion]) -> list[Work]:
+    def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
         parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
         making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
@@ -198,7 +198,7 @@ class Bench:
                 arm=name,
                 question=row.question,
             )
-            for row in asked
+            for row in rows
             for name in self.arms
         ]
 

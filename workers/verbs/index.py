@@ -63,10 +63,10 @@ def build(
 def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
     """A function that reads the corpus at every call. A document that is left out is logged and counted once."""
 
-    def leave_out(place: str, reason: str) -> None:
-        if place not in left_out:
-            left_out.add(place)
-            log_left_out(place, reason)
+    def leave_out(where: str, reason: str) -> None:
+        if where not in left_out:
+            left_out.add(where)
+            log_left_out(where, reason)
 
     return lambda: read_corpus(corpus, leave_out=leave_out)
 

@@ -48,21 +48,21 @@ def check_arms(settings: Settings) -> None:
 
 def hints(settings: Settings) -> tuple[str, ...]:
     """Sentences about settings that can be used and most likely do not do what was meant."""
-    generator, found = settings.generator, list[str]()
+    generator, texts = settings.generator, list[str]()
     if not settings.worker_arms:
         return ()
     if generator.name == "openai" and settings.arms_preset is None:
         small = presets_by_default(arm_params(settings), preset="chat")
         if small:
-            found.append(
+            texts.append(
                 f"arms: {', '.join(small)} answer with a few words, as suits a small model, and generator.name is "
                 "openai; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
             )
     priced = generator.name == "openai" and bool(generator.openai.prices)
     if settings.budget.dollars is not None and not priced:
         remedy = "set generator.openai.prices" if generator.name == "openai" else "cap budget.tokens instead"
-        found.append(
+        texts.append(
             f"budget.dollars: {settings.budget.dollars:g} caps only what arms report by themselves, since calls of the "
             f"generator {generator.name} have no price; {remedy}"
         )
-    return tuple(found)
+    return tuple(texts)

@@ -46,15 +46,15 @@ class Kind:
     #: the facts of the index that is there
     read: Callable[[], Facts]
     #: where the index lies
-    place: Facts = field(default_factory=dict)
+    location: Facts = field(default_factory=dict)
 
     def built(self, rows: Rows, progress: CountDone) -> Facts:
         """Build the index; what `info` returns."""
-        return {**self.place, **self.build(rows, progress)}
+        return {**self.location, **self.build(rows, progress)}
 
     def info(self) -> Facts:
         """The place of the index and its description."""
-        return {**self.place, **self.read()}
+        return {**self.location, **self.read()}
 
 
 def make_retriever(settings: Settings) -> Retriever:
@@ -187,7 +187,7 @@ def _bm25(settings: Settings) -> Kind:
         open=lambda: bm25.Bm25Retriever(folder),
         build=lambda rows, progress: bm25.build_index(rows(), folder, progress=progress),
         read=lambda: bm25.Bm25Retriever.read_meta(folder),
-        place={"folder": str(folder)},
+        location={"folder": str(folder)},
     )
 
 
@@ -217,7 +217,7 @@ def _dense(settings: Settings) -> Kind:
             rows(), folder, encoder=_encoder(settings), search_by=search_by, progress=progress
         ),
         read=lambda: dense.DenseRetriever.read_meta(folder),
-        place={"folder": str(folder)},
+        location={"folder": str(folder)},
     )
 
 
@@ -256,8 +256,8 @@ def _elasticsearch(settings: Settings) -> Kind:
         with elasticsearch.connect(chosen.url, api_key=api_key) as client:
             return elasticsearch.read_meta(client, index=chosen.index)
 
-    place: Facts = {"url": shown_address(chosen.url), "index": chosen.index}
-    return Kind(open=opened, build=build, read=read, place=place)
+    location: Facts = {"url": shown_address(chosen.url), "index": chosen.index}
+    return Kind(open=opened, build=build, read=read, location=location)
 
 
 def _hybrid(settings: Settings) -> Kind:

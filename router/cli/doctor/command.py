@@ -28,8 +28,8 @@ def doctor(
         print_json({"level": worst(findings), "findings": [asdict(finding) for finding in findings]})
     else:
         for finding in findings:
-            said = escape(f"{finding.check}: {finding.found}")
-            console.print(f"{_SIGNS[finding.level]}  {said}", soft_wrap=True, highlight=False)
+            line = escape(f"{finding.check}: {finding.found}")
+            console.print(f"{_SIGNS[finding.level]}  {line}", soft_wrap=True, highlight=False)
             for what, text in (("means", finding.means), ("do", finding.remedy)):
                 if text:
                     console.print(escape(f"         {what}: {text}"), soft_wrap=True, highlight=False)

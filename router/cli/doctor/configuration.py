@@ -14,8 +14,8 @@ def contradictions(installation: Installation) -> Sequence[Finding]:
     """Settings that are each allowed, and together do not do what they seem to."""
     settings = installation.settings
     sqlite = make_url(settings.database).get_backend_name() == "sqlite"
-    found = []
-    for wrong, told, means, remedy in (
+    findings = []
+    for wrong, text, means, remedy in (
         (
             sqlite and settings.server.processes > 1,
             f"server.processes: {settings.server.processes} on SQLite",
@@ -48,8 +48,8 @@ def contradictions(installation: Installation) -> Sequence[Finding]:
         ),
     ):
         if wrong:
-            found.append(warning("settings", told, means=means, remedy=remedy))
-    return found or [fine("settings", "none contradict each other")]
+            findings.append(warning("settings", text, means=means, remedy=remedy))
+    return findings or [fine("settings", "none contradict each other")]
 
 
 def exposure(installation: Installation) -> Sequence[Finding]:

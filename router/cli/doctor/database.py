@@ -89,12 +89,12 @@ def clock(installation: Installation) -> Sequence[Finding]:
 
 def judged_clock(check: str, ahead_s: float, *, whose: str) -> Finding:
     """What a clock means that is so far ahead, in seconds."""
-    told = f"{whose} is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
+    text = f"{whose} is {abs(ahead_s):.1f} s {'ahead' if ahead_s > 0 else 'behind'}"
     if abs(ahead_s) < APART_S:
         return fine(check, f"{whose} differs by {abs(ahead_s):.2f} s")
     means = "waits, windows of feedback and the order of decisions are off by as much"
     remedy = "let NTP or chrony set the clocks of all hosts (timedatectl)"
-    return (warning if abs(ahead_s) < WRONG_S else problem)(check, told, means=means, remedy=remedy)
+    return (warning if abs(ahead_s) < WRONG_S else problem)(check, text, means=means, remedy=remedy)
 
 
 def learner(installation: Installation) -> Sequence[Finding]:
@@ -107,32 +107,32 @@ def learner(installation: Installation) -> Sequence[Finding]:
         if registered is None:
             return [fine("learner", f"no router has opened the ledger {ledger.label} yet")]
         serving = policy_of(settings)
-        found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
-    told = []
-    if found.lag_s > LATE_S:
-        say = problem if found.lag_s > STUCK_S else warning
+        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
+    findings = []
+    if state.lag_s > LATE_S:
+        say = problem if state.lag_s > STUCK_S else warning
         means = "new feedback does not move the policy; nothing is lost"
         remedy = "check that `ragbandit worker --queue learn` runs, then its log; `ragbandit status` counts"
-        told.append(say("learner", f"feedback has waited for {duration(found.lag_s)}", means=means, remedy=remedy))
-    if found.counters.quarantined:
+        findings.append(say("learner", f"feedback has waited for {duration(state.lag_s)}", means=means, remedy=remedy))
+    if state.counters.quarantined:
         means = "these decisions are not learned"
         remedy = "`ragbandit feedback quarantined` says why"
-        told.append(warning("learner", f"{found.counters.quarantined} set apart", means=means, remedy=remedy))
-    if found.counters.held:
+        findings.append(warning("learner", f"{state.counters.quarantined} set apart", means=means, remedy=remedy))
+    if state.counters.held:
         means = "their source has more than its share; they are not learned until they are released"
         remedy = "`ragbandit feedback held` says of whom"
-        told.append(warning("learner", f"{found.counters.held} feedback held", means=means, remedy=remedy))
-    if found.missing_outcome:
+        findings.append(warning("learner", f"{state.counters.held} feedback held", means=means, remedy=remedy))
+    if state.missing_outcome:
         means = "feedback came for decisions whose outcome was not reported: they are not learned"
-        told.append(
+        findings.append(
             warning(
                 "learner",
-                f"{found.missing_outcome} without outcome",
+                f"{state.missing_outcome} without outcome",
                 means=means,
                 remedy="report outcomes to /v1/outcomes for every decision",
             )
         )
-    return told or [fine("learner", f"{found.last_seq} updates, lag {duration(found.lag_s)}")]
+    return findings or [fine("learner", f"{state.last_seq} updates, lag {duration(state.lag_s)}")]
 
 
 def counters(installation: Installation) -> Sequence[Finding]:
@@ -160,8 +160,8 @@ def held(installation: Installation) -> Sequence[Finding]:
     if long:
         means = "a clock was ahead when it was taken; until it runs out nobody else may do this"
         remedy = "set the clocks, stop the holder, then delete this row of the table leases"
-        told = ", ".join(f"{row.name} for {duration(row.expires_at - now)} by {row.holder}" for row in long)
-        return [problem("leases", told, means=means, remedy=remedy)]
+        text = ", ".join(f"{row.name} for {duration(row.expires_at - now)} by {row.holder}" for row in long)
+        return [problem("leases", text, means=means, remedy=remedy)]
     return [fine("leases", ", ".join(f"{row.name} is held by {row.holder}" for row in rows) or "none is held")]
 
 

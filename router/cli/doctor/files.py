@@ -18,37 +18,39 @@ NEARLY_NONE: Final = 200_000_000
 
 def disk(installation: Installation) -> Sequence[Finding]:
     """Room where the database, snapshots and logs of this host are written."""
-    found = {}
-    for place in _places(installation.settings):
-        there = _existing(place)
+    free_by_device = {}
+    for path in _places(installation.settings):
+        there = _existing(path)
         usage = shutil.disk_usage(there)
-        found[os.stat(there).st_dev] = (there, usage.free)
-    told = []
-    for there, free in found.values():
+        free_by_device[os.stat(there).st_dev] = (there, usage.free)
+    findings = []
+    for there, free in free_by_device.values():
         if free < LITTLE:
             say = problem if free < NEARLY_NONE else warning
             means = "when it is full nothing can be stored: the service replies 503"
             remedy = "make room, or move old decisions away: ragbandit data archive --before 90d"
-            told.append(say("disk", f"{free / 1e9:.1f} GB are free at {there}", means=means, remedy=remedy))
-    return told or [fine("disk", ", ".join(f"{free / 1e9:.0f} GB free at {there}" for there, free in found.values()))]
+            findings.append(say("disk", f"{free / 1e9:.1f} GB are free at {there}", means=means, remedy=remedy))
+    return findings or [
+        fine("disk", ", ".join(f"{free / 1e9:.0f} GB free at {there}" for there, free in free_by_device.values()))
+    ]
 
 
 def permissions(installation: Installation) -> Sequence[Finding]:
     """Whether this user can write there, and no other can read."""
-    told = []
-    for place in _places(installation.settings):
-        if not place.exists():
+    findings = []
+    for path in _places(installation.settings):
+        if not path.exists():
             continue
-        if not os.access(place, os.R_OK | os.W_OK | (os.X_OK if place.is_dir() else 0)):
+        if not os.access(path, os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)):
             means = "the service cannot work with it under this user"
-            remedy = f"run as its owner (uid {place.stat().st_uid}), or chown it"
-            told.append(problem("permissions", f"this user cannot write {place}", means=means, remedy=remedy))
-        mode = place.stat().st_mode & 0o777
-        if mode & 0o077 and not (place in (Path.cwd(), Path.home()) or _shielded(place)):
+            remedy = f"run as its owner (uid {path.stat().st_uid}), or chown it"
+            findings.append(problem("permissions", f"this user cannot write {path}", means=means, remedy=remedy))
+        mode = path.stat().st_mode & 0o777
+        if mode & 0o077 and not (path in (Path.cwd(), Path.home()) or _shielded(path)):
             means = "other users of this host may read questions and answers"
-            remedy = f"chmod go= {place}"
-            told.append(warning("permissions", f"{place} has the mode {mode:o}", means=means, remedy=remedy))
-    return told or [fine("permissions", "only the owner reads data_dir and the database")]
+            remedy = f"chmod go= {path}"
+            findings.append(warning("permissions", f"{path} has the mode {mode:o}", means=means, remedy=remedy))
+    return findings or [fine("permissions", "only the owner reads data_dir and the database")]
 
 
 def _places(settings: Settings) -> list[Path]:
@@ -61,11 +63,11 @@ def _places(settings: Settings) -> list[Path]:
     return places
 
 
-def _shielded(place: Path) -> bool:
+def _shielded(path: Path) -> bool:
     """Whether a folder above it lets nobody but its owner pass."""
-    return any(above.stat().st_mode & 0o077 == 0 for above in place.absolute().parents)
+    return any(above.stat().st_mode & 0o077 == 0 for above in path.absolute().parents)
 
 
-def _existing(place: Path) -> Path:
+def _existing(path: Path) -> Path:
     """The folder, or the nearest above it that is there."""
-    return place if place.exists() or place == place.parent else _existing(place.parent)
+    return path if path.exists() or path == path.parent else _existing(path.parent)

@@ -61,26 +61,26 @@ def problem(check: str, found: str, *, means: str, remedy: str) -> Finding:
 
 def run_checks(installation: Installation, checks: Sequence[Check], *, limit_s: float = LIMIT_S) -> list[Finding]:
     """The findings of all checks in their order; one that raises or takes longer than limit_s is itself a problem."""
-    found: list[Sequence[Finding] | None] = [None] * len(checks)
+    findings: list[Sequence[Finding] | None] = [None] * len(checks)
 
-    def look(place: int, name: str, check: Callable[[Installation], Sequence[Finding]]) -> None:
+    def look(number: int, name: str, check: Callable[[Installation], Sequence[Finding]]) -> None:
         try:
-            found[place] = check(installation)
+            findings[number] = check(installation)
         except RagBanditError as error:
-            found[place] = [_failed(name, error.message, remedy=error.remedy)]
+            findings[number] = [_failed(name, error.message, remedy=error.remedy)]
         except Exception as error:
-            found[place] = [_failed(name, f"{type(error).__name__}: {error}"[:300], remedy=None)]
+            findings[number] = [_failed(name, f"{type(error).__name__}: {error}"[:300], remedy=None)]
 
     threads = [
-        threading.Thread(target=look, args=(place, name, check), daemon=True)
-        for place, (name, check) in enumerate(checks)
+        threading.Thread(target=look, args=(number, name, check), daemon=True)
+        for number, (name, check) in enumerate(checks)
     ]
     give_up = time.monotonic() + limit_s
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, give_up - time.monotonic()))
-    late = [(_late(name, limit_s),) if each is None else each for (name, _), each in zip(checks, found, strict=True)]
+    late = [(_late(name, limit_s),) if each is None else each for (name, _), each in zip(checks, findings, strict=True)]
     return _one_per_cause([finding for each in late for finding in each])
 
 

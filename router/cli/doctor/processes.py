@@ -18,24 +18,24 @@ def there(installation: Installation) -> Sequence[Finding]:
     served = {queue for card in cards for queue in card.queues}
     needed = {"learn": True, "answer": bool(settings.worker_arms)}
     needed["judge"] = settings.judge.generator is not None and settings.judge.share > 0
-    found = []
+    findings = []
     if not any(card.role == "service" for card in cards):
         means = "nobody decides over HTTP; a library that decides in its own process is not listed"
         remedy = "start `ragbandit serve` or `ragbandit up`; one that has just started is listed within seconds"
-        found.append(warning("processes", "no service is there", means=means, remedy=remedy))
+        findings.append(warning("processes", "no service is there", means=means, remedy=remedy))
     does = {"learn": "learns from feedback", "answer": "answers questions", "judge": "judges answers"}
     for queue, wanted in needed.items():
         if wanted and queue not in served:
             remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
-            told = f"no worker for the queue {queue} is there"
-            found.append(problem("processes", told, means=f"nobody {does[queue]}", remedy=remedy))
-    return found or [fine("processes", ", ".join(card.named() for card in cards[:10]))]
+            text = f"no worker for the queue {queue} is there"
+            findings.append(problem("processes", text, means=f"nobody {does[queue]}", remedy=remedy))
+    return findings or [fine("processes", ", ".join(card.named() for card in cards[:10]))]
 
 
 def versions(installation: Installation) -> Sequence[Finding]:
     """Whether all run one version of ragbandit, Python and the packages that compute."""
     cards = _cards(installation)
-    found = []
+    findings = []
     for part in ("ragbandit", "python", "numpy", "torch"):
         by = _grouped(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part, ""))  # noqa: B023
         if len(by) > 1:
@@ -45,8 +45,8 @@ def versions(installation: Installation) -> Sequence[Finding]:
                 else "results may differ by rounding between hosts; docs/machines.md says where that counts"
             )
             remedy = "install the same versions on every host"
-            found.append(warning("versions", f"{part}: {_told(by)}", means=means, remedy=remedy))
-    return found or [fine("versions", f"one version on all: {cards[0].version}" if cards else "no process is there")]
+            findings.append(warning("versions", f"{part}: {_told(by)}", means=means, remedy=remedy))
+    return findings or [fine("versions", f"one version on all: {cards[0].version}" if cards else "no process is there")]
 
 
 def clocks(installation: Installation) -> Sequence[Finding]:
@@ -54,8 +54,8 @@ def clocks(installation: Installation) -> Sequence[Finding]:
     ahead = {card.host: card.ahead_s for card in _cards(installation)}
     judged = [judged_clock("clocks of the hosts", by, whose=f"the clock of {host}") for host, by in ahead.items()]
     wrong = [finding for finding in judged if finding.level != "ok"]
-    told = f"{len(ahead)} of {len(ahead)} agree with Redis" if ahead else "no process is there"
-    return wrong or [fine("clocks of the hosts", told)]
+    text = f"{len(ahead)} of {len(ahead)} agree with Redis" if ahead else "no process is there"
+    return wrong or [fine("clocks of the hosts", text)]
 
 
 def indexes(installation: Installation) -> Sequence[Finding]:
@@ -93,8 +93,8 @@ def shared_snapshots(installation: Installation) -> Sequence[Finding]:
     if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
         means = "a service on a host without the learner finds no snapshot: it goes on with an old policy"
         remedy = "set `snapshots` to a shared folder or an fsspec URL that every host reaches"
-        told = f"{len(hosts)} hosts, and snapshots lie in {settings.snapshot_root}"
-        return [problem("snapshots over hosts", told, means=means, remedy=remedy)]
+        text = f"{len(hosts)} hosts, and snapshots lie in {settings.snapshot_root}"
+        return [problem("snapshots over hosts", text, means=means, remedy=remedy)]
     return [fine("snapshots over hosts", settings.snapshot_root)]
 
 

@@ -47,9 +47,9 @@ def reachable(installation: Installation) -> Sequence[Finding]:
 def memory(installation: Installation) -> Sequence[Finding]:
     """Whether it may throw away what waits, or is full."""
     with connected(installation.settings) as client:
-        found = _info(client, "memory")
-    most, used = int(found.get("maxmemory", 0)), int(found.get("used_memory", 0))
-    policy = str(found.get("maxmemory_policy", "noeviction"))
+        info = _info(client, "memory")
+    most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
+    policy = str(info.get("maxmemory_policy", "noeviction"))
     if most and used > FULL * most:
         means = "soon it refuses writes or throws entries away: answers are late, rates and quotas are forgotten"
         remedy = "raise maxmemory; the queue takes about 1 kB for each of workers.max_queued"
@@ -73,8 +73,8 @@ def persistence(installation: Installation) -> Sequence[Finding]:
         means = "with stop-writes-on-bgsave-error, its default, it refuses every write"
         remedy = "see its log; free the disk it saves to, or turn saving off (save ''): nothing here needs it"
         return [problem("Redis writes", "its last save to disk failed", means=means, remedy=remedy)]
-    kept = "appends to a file" if saved.get("aof_enabled") else "daily quotas reset on restart"
-    return [fine("Redis writes", f"accepts writes; {kept}")]
+    storage = "appends to a file" if saved.get("aof_enabled") else "daily quotas reset on restart"
+    return [fine("Redis writes", f"accepts writes; {storage}")]
 
 
 def queues(installation: Installation) -> Sequence[Finding]:
@@ -86,26 +86,28 @@ def queues(installation: Installation) -> Sequence[Finding]:
         jobs.workers(), jobs.work()
         foreign = [part for part, count in jobs.outage.foreign.counts().items() if count]
         served = {queue for card in present(client) for queue in card.queues}
-    found = []
+    findings = []
     for queue, count in depth.items():
         if count and queue not in served:
             means = "nobody takes them: answers, scores or learning wait"
             remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
-            found.append(problem("queues", f"{count} wait in {queue}, and no worker", means=means, remedy=remedy))
+            findings.append(problem("queues", f"{count} wait in {queue}, and no worker", means=means, remedy=remedy))
     if depth["answer"] > FULL * settings.workers.max_queued:
         means = "further ones wait in the database until there is room"
         remedy = "start more workers for the queue answer, or let callers wait less"
-        found.append(warning("queues", f"{depth['answer']} wait for an answer", means=means, remedy=remedy))
+        findings.append(warning("queues", f"{depth['answer']} wait for an answer", means=means, remedy=remedy))
     if refused:
         means = "something else writes to these queues: they were removed unread"
         remedy = "let only ragbandit reach this Redis, or give it a database of its own (redis://host/1)"
-        found.append(warning("queues", f"{refused} entries were no jobs of ours", means=means, remedy=remedy))
+        findings.append(warning("queues", f"{refused} entries were no jobs of ours", means=means, remedy=remedy))
     if foreign:
         means = "they are read as absent: what waits, who works and what was done is not told in full"
         remedy = "let only ragbandit reach this Redis, or give it a database of its own (redis://host/1)"
-        found.append(warning("queues", f"not ours is what stands in: {', '.join(foreign)}", means=means, remedy=remedy))
-    told = ", ".join(f"{queue} {count}" for queue, count in depth.items())
-    return found or [fine("queues", told)]
+        findings.append(
+            warning("queues", f"not ours is what stands in: {', '.join(foreign)}", means=means, remedy=remedy)
+        )
+    text = ", ".join(f"{queue} {count}" for queue, count in depth.items())
+    return findings or [fine("queues", text)]
 
 
 def listeners(installation: Installation) -> Sequence[Finding]:
@@ -119,18 +121,18 @@ def listeners(installation: Installation) -> Sequence[Finding]:
             return [fine("listeners", "this user may not ask Redis how many there are")]
     heard = {"judge", *(["answer"] if settings.worker_arms else [])}
     wanted = sum(card.role == "service" or not heard.isdisjoint(card.queues) for card in cards)
-    told = f"{count} listen, of {wanted} processes that should"
+    text = f"{count} listen, of {wanted} processes that should"
     if count >= wanted:
-        return [fine("listeners", told)]
+        return [fine("listeners", text)]
     means = "answers and new policies come up to a second late there; one that ended within a minute is still counted"
     remedy = "see `redis` in the reply of each /ready and the logs of the workers; restart the one that does not listen"
-    return [warning("listeners", told, means=means, remedy=remedy)]
+    return [warning("listeners", text, means=means, remedy=remedy)]
 
 
 def _info(client: redis.Redis, section: str) -> Mapping[str, Any]:
     """A section of INFO; nothing where this user may not ask."""
     try:
-        found: Any = client.info(section)
+        values: Any = client.info(section)
     except RedisError:
         return {}
-    return found if isinstance(found, Mapping) else {}
+    return values if isinstance(values, Mapping) else {}

@@ -109,8 +109,8 @@ def _why(explained: Explanation) -> None:
     learned = "" if shown.learned is None else f", trained on {shown.learned} updates of {shown.label}"
     _print(f"- Decided by the snapshot {shown.version} of {shown.algorithm or 'a policy not known here'}{learned}.")
     for name, value in explained.facts.items():
-        told = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
-        _print(f"- The policy noted {name}: {_short(told)}")
+        text = f"{value:.6g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+        _print(f"- The policy noted {name}: {_short(text)}")
 
 
 def _arms(explained: Explanation) -> None:
@@ -218,10 +218,10 @@ def _told(explained: Explanation, one: Feedback) -> tuple[str, ...]:
 
 
 def _reward(reward: Reward) -> str:
-    told = f"reward {reward.value:.4g} = quality {reward.quality:.4g} - {reward.weight:g} * cost {reward.cost:.4g}"
-    told += f", cut to [{reward.minimum:g}, {reward.maximum:g}]" if reward.clipped else ""
+    text = f"reward {reward.value:.4g} = quality {reward.quality:.4g} - {reward.weight:g} * cost {reward.cost:.4g}"
+    text += f", cut to [{reward.minimum:g}, {reward.maximum:g}]" if reward.clipped else ""
     if reward.raw_quality is not None:
-        told += f"; the quality was calibrated from {reward.raw_quality:.4g}"
+        text += f"; the quality was calibrated from {reward.raw_quality:.4g}"
     if reward.sample_weight != 1.0:
-        told += f"; it counts as {reward.sample_weight:g} rows"
-    return told + (f"; judged by {reward.judged_by}" if reward.judged_by else "")
+        text += f"; it counts as {reward.sample_weight:g} rows"
+    return text + (f"; judged by {reward.judged_by}" if reward.judged_by else "")

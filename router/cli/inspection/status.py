@@ -61,70 +61,70 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
     """
     with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
-        found = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
+        state = ledger_status.status(ledger, serving=serving, rule=closing_rule(settings.learning), now=time.time())
         poller = OutcomePoller(ledger.database, settings=settings.health, seconds=settings.budget.seconds)
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
         if as_json:
-            print_json(plain(ledger_json(found, label=ledger.label, arms=healths, rebuilding=rebuilding)))
+            print_json(plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding)))
         else:
-            facts = _facts(found) | {"arms": "\n".join(map(_health, healths)), "judge": _judge(found)}
-            notes = _notes(found, rebuilding=rebuilding)
+            facts = _facts(state) | {"arms": "\n".join(map(_health, healths)), "judge": _judge(state)}
+            notes = _notes(state, rebuilding=rebuilding)
             facts |= {"notes": "\n".join(notes)} if notes else {}
-            show({"policy": ledger.label, "learning": _headline(found)} | facts, as_json=False)
-        if not found.counters.balanced:
+            show({"policy": ledger.label, "learning": _headline(state)} | facts, as_json=False)
+        if not state.counters.balanced:
             raise typer.Exit(1)
 
 
-def _headline(found: Status) -> str:
+def _headline(state: Status) -> str:
     """Whether the policy learns, in one line."""
-    if not found.counters.balanced:
+    if not state.counters.balanced:
         return "the counters do not add up"
-    if found.lag_s > LATE_S:
-        return f"late: feedback has waited for {found.lag_s:.0f} s"
-    return f"yes; {found.counters.waiting} decisions wait for feedback or an outcome"
+    if state.lag_s > LATE_S:
+        return f"late: feedback has waited for {state.lag_s:.0f} s"
+    return f"yes; {state.counters.waiting} decisions wait for feedback or an outcome"
 
 
-def _facts(found: Status) -> dict[str, object]:
+def _facts(state: Status) -> dict[str, object]:
     """The counts and what they mean, without those that are 0."""
-    counted = {**asdict(found.counters), "unanswered": found.unanswered, "missing_outcome": found.missing_outcome}
+    counted = {**asdict(state.counters), "unanswered": state.unanswered, "missing_outcome": state.missing_outcome}
     facts: dict[str, object] = {"decided": counted["decided"], "learned": counted["learned"]}
     for name, meaning in _MEANINGS.items():
         if counted[name]:
             facts[name] = f"{counted[name]}  ({meaning})"
-    snapshot = found.snapshot or "none yet"
-    return facts | {"ledger": f"{found.last_seq} updates", "snapshot": f"{snapshot}, {found.behind} updates behind"}
+    snapshot = state.snapshot or "none yet"
+    return facts | {"ledger": f"{state.last_seq} updates", "snapshot": f"{snapshot}, {state.behind} updates behind"}
 
 
-def _judge(found: Status) -> str:
+def _judge(state: Status) -> str:
     """What waits for the judge and what it did today, without what is 0."""
-    did = [f"{name} {count:g}" for name, count in found.judge.today.items() if count]
-    return f"{found.judge.waiting} wait; today {', '.join(did)}" if did else f"{found.judge.waiting} wait"
+    did = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
+    return f"{state.judge.waiting} wait; today {', '.join(did)}" if did else f"{state.judge.waiting} wait"
 
 
-def _notes(found: Status, *, rebuilding: bool) -> list[str]:
+def _notes(state: Status, *, rebuilding: bool) -> list[str]:
     """What of a status is no ordinary state, what it means and what to do; nothing where all is well."""
-    counts, lag = found.counters, f"{found.lag_s:.0f} s"
-    said = [
+    counts, lag = state.counters, f"{state.lag_s:.0f} s"
+    notes = [
         (
             not counts.balanced,
             "the counters do not add up: run `ragbandit verify`; `ragbandit data recount` corrects them",
         ),
         (
-            found.missing_outcome,
+            state.missing_outcome,
             "decisions have feedback and no outcome, so they are not learned: report the outcome",
         ),
         (counts.quarantined, "decisions could not be learned: `ragbandit feedback quarantined` says why"),
         (counts.held, "feedback is held, and not learned until it is released: `ragbandit feedback held` says of whom"),
         (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
-        (found.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
-        (found.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
-        (found.judge.today.get("skipped"), "answers were not judged today, since too many waited: see docs/judge.md"),
-        (found.judge.today.get("suspicious"), "answers have texts that address the judge: see docs/judge.md"),
+        (state.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
+        (state.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
+        (state.judge.today.get("skipped"), "answers were not judged today, since too many waited: see docs/judge.md"),
+        (state.judge.today.get("suspicious"), "answers have texts that address the judge: see docs/judge.md"),
         (rebuilding, "the policy is being learned again and another one decides: a learner must run, no more"),
     ]
-    return [text if count is True else f"{count} {text}" for count, text in said if count]
+    return [text if count is True else f"{count} {text}" for count, text in notes if count]
 
 
 def verify(

@@ -98,8 +98,8 @@ def _source(url: str | None, *, key_env: str | None, config: str | None, hours: 
 
         def read() -> OverviewReply:
             now = time.time()
-            found = overview(ledger.database, policy=ledger.label, since=now - 3600 * hours, until=now)
-            return overview_json(found, status=status(ledger, serving=None, rule=rule, now=now))
+            figures = overview(ledger.database, policy=ledger.label, since=now - 3600 * hours, until=now)
+            return overview_json(figures, status=status(ledger, serving=None, rule=rule, now=now))
 
         yield read
 
@@ -114,16 +114,16 @@ def _live(read: Read, *, every: float) -> None:
             return
 
 
-def screen(found: OverviewReply, *, now: float) -> RenderableType:
+def screen(reply: OverviewReply, *, now: float) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(found, now=now), _Arms(found), *_untried(found), *_service(found))
+    return Group(*_head(reply, now=now), _Arms(reply), *_untried(reply), *_service(reply))
 
 
-def _head(found: OverviewReply, *, now: float) -> Iterator[Text]:
-    totals = found["totals"]
-    hours = round((found["until"] - found["since"]) / 3600)
+def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
+    totals = reply["totals"]
+    hours = round((reply["until"] - reply["since"]) / 3600)
     at = moment(now)
-    yield _text(f"{found['policy']}  last {hours} h  {at}", style="bold")
+    yield _text(f"{reply['policy']}  last {hours} h  {at}", style="bold")
     yield _text(
         f"decided {totals['decided']}  learned {totals['learned']}  reward {decimal(totals['reward'])}  "
         f"quality {decimal(totals['quality'])}  cost {decimal(totals['cost'])}  dollars {totals['dollars']:.4g}  "
@@ -134,8 +134,8 @@ def _head(found: OverviewReply, *, now: float) -> Iterator[Text]:
 class _Arms:
     """The table of arms, with the columns that fit: a number that is cut off says nothing."""
 
-    def __init__(self, found: OverviewReply) -> None:
-        self.rows = [tuple(_row(arm)) for arm in found["arms"][:_MOST]]
+    def __init__(self, reply: OverviewReply) -> None:
+        self.rows = [tuple(_row(arm)) for arm in reply["arms"][:_MOST]]
 
     def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
         if not self.rows:
@@ -179,22 +179,22 @@ def _row(arm: ArmOverviewReply) -> Iterator[str]:
         yield f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
 
 
-def _untried(found: OverviewReply) -> Iterator[Text]:
+def _untried(reply: OverviewReply) -> Iterator[Text]:
     """Why an arm has no interval; of the arms of the table."""
-    for arm in found["arms"][:_MOST]:
+    for arm in reply["arms"][:_MOST]:
         if arm["saved"]["missing"] is not None:
             yield _text(f"always {arm['arm'][:_LONGEST]}: {arm['saved']['missing']}")
 
 
-def _service(found: OverviewReply) -> Iterator[Text]:
-    lag = f"lag {found['lag_s']:.1f} s  waiting {found['waiting']}"
-    lag += f"  not yet counted {found['updates_behind']}" if found["updates_behind"] else ""
-    if found["behind_s"] > 60.0:
-        lag += f"  totals are {found['behind_s']:.0f} s behind: a learner must run"
+def _service(reply: OverviewReply) -> Iterator[Text]:
+    lag = f"lag {reply['lag_s']:.1f} s  waiting {reply['waiting']}"
+    lag += f"  not yet counted {reply['updates_behind']}" if reply["updates_behind"] else ""
+    if reply["behind_s"] > 60.0:
+        lag += f"  totals are {reply['behind_s']:.0f} s behind: a learner must run"
     yield _text(lag)
-    if found["queues"] is not None:
-        yield _text("queues  " + "  ".join(f"{name} {count}" for name, count in found["queues"].items()))
-    for worker in (found["workers"] or [])[:_MOST]:
+    if reply["queues"] is not None:
+        yield _text("queues  " + "  ".join(f"{name} {count}" for name, count in reply["queues"].items()))
+    for worker in (reply["workers"] or [])[:_MOST]:
         yield _text(f"worker {worker['queue']} {worker['state']} on {worker['host']}")
 
 

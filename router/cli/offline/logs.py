@@ -125,9 +125,9 @@ class _Reading:
         #: rows imported so far
         self.taken = ImportCounts()
 
-    def rows(self, found: Iterator[Logged | BadRow]) -> Iterator[Logged]:
+    def rows(self, entries: Iterator[Logged | BadRow]) -> Iterator[Logged]:
         """The rows that can be used. Raises InvalidInput at the first that cannot, unless they are skipped."""
-        for row in found:
+        for row in entries:
             if isinstance(row, Logged):
                 self.left_out.update(row.extra)
                 yield row
@@ -155,8 +155,10 @@ def _progress_of(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
         try:
             yield show
         except RagBanditError as error:
-            kept = f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
-            remedy = f"{error.remedy}; {kept}" if error.remedy else kept
+            so_far = (
+                f"{reading.taken.added} rows were added; the corrected file can be imported again and adds the rest"
+            )
+            remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
 
 

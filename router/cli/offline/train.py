@@ -32,13 +32,13 @@ def train_verb(
 ) -> None:
     """Train a policy on a full-information table, for the param `trained`."""
     named = parse_policies([policy], params=param or [], settings=Settings()).get(policy, {})
-    asked = {**named, **({} if epochs is None else {"epochs": epochs})}
+    chosen = {**named, **({} if epochs is None else {"epochs": epochs})}
     rows = list(read_table(table).rows)
     if questions is not None:
         rows += read_questions(questions, known=rows)
     with bars(errors) as show:
         report = train(
-            policy, params=asked, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
+            policy, params=chosen, rows=rows, out=out, progress=lambda done, total: show("batches", done, total)
         )
     if as_json:
         print_json(report)

@@ -114,14 +114,14 @@ def _of_log(
     policy: Policy,
     progress: Progress,
 ) -> Material:
-    said = format_of(path, format=format_)
-    found = open_log(path, format=said, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
-    for skipped in found.skipped[:5]:
+    log_format = format_of(path, format=format_)
+    log = open_log(path, format=log_format, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
+    for skipped in log.skipped[:5]:
         errors.print(escape(f"left out: {skipped.where} {skipped.reason}"), soft_wrap=True, highlight=False)
     return log_material(
-        found.rows,
+        log.rows,
         source=str(path),
-        origin=said,
+        origin=log_format,
         settings=settings,
         encoder=encoder,
         needs_features="features" in policy.needs,
@@ -131,36 +131,36 @@ def _of_log(
 
 def _arm_notes(material: Material, *, settings: Settings) -> list[str]:
     """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
-    configured, told = set(settings.arms), set(material.arms)
-    if not configured & told:
+    configured, known = set(settings.arms), set(material.arms)
+    if not configured & known:
         raise InvalidInput(
             f"has the arms {', '.join(material.arms)}, the configuration {', '.join(settings.arms)}",
             field=f"{material.source} arms",
             remedy="name the arms of the file as those that will serve",
         )
-    found = []
+    notes = []
     if (incumbent := settings.policy.incumbent) is not None:
-        found.append(f"served, it is held back to {incumbent} as far as policy.harm asks, which is not in the table")
+        notes.append(f"served, it is held back to {incumbent} as far as policy.harm asks, which is not in the table")
     if material.encoded:
-        found.append(f"the features of {material.encoded} rows were made with the configured encoder")
-    if cold := [arm for arm in settings.arms if arm not in told]:
-        found.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
+        notes.append(f"the features of {material.encoded} rows were made with the configured encoder")
+    if cold := [arm for arm in settings.arms if arm not in known]:
+        notes.append(f"nothing is known of {', '.join(cold)}: explored as on the first day")
     if unused := [arm for arm in material.arms if arm not in configured]:
-        found.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
-    return found
+        notes.append(f"learned and never drawn, since not configured: {', '.join(unused)}")
+    return notes
 
 
-def print_held_out(found: HeldOut, *, material: Material, console: Console) -> None:
+def print_held_out(result: HeldOut, *, material: Material, console: Console) -> None:
     """The policy and always each arm, on the questions held out."""
     steps = all(row.reward.terms == {"steps": 1.0} for row in material.rows)
     table = Printed(
-        f"{found.questions:,} questions held out", "reward", "gain of the policy", "quality",
+        f"{result.questions:,} questions held out", "reward", "gain of the policy", "quality",
         "steps" if steps else "cost", "arms %",
     )  # fmt: skip
     for column in table.columns[1:]:
         column.justify = "right"
         column.no_wrap = True
-    for one in found.standings:
+    for one in result.standings:
         table.add_row(
             escape(one.name + (" after this" if one.gain is None else "")),
             _told(one.reward),
@@ -170,24 +170,25 @@ def print_held_out(found: HeldOut, *, material: Material, console: Console) -> N
             "/".join(f"{100 * share:.0f}" for share in one.shares.values()),
         )
     Console(file=console.file, width=max(console.width, 110), emoji=False).print(table)
-    _print(f"arms %: {' / '.join(found.standings[0].shares)}; in brackets: 95 % intervals")
+    _print(f"arms %: {' / '.join(result.standings[0].shares)}; in brackets: 95 % intervals")
     by = (
         "the outcome of every arm is known"
-        if found.by == "every arm"
+        if result.by == "every arm"
         else "doubly robust estimates from the logged draws, see docs/replay.md"
     )
     _print(
-        f"each question was asked of a policy that had learned the other {found.folds - 1} of {found.folds} parts; {by}"
+        f"each question was asked of a policy that had learned the other {result.folds - 1} of {result.folds} parts; "
+        f"{by}"
     )
-    for note in found.notes:
+    for note in result.notes:
         _print(f"note: {note}")
 
 
 def _told(value: EstimateWithInterval, *, sign: str = "", whole: bool = True) -> str:
-    said = f"{value.value:{sign}.3f}"
+    text = f"{value.value:{sign}.3f}"
     if not whole or value.low is None or value.high is None:
-        return said
-    return f"{said} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"
+        return text
+    return f"{text} ({value.low:{sign}.3f} to {value.high:{sign}.3f})"
 
 
 def _print(line: Any) -> None:

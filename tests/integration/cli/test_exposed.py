@@ -1,9 +1,6 @@
 """Services that other machines reach: `serve` and `up` start with a key only."""
 
 import os
-import re
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -41,23 +38,6 @@ def test_without_a_key_nothing_starts(tmp_path, monkeypatch, verb):
     assert done.exit_code == 2, done.output
     assert "CONFIG_INVALID server.host" in done.stderr
     assert "ragbandit keys create --role admin --name NAME" in done.stderr
-
-
-def test_with_a_key_it_starts(tmp_path, monkeypatch):
-    """After `keys create` the same `serve` listens."""
-    (tmp_path / "config.yaml").write_text(f"encoder: {{model: hashing}}\nserver: {{host: {EVERY}}}\n")
-    monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["keys", "create", "--role", "admin", "--name", "first"])
-    assert done.exit_code == 0, done.output
-    with subprocess.Popen(
-        command("serve", "--port", "0"), cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
-    ) as serving:
-        try:
-            lines = iter(serving.stderr.readline, "")
-            assert next(line for line in lines if re.search(r"listening on http://0.0.0.0:\d+", line))
-        finally:
-            serving.send_signal(signal.SIGINT)
-            serving.communicate(timeout=20)
 
 
 @pytest.mark.parametrize(

@@ -7,27 +7,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.strategies.base import Hit
-from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
 from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
-from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
+from tests.support.tiny_models import tiny_encoder
 
 ROWS = [
     {"id": "vistula", "title": "Vistula", "text": "The longest river in Poland."},
     {"id": "paris", "title": "Paris", "text": "The capital of France.", "source": "handbook"},
     {"id": "film", "text": "Who is the director of the film?"},
 ]
-
-
-class Backwards:
-    """Turns the hits round, and says in their scores how many there were."""
-
-    name = "backwards"
-
-    async def __call__(self, query, hits):
-        return tuple(Hit(passage=hit.passage, score=float(len(hits))) for hit in hits[::-1])
 
 
 @pytest.fixture
@@ -181,17 +170,6 @@ def test_dense_and_bm25_of_one_name_lie_side_by_side(run, tmp_path):
     assert best(run, "rivers") == ["vistula"]
 
 
-def test_hybrid_builds_and_describes_both(run):
-    """One build makes the indexes of both retrievers, one search joins them."""
-    configure(name="hybrid", model=tiny_encoder())
-    facts = built(run)
-
-    assert sorted(facts) == ["bm25", "dense", "popularity"]
-    del facts["popularity"]
-    assert json.loads(run("info", "--json")[1]) == facts
-    assert best(run, "director film") == ["film"]
-
-
 @pytest.mark.parametrize("search", ["words", "meaning", "both"])
 def test_elasticsearch_is_built_described_and_searched(run, client, elasticsearch_url, search):  # noqa: F811 - a fixture
     """The three ways of searching a server, chosen in the configuration."""
@@ -254,63 +232,6 @@ def test_dense_by_a_graph_is_chosen_in_the_configuration(run):
 
     assert built(run)["search_by"] == "faiss"
     assert best(run, "Who is the director of the film?") == ["film"]
-
-
-@pytest.mark.parametrize("name", ["bm25", "dense", "hybrid"])
-def test_a_search_is_reranked_as_configured(run, name):
-    """retriever.rerank turns the order of any retriever, over retriever.rerank_depth hits."""
-
-    def listed(k, **retriever):
-        configure(name=name, model=tiny_encoder(), **retriever)
-        code, out, err = run("search", "the river in Poland, the capital, the film", "-k", str(k), "--json")
-        assert code == 0, err
-        return [(hit["id"], hit["score"]) for hit in json.loads(out)]
-
-    configure(name=name, model=tiny_encoder())
-    built(run)
-    plain = [one for one, _ in listed(3)]
-    own = f"{__name__}:Backwards"
-
-    assert len(plain) == 3
-    assert listed(3, rerank=own) == [(one, 3.0) for one in plain[::-1]]
-    assert listed(1, rerank=own, rerank_depth=2) == [(plain[1], 2.0)]
-
-
-@pytest.mark.parametrize("search", ["words", "meaning", "both"])
-def test_elasticsearch_is_reranked_once(run, client, elasticsearch_url, search):  # noqa: F811 - a fixture
-    """What "both" has joined is reranked, and neither of its two searches."""
-    name = next(NAMES)
-    configure(name="elasticsearch", url=elasticsearch_url, index=name, search=search, model=tiny_encoder())
-    try:
-        built(run)
-        plain = json.loads(run("search", "the river, the capital, the film", "--json")[1])
-        configure(
-            name="elasticsearch",
-            url=elasticsearch_url,
-            index=name,
-            search=search,
-            model=tiny_encoder(),
-            rerank=f"{__name__}:Backwards",
-        )
-        turned = json.loads(run("search", "the river, the capital, the film", "--json")[1])
-        assert [hit["id"] for hit in turned] == [hit["id"] for hit in plain[::-1]]
-        assert [hit["score"] for hit in turned] == [3.0] * 3
-    finally:
-        remove(client, name)
-
-
-def test_a_search_is_reranked_by_a_cross_encoder(run):
-    """The scores shown are the model's own for question and passage, best first."""
-    configure(rerank=tiny_cross_encoder())
-    built(run)
-    query = "the river in Poland, the capital, the film"
-    shown = json.loads(run("search", query, "--json")[1])
-
-    texts = {row["id"]: f"{row.get('title', '')}\n{row['text']}".strip() for row in ROWS}
-    scores = CrossEncoder(tiny_cross_encoder()).score(query, list(texts.values()))
-    expected = sorted(zip(texts, scores.tolist(), strict=True), key=lambda pair: -pair[1])
-    assert [hit["id"] for hit in shown] == [one for one, _ in expected]
-    assert [hit["score"] for hit in shown] == pytest.approx([score for _, score in expected], abs=1e-5)
 
 
 def test_building_and_describing_need_no_reranker(run):

@@ -26,8 +26,6 @@ from ragbandit.router.offline.simulation import process_pool as runs
 from ragbandit.router.offline.simulation.frontier import SWEEP, line_of
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.router.policies import POLICIES
-from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
@@ -72,10 +70,7 @@ def run(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------- the same code as live
 
 
-@pytest.mark.parametrize(
-    ("name", "params"),
-    [("mba", {"ridge": 3.0}), ("softmax", {}), ("uniform", {}), ("fixed", {"arm": "single_step"})],
-)
+@pytest.mark.parametrize(("name", "params"), [("mba", {"ridge": 3.0}), ("softmax", {})])
 def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
@@ -246,27 +241,6 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
     assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "\u2013", "\u2013")
 
 
-class Fitted(Uniform):
-    """Takes the outcomes of all arms, and makes nothing of them."""
-
-    algorithm = "fitted"
-
-    def fit(self, rows, *, progress):
-        progress(1, 1)
-
-
-def test_full_information_has_a_star(run, monkeypatch):
-    """A policy that saw the outcomes of all arms has a star, explained below; no other row has one."""
-    monkeypatch.setitem(POLICIES, "fitted", f"{__name__}:Fitted")
-    done = run("--policy", "fitted,fixed", "--param", "fixed.arm=single_step", "--seeds", "2")
-    assert done.exit_code == 0, done.output
-    named = [line.split("│")[1].strip() for line in done.stdout.splitlines() if line.startswith("│")]
-    assert {name for name in named if name.endswith("*")} == {"fitted*"}
-    assert {"fixed", "oracle"} <= set(named)
-    assert "\n* fitted to the outcomes of all arms" in done.stdout
-    assert "*" not in run("--policy", "fixed", "--param", "fixed.arm=single_step").stdout
-
-
 def test_progress_goes_to_stderr_alone(run, monkeypatch):
     """Bars are drawn on stderr, where that is a terminal; what is on stdout is the same with and without them."""
     quiet = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
@@ -318,14 +292,10 @@ def test_figure_shows_all_that_was_found(run, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["--policy", ","], "policy"),
         (["--policy", "fixed"], "policy.params.arm"),
         (["--policy", "uniform", "--lambda", "x"], "lambda"),
-        (["--policy", "uniform", "--line", "no_retrieval"], "line"),
         (["--policy", "uniform", "--param", "uniform"], "param"),
-        (["--policy", "uniform", "--param", "mba.ridge=1"], "param"),
         (["--policy", "mba", "--param", "mba.ridge=[1"], "param"),
-        (["--policy", "mba", "--param", "mba.ridge=big"], "policy.params.ridge"),
         (["--policy", "uniform", "--test", "table.jsonl", "--folds", "3"], "folds"),
         (["--policy", "uniform", "--test", "missing.jsonl"], "missing.jsonl"),
         (["--policy", "uniform", "--plot", "missing/a.png"], "plot"),

@@ -262,15 +262,6 @@ def test_another_outcome_of_a_learned_question_is_a_conflict(folder):
     assert audited()[0].updates == 180
 
 
-def test_texts_are_kept_as_the_log_setting_says(folder):
-    """With log.text: none no question is stored, and the same table again is still known."""
-    (folder / "config.yaml").write_text(CONFIG + "log: {text: none}\n")
-    warm("--table", "t.jsonl")
-    assert b"who 0?" not in (folder / "data" / "ragbandit.db").read_bytes()
-    assert warm("--table", "t.jsonl", "--json")["known"] == 180
-    assert audited()[0].ok
-
-
 @pytest.mark.parametrize(
     ("words", "config", "said"),
     [
@@ -301,19 +292,6 @@ def test_arms_that_are_not_configured(folder):
         CONFIG.split("arms:")[0] + "arms: {fast: {run_by: caller}, deep: {run_by: caller}}\n"
     )
     assert "name the arms" in warm("--table", "t.jsonl", code=2)
-
-
-def test_learner_that_holds_on_is_named(folder, monkeypatch):
-    """Where another learner keeps the ledger the command says so, and the same command later adds the rest."""
-    warm("--table", "t.jsonl")
-    write_table(folder / "t.jsonl", made_rows(70))
-    settings = load(None).settings
-    with ledger_of(settings, label="main") as ledger:
-        assert ledger.acquire(holder="someone", lease_s=settings.learning.lease_s)
-        monkeypatch.setattr(entering, "PATIENCE_S", 0.2)
-        assert "a learner holds the ledger" in warm("--table", "t.jsonl", code=2)
-        ledger.release(holder="someone")
-    assert warm("--table", "t.jsonl", "--json")["added"] == 30
 
 
 @pytest.mark.parametrize("text", ["full", "none"])

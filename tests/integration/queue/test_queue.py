@@ -231,20 +231,6 @@ def test_a_redis_that_nobody_expects_is_not_missed(own_redis, tmp_path, settings
     router.jobs.client.close()
 
 
-def test_a_redis_that_was_there_is_missed(own_redis, tmp_path, settings, caplog):
-    """Nobody expected a Redis, then one came; when it goes again that is a warning."""
-    server, _ = own_redis
-    server.stop()
-    with Router.open(settings(data_dir=str(tmp_path / "redis"))) as router:
-        server.start()
-        assert until(lambda: router.jobs.client.pubsub_numsub("ragbandit:news")[0][1] == 1)
-        assert warnings(caplog) == []
-        server.stop()
-        router.notifier.request_answers([router.route("Who wrote Emma?").id])
-        assert until(lambda: warnings(caplog) == [f"lost connection to Redis; {RETRYING}"])
-    router.jobs.client.close()
-
-
 def test_an_outage_is_logged_once(own_redis, settings, caplog):
     """However often Redis is missed in an outage, and by however many parts, there is one line, and one at its end."""
     server, url = own_redis
@@ -310,25 +296,6 @@ def test_router_follows_the_learner(redis_server, redis_client, settings):
         assert other.following.snapshots.swaps == 1
     router.jobs.client.close()
     other.jobs.client.close()
-
-
-def test_router_follows_on(router):
-    """A router goes on following after a look that went wrong, whatever went wrong."""
-    follow, looks = router.following.refresh, []
-
-    def refresh() -> bool:
-        looks.append(1)
-        if len(looks) == 1:
-            raise RuntimeError("went wrong")
-        return follow()
-
-    router.following.refresh = refresh
-    decision = router.route("Who wrote Dracula?")
-    router.feedback(decision.id, reward=0.5)
-    router.updates.wake()
-    assert until(lambda: looks)
-    router.updates.wake()
-    assert until(lambda: len(looks) > 1)
 
 
 def test_one_server_per_folder(own_redis):

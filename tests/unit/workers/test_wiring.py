@@ -16,7 +16,7 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.context import ActiveRuns
 from ragbandit.workers.wiring.arms import arm_params, check_arms
-from ragbandit.workers.wiring.generators import check_generator, concurrency, make_generator, offered, threads_of_worker
+from ragbandit.workers.wiring.generators import concurrency, make_generator, offered, threads_of_worker
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of
 
 
@@ -43,19 +43,6 @@ def test_a_bare_arm_check_loads_no_model():
     needy = {"needy": {"class": f"{__name__}:NeedyArm"}}
     with pytest.raises(ConfigError, match="needs trained_tokens"):
         check_arms(settings.model_copy(update={"arms": needy}))
-
-
-@pytest.mark.parametrize("fetch", [False, True])
-def test_a_missing_package_is_named(monkeypatch, fetch):
-    """Where the generator's package is missing, check and start say what to install; callers' arms need none."""
-    monkeypatch.setattr("ragbandit.workers.wiring.generators.importlib.util.find_spec", lambda name: None)
-    settings = Settings(generator={"model": "/no/such/model"})
-    with pytest.raises(
-        ConfigError,
-        match=r"torch is missing \(pip install 'ragbandit\[models\]', or in a clone: pip install '.\[models\]'\)",
-    ):
-        check_generator(settings, fetch=fetch)
-    check_generator(settings.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
 
 
 def test_facts_come_before_the_traceback():

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
-import numpy as np
 import pytest
 from sqlalchemy import make_url
 
@@ -25,17 +24,16 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
-from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.serving.checks.fields import new_id
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates
+from tests.support.examples import made_decision
 from tests.support.servers.elasticsearch_server import shared_server
 from tests.support.servers.postgres_server import PostgresServer
 from tests.support.servers.tcp_proxy import TcpProxy
@@ -205,35 +203,7 @@ def settings(tmp_path, sqlite_template) -> Callable[..., Settings]:
 @pytest.fixture
 def make_decision() -> Callable[..., Decision]:
     """A factory of decisions that verify: the arm is the one that the id's seed draws."""
-
-    def make(key: str | None = None, *, question: str = "Who wrote Dracula?", **changes: Any) -> Decision:
-        identity = DecisionId(key) if key else new_id()
-        arms, pmf = ("no_retrieval", "single_step", "multi_step"), (0.5, 0.25, 0.25)
-        seed = seed_of(identity)
-        drawn = choose(pmf, seed=seed)
-        decision = Decision(
-            id=identity,
-            query=Query(id=identity, text=question),
-            arm=arms[drawn],
-            arms=arms,
-            pmf=pmf,
-            propensity=pmf[drawn],
-            scores=None,
-            policy="main",
-            version="main-0-none",
-            encoder_hash="e" * 64,
-            seed=seed,
-            floor=0.02,
-            explored=drawn != 0,
-            fault=None,
-            facts={},
-            run_by="caller",
-            features=np.ones(8, dtype=np.float32),
-            made_at=EPOCH,
-        )
-        return replace(decision, **changes)
-
-    return make
+    return made_decision
 
 
 class World:

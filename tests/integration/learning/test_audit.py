@@ -83,13 +83,29 @@ def test_faulty_policy_verifies(make_world):
     assert world.router.verify(deep=True).ok
 
 
-def test_pmf(world):
-    """A pmf that was swapped around no longer gives the logged draw."""
+def other_arm(decision):
+    return next(arm for arm in decision.arms if arm != decision.arm)
+
+
+def swapped(decision):
+    return json.dumps([0.98, 0.01, 0.01] if decision.arms.index(decision.arm) else [0.01, 0.01, 0.98])
+
+
+@pytest.mark.parametrize(
+    ("change_of", "word"),
+    [
+        (lambda decision: {"pmf": swapped(decision)}, "the draw gives"),
+        (lambda decision: {"propensity": decision.propensity * (1 + 2**-52)}, "propensity"),
+        (lambda decision: {"arm": other_arm(decision)}, "the row says"),
+        (lambda decision: {"seed": str(decision.seed ^ 1)}, "seed"),
+    ],
+    ids=["pmf", "propensity", "arm", "seed"],
+)
+def test_a_changed_draw(world, change_of, word):
+    """A pmf that gives another draw, a propensity in the last bit, another arm and another seed are found."""
     decision = first(world)
-    pmf = [0.98, 0.01, 0.01] if decision.arms.index(decision.arm) else [0.01, 0.01, 0.98]
-    change(world, decisions, decisions.c.id == decision.id, pmf=json.dumps(pmf))
-    verdict = refused(world, decision.id)
-    assert verdict.propensity_mismatches == 1
+    change(world, decisions, decisions.c.id == decision.id, **change_of(decision))
+    assert refused(world, decision.id, word).propensity_mismatches == 1
 
 
 @pytest.mark.parametrize("pmf", ["[0.5, 0.6, 0.1]", "[0.5, 0.5]", "[NaN, 0.5, 0.5]", "[1.5, -0.5, 0.0]", "[0.5,"])
@@ -111,30 +127,6 @@ def test_pmf_same_draw(world):
     change(world, decisions, decisions.c.id == decision.id, pmf=json.dumps(bent), propensity=bent[position])
     verdict = refused(world, decision.id, deep=True)
     assert verdict.deep_mismatches == 1
-
-
-def test_propensity(world):
-    """A propensity in the last bit is found."""
-    decision = first(world)
-    change(world, decisions, decisions.c.id == decision.id, propensity=decision.propensity * (1 + 2**-52))
-    verdict = refused(world, decision.id, "propensity")
-    assert verdict.propensity_mismatches == 1
-
-
-def test_arm(world):
-    """An arm other than the drawn one is found."""
-    decision = first(world)
-    other = next(arm for arm in decision.arms if arm != decision.arm)
-    change(world, decisions, decisions.c.id == decision.id, arm=other)
-    verdict = refused(world, decision.id, other)
-    assert verdict.propensity_mismatches == 1
-
-
-def test_seed(world):
-    """A seed that does not follow from the id is found."""
-    decision = first(world)
-    change(world, decisions, decisions.c.id == decision.id, seed=str(decision.seed ^ 1))
-    refused(world, decision.id, "seed")
 
 
 def test_from_the_rows_alone(world):
@@ -174,8 +166,7 @@ def test_reward_consistent(world):
 def test_update_arm(world):
     """An update that credits another arm than its decision drew is named, and the replay differs."""
     row = world.updates()[2]
-    decision = world.router.decision(row["decision_id"]).decision
-    other = next(arm for arm in decision.arms if arm != row["arm"])
+    other = other_arm(world.router.decision(row["decision_id"]).decision)
     change(world, updates, updates.c.seq == 3, arm=other)
     verdict = refused(world, "update 3", other)
     assert verdict.ledger_mismatches == 1

@@ -111,13 +111,14 @@ def test_several_processes(database, database_url, make_decision):
 
 
 def test_rolled_back_moves_nothing(database, make_decision):
-    """A group that the database refuses leaves the counters as they were."""
+    """A group that the database refuses leaves rows and counters as they were."""
     store = DecisionStore(database, label="main")
     register_policy(database, label=store.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
     store.add_decisions([make_decision("d1")])
     with pytest.raises(Exception, match=r"(?i)not.null"):
         store.add_decisions([make_decision("d2"), replace(make_decision("d3"), arm=None)])
     assert assert_kept(database)["main"]["decided"] == 1
+    assert list(store.decisions_by_id(["d1", "d2", "d3"])) == ["d1"]
 
 
 def test_processes_move_rows_of_their_own(postgres_url):

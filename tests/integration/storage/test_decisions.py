@@ -12,6 +12,7 @@ from sqlalchemy import event, func, select
 
 from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions import store as store_module
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -19,7 +20,6 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round
@@ -37,20 +37,9 @@ def store(database):
 
 
 def an_outcome(decision, **changes) -> Outcome:
-    made = Outcome(
-        decision_id=decision.id,
-        status="answered",
-        answer="Bram Stoker",
-        trace=(Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5)),
-        cost=Cost(retriever_calls=1, passages=2, llm_calls=1, seconds_total=0.75),
-        steps=1.0,
-        stop_reason="answer",
-        error=None,
-        run_by="caller",
-        made_by={},
-        made_at=1.0,
-    )
-    return replace(made, **changes)
+    made = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
+    trace = (Round(number=1), Retrieved(query="Dracula", ids=("a", "b"), scores=(2.0, 1.0), seconds=0.5))
+    return replace(made, trace=trace, cost=Cost(retriever_calls=1, passages=2, seconds_total=0.75), **changes)
 
 
 def a_rating(decision_id: str, key: str, *, value: float = 1.0, at: float = 1.0, **changes) -> Feedback:
@@ -91,26 +80,6 @@ def test_same_id_same_body(store, database, make_decision):
     assert count(database, decisions) == count(database, waiting) == 1
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"query": Query(id="d1", text="Another question?")},
-        {"query": Query(id="d1", text="Who wrote Dracula?", context={"a": 1})},
-        {"query": Query(id="d1", text="Who wrote Dracula?", tenant="other")},
-        {"run_by": "worker"},
-    ],
-)
-def test_same_id_other_body(store, database, make_decision, change):
-    """Another request under a used id is a conflict, and the first row stays."""
-    first = make_decision("d1")
-    store.add_decisions([first])
-    (got,) = store.add_decisions([replace(first, **change)])
-    assert isinstance(got, Conflict)
-    assert got.field == "decision_id"
-    kept, _ = store.decisions_by_id(["d1"])["d1"]
-    assert kept.query == first.query
-
-
 def test_duplicates_within_a_group(store, database, make_decision):
     """In one group the first of an id wins: its repetition gets it, another body is a conflict, neighbours go on."""
     first, other = make_decision("d1"), make_decision("d2")
@@ -119,6 +88,7 @@ def test_duplicates_within_a_group(store, database, make_decision):
     results = store.add_decisions([first, repeated, clashing, other])
     assert [getattr(r, "arm", None) for r in results[:2]] == [first.arm, first.arm]
     assert isinstance(results[2], Conflict)
+    assert results[2].field == "decision_id"
     assert results[3].id == "d2"
     assert count(database, decisions) == count(database, waiting) == 2
 
@@ -152,26 +122,6 @@ def test_outcome_first_stands(store, database, make_decision):
     assert store.outcomes_by_id(["d1"]) == {"d1": outcome}
 
 
-def test_outcome_conflict(store, make_decision):
-    """Another outcome from the caller's stack is a conflict, and the first one stays."""
-    decision = make_decision("d1")
-    store.add_decisions([decision])
-    store.add_outcome(an_outcome(decision))
-    with pytest.raises(Conflict) as caught:
-        store.add_outcome(an_outcome(decision, answer="Mary Shelley"))
-    assert caught.value.field == "decision_id"
-    assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
-
-
-def test_outcome_of_a_second_worker(store, make_decision):
-    """A worker that ran the arm a second time is told so, whatever it brings."""
-    decision = make_decision("d1", run_by="worker")
-    store.add_decisions([decision])
-    assert store.add_outcome(an_outcome(decision, run_by="worker"))
-    assert store.add_outcome(an_outcome(decision, run_by="worker", answer="Mary Shelley")) is False
-    assert store.outcomes_by_id(["d1"])["d1"].answer == "Bram Stoker"
-
-
 def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_decision):
     """Only a worker writes the outcome of a decision that workers run, also in one group with its own."""
     decision = make_decision("d1", run_by="worker")
@@ -185,13 +135,6 @@ def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_d
     refused, kept, again = store.add_outcomes([reported, ours, reported])
     assert (type(refused), kept, type(again)) == (Conflict, True, Conflict)
     assert store.outcomes_by_id(["d1"]) == {"d1": ours}
-
-
-def test_outcome_of_nothing(store, database, make_decision):
-    """An outcome for an unknown decision is not found and leaves no row."""
-    with pytest.raises(NotFound):
-        store.add_outcome(an_outcome(make_decision("nobody")))
-    assert count(database, outcomes) == 0
 
 
 def test_outcome_results_in_one_group(store, database, make_decision):
@@ -470,7 +413,9 @@ def test_late_is_said_by_the_ledger_that_decided(make_world, database_url):
     (decision,) = world.judged(reward=0.5)
     foreign = other.route()
     world.learn()
-    assert world.feedback(decision, reward=-1.0, feedback_id="late").late
+    late, again = (world.feedback(decision, reward=-1.0, feedback_id="late") for _ in range(2))
+    assert (late.late, late.duplicate, again.late, again.duplicate) == (True, False, True, True)
+    assert world.counters().late_feedback == 1
     world.now += 1
     other.now += 1
     other.feedback(foreign, reward=0.25, feedback_id="fresh")
@@ -483,18 +428,6 @@ def test_late_is_said_by_the_ledger_that_decided(make_world, database_url):
     assert len(used[decision.id]) == 1
     assert other.router.decision(foreign.id).late == {"more"}
     assert world.router.decision(decision.id).late == {"late"}
-
-
-def test_late_feedback(make_world, database_url):
-    """Feedback after learning is kept, said to be late, and stays so when it is repeated."""
-    world = make_world(database_url=database_url)
-    (decision,) = world.judged()
-    world.learn()
-    late = world.feedback(decision, rating=0.5, feedback_id="late")
-    again = world.feedback(decision, rating=0.5, feedback_id="late")
-    assert (late.late, late.duplicate, again.late, again.duplicate) == (True, False, True, True)
-    assert world.router.decision(decision.id).late == {"late"}
-    assert world.counters().late_feedback == 1
 
 
 def test_feedback_races_learning(make_world, database_url):
@@ -556,30 +489,6 @@ def test_record_state(make_world, database_url):
     assert "propensity" in record.reason
     with pytest.raises(NotFound):
         world.router.decision("nobody")
-
-
-def test_durable(store, database_url, make_decision):
-    """What was accepted is there when another process opens the database."""
-    decision = make_decision("d1")
-    store.add_decisions([decision])
-    store.add_outcome(an_outcome(decision))
-    store.add_feedback([a_rating("d1", "f1")])
-    again = Database(database_url)
-    try:
-        record = DecisionStore(again, label="main").record("d1")
-    finally:
-        again.close()
-    assert record.decision.arm == decision.arm
-    assert record.outcome == an_outcome(decision)
-    assert [item.id for item in record.feedback] == ["f1"]
-
-
-def test_group_is_one_transaction(store, database, make_decision):
-    """If one row of a group cannot be written, none of the group is."""
-    broken = replace(make_decision("d2"), arm="x" * 10, policy=None)
-    with pytest.raises(StoreError):
-        store.add_decisions([make_decision("d1"), broken])
-    assert count(database, decisions) == count(database, waiting) == 0
 
 
 def test_not_a_number_raw(database, make_decision):

@@ -39,15 +39,10 @@ def set_revision(database, revision: str, *, code_from: str = SCHEMA_REVISION) -
 
 def test_migrated_is_declared(empty):
     """The migrations build exactly the tables that ragbandit.router.storage.sql.tables declares."""
-    assert migrate(empty) == SCHEMA_REVISION
-    assert differences(empty) == []
-    assert table_names(empty) == set(metadata.tables) | {"alembic_version"}
-
-
-def test_migrate_again(empty):
-    """Migrating a second time changes nothing and says the same revision."""
     assert migrate(empty) == migrate(empty) == SCHEMA_REVISION
     check_schema(empty)
+    assert differences(empty) == []
+    assert table_names(empty) == set(metadata.tables) | {"alembic_version"}
 
 
 def test_downgrade(empty):
@@ -115,29 +110,6 @@ def test_empty_postgresql_is_refused(postgres, settings):
         postgres.drop(name)
 
 
-def test_newer_is_refused(empty):
-    """A database of a newer version is refused with what to install, and is not touched."""
-    migrate(empty)
-    set_revision(empty, "9999", code_from="9999")
-    with pytest.raises(StoreError) as caught:
-        check_schema(empty)
-    assert "9999" in caught.value.message
-    assert "newer" in caught.value.remedy
-    with pytest.raises(StoreError) as caught:
-        migrate(empty)
-    assert "9999" in str(caught.value)
-    assert "newer" in caught.value.remedy
-
-
-def test_older_is_refused(empty):
-    """A database of an older version is refused with the command to run."""
-    migrate(empty)
-    set_revision(empty, "0000")
-    with pytest.raises(StoreError) as caught:
-        check_schema(empty)
-    assert "ragbandit migrate" in caught.value.remedy
-
-
 @pytest.mark.parametrize(("revision", "fits"), [("0000", False), ("0001", True), ("0002", True), ("0003", False)])
 def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     """Every schema from the oldest that the code can use to its own is accepted as it is; those around are refused."""
@@ -148,8 +120,9 @@ def test_a_window_of_schemas(empty, monkeypatch, revision, fits):
     if fits:
         check_schema(empty)
         return
-    with pytest.raises(StoreError, match="needs 0001 to 0002"):
+    with pytest.raises(StoreError, match="needs 0001 to 0002") as caught:
         check_schema(empty)
+    assert ("ragbandit migrate" if revision == "0000" else "newer") in caught.value.remedy
 
 
 def test_somebody_elses_database(empty):

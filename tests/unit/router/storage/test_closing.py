@@ -9,47 +9,18 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.pool import StaticPool
 
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
 from ragbandit.router.storage.sql.tables import feedback, metadata, waiting
-from ragbandit.shared.types import Cost, Decision, Feedback, JoinedDecision, Outcome, Query
+from ragbandit.shared.types import Feedback, JoinedDecision
+from tests.support.examples import made_decision
 
 #: times lie on a grid, so that decisions made, feedback received and windows over at one moment are common
 moments = st.integers(0, 12).map(float)
 
-DECISION = Decision(
-    id="d",
-    query=Query(text="who?"),
-    arm="a",
-    arms=("a",),
-    pmf=(1.0,),
-    propensity=1.0,
-    scores=None,
-    policy="main",
-    version="v",
-    encoder_hash="",
-    seed=1,
-    floor=0.0,
-    explored=False,
-    fault=None,
-    facts={},
-    run_by="caller",
-    features=None,
-    made_at=0.0,
-)
-OUTCOME = Outcome(
-    decision_id="d",
-    status="answered",
-    answer="x",
-    trace=(),
-    cost=Cost(),
-    steps=1.0,
-    stop_reason="",
-    error=None,
-    run_by="caller",
-    made_by={},
-    made_at=0.0,
-)
+DECISION = made_decision("d", made_at=0.0)
+OUTCOME = made_outcome(decision_id="d", now=0.0, status="answered", answer="x", steps=1.0)
 
 
 @st.composite

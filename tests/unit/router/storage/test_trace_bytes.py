@@ -6,30 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, trace_json
 from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
-from ragbandit.shared.types import Cost, Generated, Outcome, Retrieved, Round
+from ragbandit.shared.types import Generated, Retrieved, Round
 
-OUTCOME = Outcome(
-    decision_id="d",
-    status="answered",
-    answer="Bram Stoker",
+OUTCOME = replace(
+    made_outcome(decision_id="d", now=1.0, status="answered", answer="Bram Stoker", steps=1.0),
     trace=(
         Round(number=1),
         Retrieved(query="who wrote Dracula?", ids=("wiki-1", "wiki-22"), scores=(2.5, 0.1 + 0.2), seconds=0.5),
         Generated(purpose="answer", text="Bram \U0001f9db Stoker", prompt_tokens=9, completion_tokens=2, seconds=1e-9),
     ),
-    cost=Cost(),
-    steps=1.0,
-    stop_reason="answer",
-    error=None,
-    run_by="worker",
-    made_by={},
-    made_at=1.0,
 )
-
-
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 
 

@@ -105,21 +105,21 @@ class Evaluator:
         watch = self._watches[version.name]
         complete = watch.reader.read(self.database, evidence=watch.evidence, now=now)
         other = canary if canary != version.name else None
-        found = judge(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
+        finding = judge(version, evidence=watch.evidence, control=control, now=now, canary=other, complete=complete)
         try:
-            return Look(version=self._kept(watch, found=found, now=now), finding=found)
+            return Look(version=self._kept(watch, finding=finding, now=now), finding=finding)
         except Conflict as error:  # a person was quicker, or something else is in the way: the next look sees it
             facts = {"action": "verdict", "version": version.name, "reason": str(error)}
             log.warning("a verdict was not carried out", extra=facts)
-            return Look(version=version, finding=replace(found, verb=None))
+            return Look(version=version, finding=replace(finding, verb=None))
 
-    def _kept(self, watch: _Watch, *, found: Finding, now: float) -> PolicyVersion:
+    def _kept(self, watch: _Watch, *, finding: Finding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
-        shape = _shape(found.kind, found.reason)
+        shape = _shape(finding.kind, finding.reason)
         if watch.kept is None:
             watch.kept, watch.kept_at = self._last_kept(watch.version)
         old = now - watch.kept_at >= self.settings.rollout.verdict_every_s
-        if found.verb is None and shape == watch.kept and not old:
+        if finding.verb is None and shape == watch.kept and not old:
             return watch.version
         with self.database.write() as connection:
             if not self._lease.is_held(connection, holder=self.holder):
@@ -128,40 +128,40 @@ class Evaluator:
             if seen.revision != watch.version.revision:
                 raise Conflict(f"the version {seen.name!r} was changed meanwhile", field="revision")
             facts = facts_of(watch.version, evidence=watch.evidence)
-            self._write(connection, watch, found=found, facts=facts, now=now)
-            done = seen if found.verb is None else self._done(connection, seen, found=found, facts=facts, now=now)
+            self._write(connection, watch, finding=finding, facts=facts, now=now)
+            done = seen if finding.verb is None else self._done(connection, seen, finding=finding, facts=facts, now=now)
         watch.kept, watch.kept_at = shape, now
-        told = {"action": "verdict", "version": seen.name, "verdict": found.kind, "reason": found.reason}
-        (log.info if found.verb is None else log.warning)("a version was judged", extra=told)
+        news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
+        (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
 
     def _write(
-        self, connection: Connection, watch: _Watch, *, found: Finding, facts: dict[str, Json], now: float
+        self, connection: Connection, watch: _Watch, *, finding: Finding, facts: dict[str, Json], now: float
     ) -> PolicyVerdict:
         return store.add_verdict(
             connection,
             watch.version,
-            kind=found.kind,
-            reason=found.reason,
-            waits_for=found.waits_for or found.reason,
-            inputs_sha256=found.inputs_sha256,
+            kind=finding.kind,
+            reason=finding.reason,
+            waits_for=finding.waits_for or finding.reason,
+            inputs_sha256=finding.inputs_sha256,
             facts=facts,
             now=now,
         )
 
     def _done(
-        self, connection: Connection, seen: PolicyVersion, *, found: Finding, facts: dict[str, Json], now: float
+        self, connection: Connection, seen: PolicyVersion, *, finding: Finding, facts: dict[str, Json], now: float
     ) -> PolicyVersion:
-        assert found.verb is not None
+        assert finding.verb is not None
         act = Act(
-            verb=found.verb,
+            verb=finding.verb,
             name=seen.name,
             base=self.base,
             actor=ACTOR,
-            reason=found.reason[:MAX_REASON],
+            reason=finding.reason[:MAX_REASON],
             now=now,
             revision=seen.revision,
-            facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": found.inputs_sha256},
+            facts={name: facts[name] for name in _AUDITED} | {"inputs_sha256": finding.inputs_sha256},
         )
         return perform_within(connection, act, settings=self.settings.rollout)
 

@@ -195,8 +195,8 @@ class DrawEvidence:
     @property
     def invalid_at(self) -> int | None:
         """The row after which the log was found to contradict its propensities."""
-        found = [at for at in (self.arms.refuted_at, self.ratios.refuted_at) if at is not None]
-        return min(found, default=None)
+        refuted = [at for at in (self.arms.refuted_at, self.ratios.refuted_at) if at is not None]
+        return min(refuted, default=None)
 
     @property
     def agreement(self) -> float:

@@ -97,8 +97,8 @@ class GuardrailEvidence:
             upto = min(len(draws), first + left) if left > 0 else len(draws)
             self._take(outcomes, slice(first, upto))
             first = upto
-        for key, *told in zip(draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost, strict=True):
-            self.digest.update(f"{key} {[float(number) for number in told]!r}\n".encode())
+        for key, *numbers in zip(draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost, strict=True):
+            self.digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
 
     @property
     def effective(self) -> float:
@@ -149,9 +149,9 @@ class GuardrailEvidence:
         before = len(self._newest)
         self._newest = np.concatenate([self._newest, np.stack([share, failed], axis=1)])
         if self.sudden_at is None and share.any():
-            for place in np.flatnonzero(failed):
-                if self._is_sudden(self._newest[: before + int(place) + 1]):
-                    self.sudden_at = self.rows + int(place) + 1
+            for row in np.flatnonzero(failed):
+                if self._is_sudden(self._newest[: before + int(row) + 1]):
+                    self.sudden_at = self.rows + int(row) + 1
                     break
         self._newest = self._newest[-_REMEMBERED:]
 

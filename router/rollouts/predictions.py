@@ -51,5 +51,5 @@ class Predictions:
         if len(value):
             self._behind = float(behind[-1])
         use = known & (behind - worth < 0.0)
-        found: Array = np.where(use[:, None], scores, means)
-        return found
+        chosen: Array = np.where(use[:, None], scores, means)
+        return chosen

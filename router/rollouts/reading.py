@@ -43,14 +43,8 @@ _DRAWN: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Told:
-    """A row, and what it says of the version."""
-
-    row: RowMapping
-    said: Mapping[str, Any]
-    #: the champion's pmf, of a canary
-    champion: object
+#: a row, and what its facts say of the version, with the champion's pmf where it is a canary
+_Note = tuple[RowMapping, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,29 +87,31 @@ class VersionReader:
         return all(done)
 
     def _read_decisions(self, connection: Connection, evidence: Evidence, now: float) -> bool:
-        place = tuple_(decisions.c.made_at, decisions.c.id)
+        position = tuple_(decisions.c.made_at, decisions.c.id)
         query = select(*_DRAWN).where(
             decisions.c.made_at >= self._decided[0],
             decisions.c.made_at < now - SETTLE_S,
-            place > tuple_(*self._decided),
+            position > tuple_(*self._decided),
         )
         page = connection.execute(query.order_by(decisions.c.made_at, decisions.c.id).limit(PAGE)).mappings().all()
         if page:
             self._decided = (page[-1]["made_at"], page[-1]["id"])
-            told = self._told(page)
+            notes = self._notes(page)
             # Where the champion itself failed nobody asked for the version's word.
-            evidence.draws.faults += sum(one.said.get("pmf") is None and one.row["fault"] is None for one in told)
-            evidence.draws.add(_draws(_rows(told)))
+            evidence.draws.faults += sum(facts.get("pmf") is None and row["fault"] is None for row, facts in notes)
+            evidence.draws.add(_draws(_rows(notes)))
         return len(page) < PAGE
 
     def _read_outcomes(self, connection: Connection, evidence: Evidence, now: float) -> bool:
-        place = tuple_(outcomes.c.made_at, outcomes.c.decision_id)
-        told = (outcomes.c.status, outcomes.c.stop_reason, outcomes.c.cost, outcomes.c.steps)
+        position = tuple_(outcomes.c.made_at, outcomes.c.decision_id)
+        ending = (outcomes.c.status, outcomes.c.stop_reason, outcomes.c.cost, outcomes.c.steps)
         query: Select[Any] = (
-            select(*_DRAWN, *told, outcomes.c.made_at.label("ended_at"))
+            select(*_DRAWN, *ending, outcomes.c.made_at.label("ended_at"))
             .join(decisions, decisions.c.id == outcomes.c.decision_id)
             .where(
-                outcomes.c.made_at >= self._ended[0], outcomes.c.made_at < now - SETTLE_S, place > tuple_(*self._ended)
+                outcomes.c.made_at >= self._ended[0],
+                outcomes.c.made_at < now - SETTLE_S,
+                position > tuple_(*self._ended),
             )
         )
         ordered = query.order_by(outcomes.c.made_at, outcomes.c.decision_id).limit(PAGE)
@@ -123,7 +119,7 @@ class VersionReader:
         if page:
             self._ended = (page[-1]["ended_at"], page[-1]["id"])
             ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
-            rows = {row.id: row for row in _rows(self._told(ours))}
+            rows = {row.id: row for row in _rows(self._notes(ours))}
             evidence.ended(self._outcomes([row for row in ours if row["id"] in rows], list(rows.values())))
         return len(page) < PAGE
 
@@ -142,35 +138,35 @@ class VersionReader:
         page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
         self._seq = upto
         rewards = {row["id"]: row["value"] for row in page}
-        rows = _rows(self._told(page))
+        rows = _rows(self._notes(page))
         if rows:
             reward = np.array([rewards[row.id] for row in rows])
             bounds = page[0]["minimum"], page[0]["maximum"]
             evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=bounds[0], maximum=bounds[1]))
         return upto == last
 
-    def _outcomes(self, told: list[RowMapping], rows: list[_Row]) -> Outcomes:
-        costs = [cost_value(row["cost"]) for row in told]
+    def _outcomes(self, ended: list[RowMapping], rows: list[_Row]) -> Outcomes:
+        costs = [cost_value(row["cost"]) for row in ended]
         charged = [
             math.fsum(
                 price * (row["steps"] if term == "steps" else getattr(cost, term))
                 for term, price in self.prices.items()
             )
-            for row, cost in zip(told, costs, strict=True)
+            for row, cost in zip(ended, costs, strict=True)
         ]
         return Outcomes(
             draws=_draws(rows),
-            failed=np.array([float(row["status"] == "failed") for row in told]),
+            failed=np.array([float(row["status"] == "failed") for row in ended]),
             seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
             cost=np.array(charged, dtype=np.float64),
         )
 
-    def _told(self, page: Sequence[RowMapping]) -> list[_Told]:
+    def _notes(self, page: Sequence[RowMapping]) -> list[_Note]:
         """The rows that say something of the version as it is now.
 
         For a moment after a change routers decide as before: with the former champion, or by the former weight.
         """
-        found = []
+        notes: list[_Note] = []
         for row in page:
             if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
                 continue
@@ -178,12 +174,12 @@ class VersionReader:
                 facts: dict[str, Json] = json.loads(row["facts"])
             except ValueError:
                 continue  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
-            said = candidate_in(facts, self.version.name)
-            if said is None or (said.get("state"), said.get("weight")) != (self.version.state, self.version.weight):
+            note = candidate_in(facts, self.version.name)
+            if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
                 continue
-            first = facts[CANDIDATE]
-            found.append(_Told(row=row, said=said, champion=first.get("champion") if isinstance(first, dict) else None))
-        return found
+            canary = facts[CANDIDATE]
+            notes.append((row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}))
+        return notes
 
 
 def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
@@ -204,47 +200,47 @@ def _first_since(connection: Connection, *, label: str, last: int, since: float)
     return low
 
 
-def _rows(told: Sequence[_Told]) -> list[_Row]:
+def _rows(notes: Sequence[_Note]) -> list[_Row]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
-    found = []
-    for one in told:
+    rows = []
+    for row, note in notes:
         with suppress(ValueError, TypeError):  # a damaged row
-            found.append(_row(one))
-    return [row for row in found if row is not None]
+            rows.append(_row(row, note))
+    return [row for row in rows if row is not None]
 
 
-def _row(told: _Told) -> _Row | None:
-    arms = tuple(json.loads(told.row["arms"]))
-    given = told.said.get("pmf")
+def _row(row: RowMapping, note: Mapping[str, Any]) -> _Row | None:
+    arms = tuple(json.loads(row["arms"]))
+    given = note.get("pmf")
     if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
         return None
-    pmf, scores = scores_value(told.row["pmf"]) or (), scores_value(told.row["scores"])
+    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"])
     # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
     # version is compared by what it does with the others.
     drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
     seen = math.fsum(drawable)
-    if not (seen > 0.0 and pmf[arms.index(told.row["arm"])] > 0.0):
+    if not (seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0):
         return None
-    champion = told.champion
+    champion = note["champion"]
     return _Row(
-        id=told.row["id"],
+        id=row["id"],
         arms=arms,
-        arm=told.row["arm"],
+        arm=row["arm"],
         pmf=pmf,
         scores=scores,
         candidate=[mass / seen for mass in drawable],
         champion=champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
-        weight=float(told.said["weight"]),  # the version's
+        weight=float(note["weight"]),  # the version's
     )
 
 
 def _draws(rows: Sequence[_Row]) -> Draws:
     names = tuple(sorted({arm for row in rows for arm in row.arms}))
-    place = {name: number for number, name in enumerate(names)}
+    column = {name: number for number, name in enumerate(names)}
     shape = (len(rows), len(names))
     tables = {name: np.zeros(shape) for name in ("pmf", "candidate", "champion", "scores")}
     for number, row in enumerate(rows):
-        columns = [place[arm] for arm in row.arms]
+        columns = [column[arm] for arm in row.arms]
         for name in ("pmf", "candidate", "champion"):
             tables[name][number, columns] = getattr(row, name)
         scores = row.scores
@@ -253,7 +249,7 @@ def _draws(rows: Sequence[_Row]) -> Draws:
     return Draws(
         ids=tuple(row.id for row in rows),
         arms=names,
-        arm=np.array([place[row.arm] for row in rows], dtype=np.intp),
+        arm=np.array([column[row.arm] for row in rows], dtype=np.intp),
         pmf=tables["pmf"],
         candidate=tables["candidate"],
         champion=tables["champion"],

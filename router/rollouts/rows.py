@@ -32,8 +32,8 @@ class Draws:
 
     def drawn(self, pmf: Array) -> Array:
         """Of each row the probability of the arm drawn under this pmf, shape (n,)."""
-        found: Array = pmf[np.arange(len(self.arm)), self.arm]
-        return found
+        chances: Array = pmf[np.arange(len(self.arm)), self.arm]
+        return chances
 
     @property
     def ratio(self) -> Array:

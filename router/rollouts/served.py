@@ -17,12 +17,9 @@ from typing import Final
 
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import CANDIDATE, KILLED, Json, PolicyLabel, PolicyVersion
-
-__all__ = ["CANDIDATE", "KILLED", "candidate_in", "check_changes", "mixed", "settings_of"]
+from ragbandit.shared.types import CANDIDATE, Json, PolicyLabel, PolicyVersion
 
 #: what a version may not change: its label is made for it, and what an incumbent is promised holds for all versions
 _NOT_THEIRS: Final = ("label", "incumbent", "harm")
@@ -34,8 +31,8 @@ def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] 
     if not isinstance(first, Mapping):
         return None
     others = first.get("others")
-    found = [first, *(others if isinstance(others, list) else [])]
-    return next((one for one in found if isinstance(one, Mapping) and one.get("version") == version), None)
+    candidates = [first, *(others if isinstance(others, list) else [])]
+    return next((one for one in candidates if isinstance(one, Mapping) and one.get("version") == version), None)
 
 
 def check_changes(settings: Settings, changes: Mapping[str, Json]) -> None:
@@ -79,8 +76,8 @@ def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
                 field=f"arms.{arm}",
                 remedy="give the new arm a name of its own",
             )
-    made = with_changes(settings, changes) if changes else settings
-    policy = made.policy.model_copy(update={"label": version.label})
-    made = made.model_copy(update={"policy": policy})
-    check_policy(made)
-    return made
+    changed = with_changes(settings, changes) if changes else settings
+    policy = changed.policy.model_copy(update={"label": version.label})
+    changed = changed.model_copy(update={"policy": policy})
+    check_policy(changed)
+    return changed

@@ -159,8 +159,8 @@ class _Rules:
             if guardrail.passed.proven_at is not None:
                 return "rollback", f"{_WORDS[name]}, beyond the margin", "", out
         if rewards.worse_at is not None:
-            told = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
-            return "rollback", f"its reward is worse than the champion's ({told})", "", out
+            detail = f"{rewards.difference:+.3f}, conclusive after {rewards.worse_at} rated decisions"
+            return "rollback", f"its reward is worse than the champion's ({detail})", "", out
         if self.in_canary and self._is_faulty:
             return "expire", f"{EXPIRED}: {self._faults}", "", "shadow"
         return None
@@ -190,8 +190,8 @@ class _Rules:
             fewer = rewards if rewards.effective <= guardrails.effective * (1.0 + 1e-9) else guardrails
             more = math.ceil((wanted - there) * fewer.rows / max(there, 1.0))
             what = "judged decisions" if fewer is rewards else "outcomes"
-            told = f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there"
-            return _hold("too few effective rows", told)
+            waits_for = f"about {more:,} more {what}: {there:.0f} of {wanted} effective rows are there"
+            return _hold("too few effective rows", waits_for)
         if self.age < self.settings.seconds_per_step:
             left = self.settings.seconds_per_step - self.age
             return _hold("too little time in this state", f"{duration(left)} more")
@@ -202,21 +202,21 @@ class _Rules:
             if self.settings.guardrails.proven and guardrail.kept.proven_at is None:
                 return _hold(f"it is not proven that the guardrail of {name} is kept", f"more outcomes ({name})")
             if guardrail.rows and guardrail.excess > guardrail.margin:
-                told = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
-                return _hold(f"by the estimate, {_WORDS[name]}", told)
+                waits_for = f"outcomes that bring the estimate within the margin, or prove that it is beyond ({name})"
+                return _hold(f"by the estimate, {_WORDS[name]}", waits_for)
         return None
 
     def _step(self) -> _Verdict:
         rewards = self.evidence.rewards
         error = rewards.deviation / math.sqrt(rewards.rows)
         if rewards.difference + error < -self.settings.harm:
-            told = "judged decisions that bring the estimate up, or prove that it is worse"
-            return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", told)
+            waits_for = "judged decisions that bring the estimate up, or prove that it is worse"
+            return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", waits_for)
         if self.canary is not None:
             return _hold(f"{self.canary} is in canary, and there is one at a time", f"the end of {self.canary}")
         if not self.in_canary and not self.settings.enter_canary:
-            told = f"a person: ragbandit policy canary {self.version.name}"
-            return _hold("the evidence allows it to be a canary", told)
+            waits_for = f"a person: ragbandit policy canary {self.version.name}"
+            return _hold("the evidence allows it to be a canary", waits_for)
         return "step", f"guardrails are kept, its reward does not look worse: on to {self._next:.0%}", "", "step"
 
     def _last(self) -> _Verdict:
@@ -225,12 +225,12 @@ class _Rules:
             reason = f"its reward is better: {rewards.difference:+.3f}, {rewards.low:+.3f} at least"
             return "promote", reason, "", "promote"
         gap = rewards.difference - margin
-        told = "it may not be better: no number of decisions proves it at the present estimate"
+        waits_for = "it may not be better: no number of decisions proves it at the present estimate"
         if gap > 0.0:
             needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2) - rewards.rows
-            told = f"about {max(needed, self.settings.rows_per_step):,} more judged decisions, if it stays so"
+            waits_for = f"about {max(needed, self.settings.rows_per_step):,} more judged decisions, if it stays so"
         reason = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
-        return _hold(reason, told)
+        return _hold(reason, waits_for)
 
 
 def _hold(reason: str, waits_for: str) -> _Verdict:
@@ -262,8 +262,8 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
     }
 
 
-def _guardrail_facts(found: GuardrailEvidence, *, name: GuardrailName) -> Json:
-    guardrail = found.guardrails.get(name)
+def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Json:
+    guardrail = evidence.guardrails.get(name)
     if guardrail is None or not guardrail.rows:
         return {"state": "unknown", "n": 0}
     low, high = guardrail.bounds
@@ -273,13 +273,13 @@ def _guardrail_facts(found: GuardrailEvidence, *, name: GuardrailName) -> Json:
     facts: dict[str, Json] = {"state": state, "n": guardrail.rows, "excess": guardrail.excess, "low": low, "high": high}
     facts |= {"margin": guardrail.margin, "factor": guardrail.factor}
     if name == "latency":
-        facts["slow_s"] = found.slow_s
+        facts["slow_s"] = evidence.slow_s
     if name == "cost":
-        facts["unit"] = found.cost_unit
+        facts["unit"] = evidence.cost_unit
     return facts
 
 
 def _inputs(version: PolicyVersion, evidence: Evidence, *more: object) -> str:
-    told = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(map(str, more))]
-    told += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
-    return hashlib.sha256(canonical([*told, evidence.draws.faults]).encode()).hexdigest()
+    inputs = [version.name, version.revision, evidence.settings.model_dump(mode="json"), list(map(str, more))]
+    inputs += [part.digest.hexdigest() for part in (evidence.draws, evidence.rewards, evidence.guardrails)]
+    return hashlib.sha256(canonical([*inputs, evidence.draws.faults]).encode()).hexdigest()

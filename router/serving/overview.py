@@ -185,9 +185,9 @@ def _points(rows: Iterable[ArmHour], *, first: int, last: int, hours: int) -> It
     for row in rows:
         arms = by_step.setdefault((row.hour - first) // hours, {})
         arms[row.arm] = arms[row.arm] + row.totals if row.arm in arms else row.totals
-    for place in range(-(-(last - first) // hours)):
-        arms = by_step.get(place, {})
-        yield Point(at=float((first + place * hours) * HOUR_S), totals=sum_of(arms.values()), arms=arms)
+    for number in range(-(-(last - first) // hours)):
+        arms = by_step.get(number, {})
+        yield Point(at=float((first + number * hours) * HOUR_S), totals=sum_of(arms.values()), arms=arms)
 
 
 def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:

@@ -225,7 +225,7 @@ class Router:
         Raises Overloaded at once where it would wait longer than server.max_wait_s, or server.max_waiting wait already;
         a Future that is cancelled before its batch begins leaves nothing behind.
         """
-        return self.service.submit(_query_of(query), run_by=run_by)
+        return self.service.submit(query, run_by=run_by)
 
     def query_of_messages(self, messages: Sequence[Message], *, query: Query | None = None) -> Query:
         """The query that a chat asks, for `route` or `answer`: the last user message, with what was said before it.
@@ -265,12 +265,12 @@ class Router:
 
         Raises Overloaded if not even the first of them may wait.
         """
-        return self.service.submit_many([_query_of(query) for query in queries], run_by=run_by)
+        return self.service.submit_many(queries, run_by=run_by)
 
     def answer(self, query: Query | str, *, wait_s: float | None = None) -> tuple[Decision, Outcome | None]:
         """Draw an arm and have a worker run it; the Outcome, or None if it is not there after wait_s seconds."""
         wait_s = self.settings.server.answer_wait_s if wait_s is None else checked_number(wait_s, field="wait_s")
-        query = _query_of(query)
+        query = Query(text=query) if isinstance(query, str) else query
         with self.answers.place(query):
             decision = _result(self.service.submit(query, run_by="worker"), timeout_s=SERVE_S)
             waiting = self.answers.request(decision)
@@ -519,7 +519,3 @@ def _result(future: "Future[Reply]", *, timeout_s: float) -> Reply:
             f"no reply within {timeout_s:g} s, so whether it is stored is not known",
             remedy="send it again with the same id: nothing is stored twice",
         ) from error
-
-
-def _query_of(query: Query | str) -> Query:
-    return Query(text=query) if isinstance(query, str) else query

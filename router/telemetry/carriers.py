@@ -27,14 +27,14 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
     """The W3C headers that are kept with a decision; empty where it is in no trace."""
-    found = {name: request[name] for name in (TRACEPARENT, TRACESTATE) if isinstance(request.get(name), str)}
-    return {name: value for name, value in found.items() if isinstance(value, str)}
+    headers = {name: request[name] for name in (TRACEPARENT, TRACESTATE) if isinstance(request.get(name), str)}
+    return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def trace_id_of(request: Mapping[str, Json]) -> str | None:
     """The trace that a decision is in, 32 hex digits; None where it is in none."""
-    found = request.get(TRACEPARENT)
-    matched = _TRACEPARENT.fullmatch(found) if isinstance(found, str) else None
+    parent = request.get(TRACEPARENT)
+    matched = _TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
     return matched[1] if matched else None
 
 

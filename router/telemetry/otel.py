@@ -48,7 +48,7 @@ _KINDS: Final = {
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-def _told(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
+def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
     return {
         name: value[:_LONGEST_TEXT] if isinstance(value, str) else value
         for name, value in attributes.items()
@@ -63,15 +63,15 @@ class _Span(Span):
     @property
     def carrier(self) -> Mapping[str, str]:
         """As of Span."""
-        found: dict[str, str] = {}
-        _PROPAGATOR.inject(found, context=trace.set_span_in_context(self.span))
-        if len(found.get("tracestate", "")) > _TRACESTATE:
-            del found["tracestate"]
-        return found
+        headers: dict[str, str] = {}
+        _PROPAGATOR.inject(headers, context=trace.set_span_in_context(self.span))
+        if len(headers.get("tracestate", "")) > _TRACESTATE:
+            del headers["tracestate"]
+        return headers
 
     def set(self, attributes: Mapping[str, Attribute | None]) -> None:
         """As of Span."""
-        self.span.set_attributes(_told(attributes))
+        self.span.set_attributes(_plain(attributes))
 
     def rename(self, name: str) -> None:
         """As of Span."""
@@ -113,8 +113,8 @@ class OpenTelemetry(Tracing):
             context = Context()
             linked = trace.get_current_span(_context(link)).get_span_context()
             links = [trace.Link(linked)] if linked.is_valid else []
-        told = _told(attributes)
-        return _Span(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=told, links=links))
+        plain = _plain(attributes)
+        return _Span(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=plain, links=links))
 
     @contextmanager
     def span(
@@ -127,17 +127,17 @@ class OpenTelemetry(Tracing):
         link: Mapping[str, str] | None = None,
     ) -> Iterator[Span]:
         """As of Tracing."""
-        made = self.begin(name, kind=kind, attributes=attributes, parent=parent, link=link)
-        assert isinstance(made, _Span)
+        begun = self.begin(name, kind=kind, attributes=attributes, parent=parent, link=link)
+        assert isinstance(begun, _Span)
         try:
             # No exception is recorded: its message may hold a question.
-            with trace.use_span(made.span, record_exception=False, set_status_on_exception=False):
-                yield made
+            with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):
+                yield begun
         except BaseException as error:
-            made.fail(type(error).__name__)
+            begun.fail(type(error).__name__)
             raise
         finally:
-            made.end()
+            begun.end()
 
     def event(
         self, name: str, *, attributes: Mapping[str, Attribute | None], parent: Mapping[str, str] | None = None
@@ -146,7 +146,7 @@ class OpenTelemetry(Tracing):
         self._logger.emit(
             event_name=name,
             severity_number=SeverityNumber.INFO,
-            attributes=_told(attributes),
+            attributes=_plain(attributes),
             context=_context(parent),
         )
 

@@ -82,7 +82,7 @@ class PendingAnswers:
 
     def submit(self, decision: Decision) -> "Future[Future[Outcome]]":
         """`request` without waiting. Call it inside `place`."""
-        return self._requests.submit_admitted(decision)
+        return self._requests.submit(decision, admitted=True)
 
     def request(self, decision: Decision) -> "Future[Outcome]":
         """Ask a worker for the answer, once or again; a Future of the outcome, to be given to `remove` after use."""
@@ -136,10 +136,10 @@ class PendingAnswers:
         if others:
             self.answered(self._store.with_outcome(others))
 
-    def deliver(self, found: Mapping[str, Outcome]) -> None:
+    def deliver(self, outcomes: Mapping[str, Outcome]) -> None:
         """Give these outcomes to the callers that wait for them."""
-        self.answered(found)
-        for key, outcome in found.items():
+        self.answered(outcomes)
+        for key, outcome in outcomes.items():
             with self._lock:
                 futures = self._futures.pop(key, [])
             for future in futures:
@@ -150,20 +150,20 @@ class PendingAnswers:
         """These decisions have an outcome."""
         with self._lock:
             for key in ids:
-                place = self._unanswered.pop(key, None)
-                if place is not None:
-                    self._leave(place[0])
+                entry = self._unanswered.pop(key, None)
+                if entry is not None:
+                    self._leave(entry[0])
 
     def _request_batch(self, decisions: Sequence[Decision]) -> "list[Future[Outcome]]":
         futures = [self._add(decision) for decision in decisions]
         try:
-            found = self._store.outcomes_by_id([decision.id for decision in decisions])
+            outcomes = self._store.outcomes_by_id([decision.id for decision in decisions])
         except StoreError:
             for decision, future in zip(decisions, futures, strict=True):
                 self.remove(decision.id, future)
             raise
-        self.deliver(found)
-        if waiting := [decision.id for decision in decisions if decision.id not in found]:
+        self.deliver(outcomes)
+        if waiting := [decision.id for decision in decisions if decision.id not in outcomes]:
             self._notifier.request_answers(waiting)
         if self._ending:
             for future in futures:

@@ -63,17 +63,28 @@ class MicroBatcher(Generic[Item, Result]):
         """Start the thread; what was handed over before is served now."""
         self._thread.start()
 
-    def submit(self, item: Item, *, tenant: str = "") -> "Future[Result]":
-        """Hand an item over. Raises Overloaded if it would wait too long, NotReady after `close`."""
-        return self.submit_all([item], tenant=tenant)[0]
+    def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
+        """Hand an item over. Raises Overloaded if it would wait too long, NotReady after `close`.
 
-    def submit_all(self, items: Sequence[Item], *, tenant: str = "") -> "list[Future[Result]]":
+        admitted: it was admitted before, by `check_admission`.
+        """
+        return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
+
+    def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
         """Hand items over, all or none of them: admitted as the first one is. Raises as `submit`."""
-        return self._hand_over(items, tenant=tenant, admitted=False)
-
-    def submit_admitted(self, item: Item) -> "Future[Result]":
-        """Hand over an item that was admitted before, by `check_admission`. Raises NotReady after `close`."""
-        return self._hand_over([item], tenant="", admitted=True)[0]
+        expires_at = time.monotonic() + self._expire_s
+        waiting = [_Waiting(item, Future[Result](), tenant, expires_at) for item in items]
+        with self._changed:  # so that no item slips in after the last batch
+            if self._closed:
+                raise NotReady("the service is shutting down")
+            if not admitted:
+                self._admission.check_all()
+                self._admission.check_tenant(tenant)
+            for each in waiting:
+                self._admission.add(tenant=tenant)
+                self._queue.append(each)
+            self._changed.notify()
+        return [each.future for each in waiting]
 
     def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
         """Hand items over, each admitted for itself: the Future of one that is refused raises why.
@@ -130,21 +141,6 @@ class MicroBatcher(Generic[Item, Result]):
             self._changed.notify()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-
-    def _hand_over(self, items: Sequence[Item], *, tenant: str, admitted: bool) -> "list[Future[Result]]":
-        expires_at = time.monotonic() + self._expire_s
-        waiting = [_Waiting(item, Future[Result](), tenant, expires_at) for item in items]
-        with self._changed:  # so that no item slips in after the last batch
-            if self._closed:
-                raise NotReady("the service is shutting down")
-            if not admitted:
-                self._admission.check_all()
-                self._admission.check_tenant(tenant)
-            for each in waiting:
-                self._admission.add(tenant=tenant)
-                self._queue.append(each)
-            self._changed.notify()
-        return [each.future for each in waiting]
 
     def _run(self) -> None:
         while (batch := self._next_batch()) is not None:

@@ -65,7 +65,11 @@ def checked_number(value: object, *, field: str, low: float = 0, high: float = M
     # An int may be too large for a float: isfinite would overflow, the range below refuses it.
     real = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     if isinstance(value, bool) or not isinstance(value, int | float) or not real:
-        raise InvalidInput(f"{value!r} is not a finite number", field=field, remedy=f"send a number in [{low}, {high}]")
+        raise InvalidInput(
+            f"{value!r:.80} is not a finite number", field=field, remedy=f"send a number in [{low}, {high}]"
+        )
     if not low <= value <= high:
-        raise InvalidInput(f"{value!r} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}")
+        raise InvalidInput(
+            f"{value!r:.80} is out of range", field=field, remedy=f"send a number in [{low}, {high}]{hint}"
+        )
     return float(value)

@@ -10,8 +10,9 @@ from typing import Final
 from ragbandit.router.config.context_schema import ContextSchema, check_declared
 from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, ArmName, Budget, Message, Query
+from ragbandit.shared.types import MAX_TEXT, ArmName, Budget, Json, Message, Query
 
 #: texts in one list of a context
 MAX_WORDS: Final = 100
@@ -27,6 +28,7 @@ MAX_MESSAGES: Final = 64
 #: most turns that a session may stay on an arm, whatever the settings
 MAX_STICKY_TURNS: Final = 1000
 _ROLES: Final = ("system", "user", "assistant")
+_NO_BUDGET: Final = Budget()
 
 
 def checked_query(
@@ -36,11 +38,13 @@ def checked_query(
     configured: Sequence[ArmName] = (),
     schema: ContextSchema = MappingProxyType({}),
     sticky_turns: int = MAX_STICKY_TURNS,
+    context_bytes: int | None = None,
 ) -> Query:
     """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
     schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm.
+    context_bytes: most bytes of the context as JSON.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
@@ -49,13 +53,16 @@ def checked_query(
     checked_id(query.tenant, field="tenant")
     _check_arms(query, known=arms, configured=configured)
     checked_type(query.context, Mapping, field="context", wanted="a mapping")
-    _check_context(query.context)
+    if query.context:
+        _check_context(query.context, most_bytes=context_bytes)
     if schema:
         check_declared(query.context, schema=schema)
-    checked_type(query.budget, Budget, field="budget", wanted="a Budget")
-    _check_budget(query.budget)
-    _check_conversation(query)
-    _check_sticky_turns(query.sticky_turns, most=sticky_turns)
+    if query.budget != _NO_BUDGET:
+        _check_budget(query.budget)
+    if query.session is not None or query.asked is not None or query.messages != ():
+        _check_conversation(query)
+    if query.sticky_turns is not None:
+        _check_sticky_turns(query.sticky_turns, most=sticky_turns)
     if "links" in query.request:
         _check_links(query.request["links"])
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
@@ -94,6 +101,7 @@ def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence
 
 
 def _check_budget(budget: Budget) -> None:
+    checked_type(budget, Budget, field="budget", wanted="a Budget")
     for cap in ("rounds", "passages", "tokens", "seconds", "dollars"):
         wanted = getattr(budget, cap)
         if wanted is not None:
@@ -101,7 +109,7 @@ def _check_budget(budget: Budget) -> None:
             if isinstance(wanted, bool) or not isinstance(wanted, int if whole else int | float) or not wanted > 0:
                 kind = "whole number" if whole else "number"
                 raise InvalidInput(
-                    f"{wanted!r} is not a {kind} above 0", field=f"budget.{cap}", remedy="leave it out for no cap"
+                    f"{wanted!r:.80} is not a {kind} above 0", field=f"budget.{cap}", remedy="leave it out for no cap"
                 )
             checked_number(wanted, field=f"budget.{cap}")
 
@@ -124,7 +132,7 @@ def capped(budget: Budget, *, limits: BudgetSettings) -> Budget:
     )
 
 
-def _check_context(context: Mapping[str, object]) -> None:
+def _check_context(context: Mapping[str, Json], *, most_bytes: int | None) -> None:
     for key, value in context.items():
         checked_text(key, field="context")
         field = f"context.{key}"
@@ -142,6 +150,9 @@ def _check_context(context: Mapping[str, object]) -> None:
         elif value is not None and not isinstance(value, bool | int | float):
             remedy = "send text, numbers, booleans, lists of texts or null"
             raise InvalidInput(f'"{field}" is a {type(value).__name__}', field=field, remedy=remedy)
+    if most_bytes is not None and (size := len(canonical(dict(context)).encode())) > most_bytes:
+        remedy = f"send at most {most_bytes} bytes (server.max_context_bytes)"
+        raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
 
 
 def _check_conversation(query: Query) -> None:
@@ -179,8 +190,6 @@ def checked_session(value: object) -> str:
 
 
 def _check_sticky_turns(turns: object, *, most: int) -> None:
-    if turns is None:
-        return
     if not isinstance(turns, int) or isinstance(turns, bool) or not 0 <= turns <= most:
         raise InvalidInput(
             f'"sticky_turns" is {turns!r:.40}',

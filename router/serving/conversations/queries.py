@@ -1,16 +1,18 @@
 """Queries of conversations: a router's way from a list of chat messages to the question that it decides on."""
 
+import asyncio
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
+from concurrent.futures import Future
+from functools import partial
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.questions import Chat, chat_of, with_chat
-from ragbandit.router.serving.conversations.rewriting import Rewrite, Rewriter, rewriter_of
+from ragbandit.router.serving.conversations.rewriting import Rewriter, rewriter_of
 from ragbandit.router.storage.decisions.sessions import MOST_LISTED, TurnRecord, turns_of
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.openai_client import event_loop
 from ragbandit.shared.types import Decision, DecisionId, Message, Query
 
 
@@ -30,17 +32,24 @@ class ConversationQueries:
         nothing, and comes within `conversation.rewrite.seconds`. Raises InvalidInput.
         """
         chat = chat_of(messages, settings=self.settings)
-        made: Future[Query] = Future()
-        if self.rewriter is None or not chat.has_turns:
-            made.set_result(with_chat(query, chat=chat))
-            return made
+        if self.rewriter is not None and chat.has_turns:
+            rewritten = self._rewritten(query, chat=chat, rewriter=self.rewriter)
+            return asyncio.run_coroutine_threadsafe(rewritten, event_loop())
+        as_it_is: Future[Query] = Future()
+        as_it_is.set_result(with_chat(query, chat=chat))
+        return as_it_is
+
+    async def _rewritten(self, query: Query, *, chat: Chat, rewriter: Rewriter) -> Query:
         known = None
         if query.id is not None and self._store.text == "full":  # else the store has no texts
-            known = _Known(self._store, decision_id=query.id)
-        rewriting = self.rewriter.submit(chat.history, question=chat.question, known=known)
-        made.add_done_callback(lambda done: rewriting.cancel() if done.cancelled() else None)
-        rewriting.add_done_callback(lambda done: _pass_on(done, into=made, query=query, chat=chat))
-        return made
+            known = partial(self._decided_text, query.id)
+        rewrite = await rewriter.rewrite(chat.history, question=chat.question, known=known)
+        return with_chat(query, chat=chat, text=rewrite.text, facts=dict(rewrite.facts))
+
+    def _decided_text(self, decision_id: DecisionId) -> str | None:
+        """The text that was decided on; None where there is no such decision, or its texts were erased."""
+        decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
+        return decision.query.text or None if isinstance(decision, Decision) else None
 
 
 def session_turns(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
@@ -50,29 +59,7 @@ def session_turns(database: Database, *, session: str, tenant: str, limit: int) 
     """
     if not 1 <= limit <= MOST_LISTED:
         raise InvalidInput(f'"limit" is {limit}', field="limit", remedy=f"send a number from 1 to {MOST_LISTED}")
-    found = turns_of(database, session=session, tenant=tenant, limit=limit + 1)
-    if not found:
+    turns = turns_of(database, session=session, tenant=tenant, limit=limit + 1)
+    if not turns:
         raise NotFound("no decision has this session", field="session_id", remedy="use the id that its questions had")
-    return found
-
-
-class _Known:
-    """The text of a decision that stands."""
-
-    def __init__(self, store: DecisionStore, *, decision_id: DecisionId) -> None:
-        self._store = store
-        self._id = decision_id
-
-    def __call__(self) -> str | None:
-        """The text that was decided on; None where there is no such decision, or its texts were erased."""
-        decision, _ = self._store.decisions_by_id([self._id]).get(self._id, (None, ""))
-        return decision.query.text or None if isinstance(decision, Decision) else None
-
-
-def _pass_on(done: "Future[Rewrite]", *, into: "Future[Query]", query: Query, chat: Chat) -> None:
-    with suppress(InvalidStateError):  # who waited for it has gone
-        if done.cancelled():
-            into.cancel()
-        else:
-            found = done.result()
-            into.set_result(with_chat(query, chat=chat, text=found.text, facts=dict(found.facts)))
+    return turns

@@ -40,12 +40,12 @@ def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> C
     is no text.
     """
     checked_type(messages, list | tuple, field="messages", wanted="a list of messages")
-    told: list[Message] = []
+    spoken: list[Message] = []
     for each in messages:
         check_message(each)
         if each.text.strip():
-            told.append(each)
-    turns = [message for message in told if message.role != "system"]
+            spoken.append(each)
+    turns = [message for message in spoken if message.role != "system"]
     if not turns or turns[-1].role != "user":
         raise InvalidInput(
             "the last message is not the user's" if turns else "no message of a user has text",
@@ -53,13 +53,13 @@ def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> C
             remedy="end the list with the question, a message of the role user",
         )
     question = checked_text(turns.pop().text, field="messages")
-    system = "\n\n".join(message.text for message in told if message.role == "system")
-    kept, shortened = [], 0
+    system = "\n\n".join(message.text for message in spoken if message.role == "system")
+    instructions, shortened = [], 0
     room = settings.chars
     if system and room > 0:
         shown = _shortened(system, most=max(1, room // 2))
         shortened += shown != system
-        kept.append(Message(role="system", text=shown))
+        instructions.append(Message(role="system", text=shown))
         room -= len(shown)
     latest: list[Message] = []
     for message in reversed(turns[len(turns) - settings.turns :] if settings.turns < len(turns) else turns):
@@ -69,9 +69,9 @@ def chat_of(messages: Sequence[Message], *, settings: ConversationSettings) -> C
         shortened += shown != message.text
         latest.append(replace(message, text=shown))
         room -= len(shown)
-    left_out = len(turns) - len(latest) + bool(system and not kept)
+    left_out = len(turns) - len(latest) + bool(system and not instructions)
     lost: dict[str, Json] = {name: count for name, count in (("left_out", left_out), ("shortened", shortened)) if count}
-    return Chat(question=question, history=(*kept, *reversed(latest)), lost=lost)
+    return Chat(question=question, history=(*instructions, *reversed(latest)), lost=lost)
 
 
 def with_chat(query: Query, *, chat: Chat, text: str | None = None, facts: dict[str, Json] | None = None) -> Query:

@@ -16,16 +16,14 @@ import importlib.util
 import json
 import logging
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ragbandit.router.config.sections import GeneratorSettings, RewriteSettings
-from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
+from ragbandit.shared.openai_client import ChatReply, ChatServer
 from ragbandit.shared.types import Json, Message
 
 log = logging.getLogger("ragbandit.conversations")
@@ -62,22 +60,22 @@ class Rewrite:
 
 def messages_of(history: Sequence[Message], *, question: str) -> list[dict[str, str]]:
     """The chat that asks for one rewrite. The system's words are no part of it: they are about answers."""
-    said = [{"role": each.role, "text": each.text} for each in history if each.role != "system"]
-    material = json.dumps({"conversation": said, "question": question}, ensure_ascii=False)
+    turns = [{"role": each.role, "text": each.text} for each in history if each.role != "system"]
+    material = json.dumps({"conversation": turns, "question": question}, ensure_ascii=False)
     return [{"role": "system", "content": _INSTRUCTIONS}, {"role": "user", "content": material}]
 
 
-def parsed_rewrite(said: ChatReply) -> tuple[str | None, str | None]:
+def parsed_rewrite(reply: ChatReply) -> tuple[str | None, str | None]:
     """(the question that a model wrote, None) or (None, the reason why there is none)."""
-    if said.failed is not None:
-        return None, said.failed
-    text = said.text.rpartition("</think>")[2]  # some servers leave a model's thoughts in its text
+    if reply.failed is not None:
+        return None, reply.failed
+    text = reply.text.rpartition("</think>")[2]  # some servers leave a model's thoughts in its text
     text = " ".join(text.replace("\x00", " ").split())
     if len(text) > 1 and text[0] == text[-1] == '"':
         text = text[1:-1].strip()
     if not text:
         return None, "empty"
-    if said.finish == "length" or len(text) > MAX_REWRITE:
+    if reply.finish == "length" or len(text) > MAX_REWRITE:
         return None, "too_long"
     try:
         text.encode()
@@ -87,7 +85,7 @@ def parsed_rewrite(said: ChatReply) -> tuple[str | None, str | None]:
 
 
 class Rewriter:
-    """Asks one chat model. Safe to use from several threads; every rewrite has an end."""
+    """Asks one chat model, from one event loop; every rewrite has an end."""
 
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings) -> None:
         self.model = chosen.model
@@ -96,7 +94,6 @@ class Rewriter:
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
         )
-        self._lock = threading.Lock()
         self._under_way = 0
         self._failed_in_row = 0
         self._rest_until = 0.0
@@ -105,35 +102,28 @@ class Rewriter:
         #: "prompt" and "completion" tokens of them all, where the server told
         self.tokens: Counter[str] = Counter()
 
-    def submit(
+    async def rewrite(
         self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None = None
-    ) -> "Future[Rewrite]":
-        """The rewrite, within `conversation.rewrite.seconds`. The Future raises nothing.
+    ) -> Rewrite:
+        """The rewrite, within `conversation.rewrite.seconds`. Raises nothing.
 
         known: gives the rewrite of before, for a request that has come before; it may block, and raise.
         """
-        reason = "question_long" if len(question) > MAX_QUESTION else self._taken()
+        reason = self._reason_not_to_ask(question)
         if reason is not None:
-            return _done(self._counted(Rewrite(text=None, facts={"by": self.model, "failed": reason}), question))
-        made: Future[Rewrite] = asyncio.run_coroutine_threadsafe(
-            self._bounded(history, question=question, known=known), event_loop()
-        )
-        made.add_done_callback(self._give_back)
-        return made
-
-    def _taken(self) -> str | None:
-        """Takes a place among the rewrites under way; the reason where there is none."""
-        with self._lock:
-            if time.monotonic() < self._rest_until:
-                return "down"
-            if self._under_way >= self.settings.max_under_way:
-                return "busy"
-            self._under_way += 1
-            return None
-
-    def _give_back(self, _made: object) -> None:
-        with self._lock:
+            return self._counted(Rewrite(text=None, facts={"by": self.model, "failed": reason}), question)
+        self._under_way += 1
+        try:
+            return await self._bounded(history, question=question, known=known)
+        finally:
             self._under_way -= 1
+
+    def _reason_not_to_ask(self, question: str) -> str | None:
+        if len(question) > MAX_QUESTION:
+            return "question_long"
+        if time.monotonic() < self._rest_until:
+            return "down"
+        return "busy" if self._under_way >= self.settings.max_under_way else None
 
     async def _bounded(
         self, history: Sequence[Message], *, question: str, known: Callable[[], str | None] | None
@@ -144,19 +134,19 @@ class Rewriter:
                 before = await _asked_before(known)
                 if before is not None:
                     return Rewrite(text=before, facts={"by": self.model, "repeated": True})
-                said = await self._said(history, question=question)
+                reply = await self._reply(history, question=question)
         except TimeoutError:
-            said = ChatReply(failed="timeout")
+            reply = ChatReply(failed="timeout")
         except Exception:  # a rewrite must never cost a caller the answer
-            said = ChatReply(failed="malformed")
-        text, failed = parsed_rewrite(said)
+            reply = ChatReply(failed="malformed")
+        text, failed = parsed_rewrite(reply)
         self._note_health(failed)
         facts: dict[str, Json] = {"by": self.model, "seconds": round(time.monotonic() - began, 4)}
-        facts |= self._cost(said)
+        facts |= self._cost(reply)
         facts |= {"failed": failed} if failed else {}
         return self._counted(Rewrite(text=text, facts=facts), question)
 
-    async def _said(self, history: Sequence[Message], *, question: str) -> ChatReply:
+    async def _reply(self, history: Sequence[Message], *, question: str) -> ChatReply:
         # The package takes a second to load, which must not be the event loop's.
         await asyncio.to_thread(__import__, "openai")
         give_up = asyncio.get_running_loop().time() + self.settings.seconds
@@ -173,34 +163,30 @@ class Rewriter:
         }
         fields |= {} if options.seed is None else {"seed": options.seed}
         extra = {name: value for name, value in options.fields.items() if value is not None}
-        kept = {name: value for name, value in fields.items() if name not in options.fields}
-        return kept | ({"extra_body": extra} if extra else {})
+        standard = {name: value for name, value in fields.items() if name not in options.fields}
+        return standard | ({"extra_body": extra} if extra else {})
 
-    def _cost(self, said: ChatReply) -> dict[str, Json]:
-        read, written = said.prompt_tokens or 0, said.completion_tokens or 0
+    def _cost(self, reply: ChatReply) -> dict[str, Json]:
+        read, written = reply.prompt_tokens or 0, reply.completion_tokens or 0
         if not read + written:
             return {}
         per_read, per_written = self._options.prices.get(self.model, (0.0, 0.0))
         dollars = (read * per_read + written * per_written) / 1e6
-        with self._lock:
-            self.tokens.update(prompt=read, completion=written)
+        self.tokens.update(prompt=read, completion=written)
         return {"prompt_tokens": read, "completion_tokens": written} | ({"dollars": dollars} if dollars else {})
 
-    def _counted(self, made: Rewrite, question: str) -> Rewrite:
-        result = str(made.facts.get("failed") or ("unchanged" if made.text == question else "rewritten"))
-        with self._lock:
-            self.results[result] += 1
-        return made
+    def _counted(self, rewrite: Rewrite, question: str) -> Rewrite:
+        self.results[
+            str(rewrite.facts.get("failed") or ("unchanged" if rewrite.text == question else "rewritten"))
+        ] += 1
+        return rewrite
 
     def _note_health(self, failed: str | None) -> None:
         """A server that is down would cost every question the seconds of a rewrite: it is left alone for a while."""
-        with self._lock:
-            down = failed is not None and failed.startswith(_DOWN)
-            self._failed_in_row = self._failed_in_row + 1 if down else 0
-            rests = self._failed_in_row >= _FAILURES
-            if rests:
-                self._rest_until = time.monotonic() + _REST_S
-        if rests:
+        down = failed is not None and failed.startswith(_DOWN)
+        self._failed_in_row = self._failed_in_row + 1 if down else 0
+        if self._failed_in_row >= _FAILURES:
+            self._rest_until = time.monotonic() + _REST_S
             facts = {"action": "rewrite", "failed": failed, "model": self.model}
             log.warning(
                 "questions of conversations are not rewritten for a while: the model does not answer", extra=facts
@@ -214,12 +200,6 @@ async def _asked_before(known: Callable[[], str | None] | None) -> str | None:
         return await asyncio.to_thread(known)
     except Exception:  # a store that cannot be read says so when the decision is made
         return None
-
-
-def _done(made: Rewrite) -> "Future[Rewrite]":
-    future: Future[Rewrite] = Future()
-    future.set_result(made)
-    return future
 
 
 def rewriter_of(settings: RewriteSettings, *, generator: GeneratorSettings) -> Rewriter | None:

@@ -48,10 +48,10 @@ def sticky_turns_of(query: Query, *, settings: Settings) -> int:
 def stays_of(queries: Sequence[Query], *, settings: Settings, database: Database) -> list[Stay | None]:
     """For every question whether, and where, it stays: one read, or none where no question may. Raises StoreError."""
     turns = [sticky_turns_of(query, settings=settings) for query in queries]
-    asked = {(query.session, query.tenant) for query, most in zip(queries, turns, strict=True) if most}
-    if not asked:
+    sessions = {(query.session, query.tenant) for query, most in zip(queries, turns, strict=True) if most}
+    if not sessions:
         return [None] * len(queries)
-    newest = newest_turns(database, {(session, tenant) for session, tenant in asked if session is not None})
+    newest = newest_turns(database, {(session, tenant) for session, tenant in sessions if session is not None})
     return [
         _stay(newest, query=query, turns=most) if most else None for query, most in zip(queries, turns, strict=True)
     ]

@@ -38,20 +38,21 @@ class AskedCandidate:
 
 
 def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureRows) -> list[AskedCandidate]:
-    """Begin to ask every candidate about these questions. features: of the whole batch, (n, d)."""
-    if not questions:
+    """Begin to ask every candidate about the questions of a batch that are drawn. features: of the batch, (n, d)."""
+    questions = [one for one in questions if one.stay is None and not one.query.forced]
+    if not questions or not live.asks:
         return []
     rows = features[[one.row for one in questions]]
     queries = [one.query for one in questions]
-    asked = []
+    begun = []
     for candidate in live.candidates:
         one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")
         if candidate.serving is not None and candidate.fault is None:
             arms = [one.arms_of(question) for question in questions]
             work = partial(_draws, candidate, queries, features=rows, arms=arms)
             one = replace(one, pending=candidate.runner.submit(work))
-        asked.append(one)
-    return asked
+        begun.append(one)
+    return begun
 
 
 def _draws(
@@ -72,9 +73,9 @@ def _draws(
     return draws
 
 
-def mix_candidates(asked: Sequence[AskedCandidate]) -> None:
+def mix_candidates(begun: Sequence[AskedCandidate]) -> None:
     """Note in the decisions of the questions what candidates say; draw again where a canary has a share."""
-    for one in asked:
+    for one in begun:
         draws = _draws_of(one)
         for at, question in enumerate(one.questions):
             assert question.decision is not None
@@ -82,13 +83,13 @@ def mix_candidates(asked: Sequence[AskedCandidate]) -> None:
             question.decision = _mixed(question.decision, drawn, candidate=one.candidate, arms=one.arms_of(question))
 
 
-def _draws_of(asked: AskedCandidate) -> list[Drawn] | str:
+def _draws_of(begun: AskedCandidate) -> list[Drawn] | str:
     """The pmfs of a candidate, or why there are none. Waits for them, for its limit at most."""
-    if isinstance(asked.pending, str):
-        return asked.pending
-    runner = asked.candidate.runner
+    if isinstance(begun.pending, str):
+        return begun.pending
+    runner = begun.candidate.runner
     try:
-        drawn: list[Drawn] = runner.result(asked.pending)
+        drawn: list[Drawn] = runner.result(begun.pending)
     except PolicyFault as fault:
         return str(fault)
     faults = [one.fault for one in drawn if one.fault is not None]
@@ -104,7 +105,7 @@ def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms
     if fault is None and decision.fault is not None:
         fault = "the champion failed, and the fallback decided alone"
     version = candidate.version
-    said: dict[str, Json] = {
+    note: dict[str, Json] = {
         "version": version.name,
         "state": version.state,
         "weight": version.weight,
@@ -113,17 +114,17 @@ def _mixed(decision: Decision, drawn: Drawn | str, *, candidate: Candidate, arms
         "fault": fault,
     }
     if fault is not None or isinstance(drawn, str):
-        return _noted(decision, said)
+        return _noted(decision, note)
     if version.state != "canary":
         by_arm = dict(zip(arms, drawn.pmf, strict=True))
-        said["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added some
+        note["pmf"] = [by_arm.get(arm, 0.0) for arm in decision.arms]  # a canary may have added some
         unseen = math.fsum(p for arm, p in by_arm.items() if arm not in decision.arms)
-        return _noted(decision, said | {"unseen": unseen} if unseen else said)
-    return _drawn_again(decision, drawn, said=said, arms=arms, weight=version.weight)
+        return _noted(decision, note | {"unseen": unseen} if unseen else note)
+    return _drawn_again(decision, drawn, note=note, arms=arms, weight=version.weight)
 
 
 def _drawn_again(
-    decision: Decision, drawn: Drawn, *, said: Mapping[str, Json], arms: tuple[ArmName, ...], weight: float
+    decision: Decision, drawn: Drawn, *, note: Mapping[str, Json], arms: tuple[ArmName, ...], weight: float
 ) -> Decision:
     """The decision with the mixture of the champion's pmf, which it has, and the canary's."""
     added = arms[len(decision.arms) :]
@@ -143,17 +144,17 @@ def _drawn_again(
     )
     if added:
         more["added"] = list(added)
-        kept = {name: value for name, value in decision.facts.items() if name not in _BY_ARM}
-        remade = replace(remade, scores=None, facts=kept)
-    return _noted(remade, {**said, **more})
+        facts = {name: value for name, value in decision.facts.items() if name not in _BY_ARM}
+        remade = replace(remade, scores=None, facts=facts)
+    return _noted(remade, {**note, **more})
 
 
-def _noted(decision: Decision, said: Mapping[str, Json]) -> Decision:
+def _noted(decision: Decision, note: Mapping[str, Json]) -> Decision:
     first = decision.facts.get(CANDIDATE)
     if isinstance(first, Mapping):
         others = first.get("others")
-        said = {**first, "others": [*(others if isinstance(others, list) else []), said]}
-    return replace(decision, facts={**decision.facts, CANDIDATE: dict(said)})
+        note = {**first, "others": [*(others if isinstance(others, list) else []), note]}
+    return replace(decision, facts={**decision.facts, CANDIDATE: dict(note)})
 
 
 def pinned_output(arms: Sequence[ArmName]) -> PolicyOutput:

@@ -37,11 +37,6 @@ class Question:
     stay: Stay | None = None
     decision: Decision | None = None
 
-    @property
-    def asks_candidates(self) -> bool:
-        """Whether its arm is drawn by policies: not where the turn stays, or the caller named one arm."""
-        return self.stay is None and not self.query.forced
-
 
 def offer_arms(
     questions: Sequence[Question],
@@ -63,16 +58,19 @@ def offer_arms(
     offers = breaker.offer([one.allowed for one in questions], now=now, tenants=[one.query.tenant for one in questions])
     for question, offer in zip(questions, offers, strict=True):
         question.arms, question.excluded, question.fail_open = offer.arms, offer.excluded_arms, offer.fail_open
-    if live.asks and live.added:
+    if live.candidates:
         _add_arms([one for one in questions if one.query.arms is None], live=live, breaker=breaker, now=now)
-    stays = stays_of([one.query for one in questions], settings=settings, database=database)
-    for question, stay in zip(questions, stays, strict=True):
-        if stay is not None and not question.fail_open and stay.arm in (*question.arms, *question.added):
-            question.stay, question.arms = stay, (stay.arm,)
+    if any(one.query.session is not None for one in questions):
+        stays = stays_of([one.query for one in questions], settings=settings, database=database)
+        for question, stay in zip(questions, stays, strict=True):
+            if stay is not None and not question.fail_open and stay.arm in (*question.arms, *question.added):
+                question.stay, question.arms = stay, (stay.arm,)
 
 
 def _add_arms(questions: Sequence[Question], *, live: LiveVersions, breaker: CircuitBreaker, now: float) -> None:
     """Add the healthy arms that candidates alone offer."""
+    if not live.asks or not live.added:
+        return
     added = [(one, arms) for one in questions if (arms := live.added_for(one.run_by))]
     tenants = [one.query.tenant for one, _ in added]
     offers = breaker.offer([arms for _, arms in added], now=now, tenants=tenants)

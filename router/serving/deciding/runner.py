@@ -69,14 +69,14 @@ class CandidateRunner:
     def result(self, pending: "Future[Any]") -> Any:
         """What came of it. Raises PolicyFault: it failed, or has not come within the limit from now on."""
         try:
-            took_s, found = pending.result(self.limit_s)
+            took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
             raise PolicyFault(self._failed(f"no pmf within {self.limit_s * 1000:g} ms")) from None
         except Exception as error:  # a candidate must never cost a caller the answer
             raise PolicyFault(self._failed(f"{type(error).__name__}: {error}")) from error
         if took_s > self.limit_s:
             raise PolicyFault(self._failed(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed"))
-        return found
+        return result
 
     def succeeded(self) -> None:
         """What it gave could be used."""
@@ -107,8 +107,8 @@ class CandidateRunner:
             work, pending = taken
             began = time.monotonic()
             try:
-                found = work()
+                result = work()
             except BaseException as error:  # one that asks the process to end asks in vain
                 pending.set_exception(as_fault(error))
             else:
-                pending.set_result((time.monotonic() - began, found))
+                pending.set_result((time.monotonic() - began, result))

@@ -9,7 +9,6 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
@@ -22,10 +21,10 @@ from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
 from ragbandit.router.storage.decisions.idempotency import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.rows.conversion import canonical, query_hash
+from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import STICKY, ArmName, Decision, FeatureRows, Json, Query, RunBy
+from ragbandit.shared.types import STICKY, ArmName, Decision, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
@@ -82,7 +81,7 @@ class RouteService:
         """Serve what was handed in, then stop."""
         self.batcher.close()
 
-    def submit(self, query: Query, *, run_by: RunBy) -> "Future[Decision]":
+    def submit(self, query: Query | str, *, run_by: RunBy) -> "Future[Decision]":
         """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
 
         Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
@@ -92,7 +91,7 @@ class RouteService:
         question = self._question(query, run_by=run_by)
         return self.batcher.submit(question, tenant=question.query.tenant)
 
-    def submit_many(self, queries: Sequence[Query], *, run_by: RunBy) -> "list[Future[Decision]]":
+    def submit_many(self, queries: Sequence[Query | str], *, run_by: RunBy) -> "list[Future[Decision]]":
         """`submit` for many: a query that cannot be routed, or is one too many, has a Future that raises why.
 
         Raises Overloaded if not even the first of them may wait.
@@ -107,26 +106,21 @@ class RouteService:
         taken = iter(self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
         return [_failed(one) if isinstance(one, InvalidInput) else next(taken) for one in results]
 
-    def _question(self, query: Query, *, run_by: RunBy) -> Question:
+    def _question(self, query: Query | str, *, run_by: RunBy) -> Question:
         """The record of a query that can be routed. Raises InvalidInput for another."""
+        query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
-        settings = self.settings
+        _, settings = self._in_use
         checked = checked_query(
             query,
             arms=offered,
             configured=self.arms,
             schema=settings.context,
             sticky_turns=settings.conversation.sticky_turns_cap,
+            context_bytes=settings.server.max_context_bytes,
         )
-        self._check_context_bytes(checked)
         self.context_counts.add(checked)
         return Question(query=checked, run_by=run_by, named=query.id is not None, allowed=checked.arms or offered)
-
-    def _check_context_bytes(self, query: Query) -> None:
-        most = self.settings.server.max_context_bytes
-        if query.context and (size := len(canonical(query.context).encode())) > most:
-            remedy = f"send at most {most} bytes (server.max_context_bytes)"
-            raise InvalidInput(f'"context" has {size} bytes as JSON', field="context", remedy=remedy)
 
     @property
     def serving(self) -> Serving:
@@ -190,44 +184,30 @@ class RouteService:
 
     def _decide(self, questions: Sequence[Question]) -> list[Decision]:
         """One forward pass and one call of the policy, and of each candidate, for all of them."""
-        live, using, now = self._live(), self._in_use, self.clock()
-        serving, settings = using
-        features = self.encoder.encode([one.query.text for one in questions])  # (n, d)
+        live, (serving, settings), now = self._live(), self._in_use, self.clock()
+        queries = [one.query for one in questions]
+        features = self.encoder.encode([query.text for query in queries])  # (n, d)
         for row, question in enumerate(questions):
             question.row = row
-        if live.control.killed == "arm":  # whoever pins an arm has the last word, whatever its health
+        is_pinned = live.control.killed == "arm"  # whoever pins an arm has the last word, whatever its health
+        if is_pinned:
             for question in questions:
                 question.arms = question.allowed
-            outputs: list[PolicyOutput | Exception] = [pinned_output(one.arms) for one in questions]
-            decisions = self._drawn(questions, outputs=outputs, features=features, using=using, now=now)
-            return [pinned(one, control=live.control, settings=settings) for one in decisions]
-        breaker, database = self._poller.breaker, self.store.database
-        offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
-        asked = ask(live, [one for one in questions if one.asks_candidates] if live.asks else [], features=features)
+        else:
+            breaker, database = self._poller.breaker, self.store.database
+            offer_arms(questions, live=live, breaker=breaker, settings=settings, database=database, now=now)
         arms = [one.arms for one in questions]
-        outputs = outputs_of(serving.policy, [one.query for one in questions], features=features, arms=arms)
-        decisions = self._drawn(questions, outputs=outputs, features=features, using=using, now=now)
-        for question, decision in zip(questions, decisions, strict=True):
-            question.decision = decision
-        mix_candidates(asked)
-        return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
-
-    def _drawn(
-        self,
-        questions: Sequence[Question],
-        *,
-        outputs: Sequence[PolicyOutput | Exception],
-        features: FeatureRows,
-        using: tuple[Serving, Settings],
-        now: float,
-    ) -> list[Decision]:
-        """The champion's decision of each question, drawn from its output."""
-        serving, settings = using
-        return made_decisions(
-            [one.query for one in questions],
+        asked_candidates = ask(live, questions, features=features) if live.candidates else []
+        outputs = (
+            [pinned_output(each) for each in arms]
+            if is_pinned
+            else outputs_of(serving.policy, queries, features=features, arms=arms)
+        )
+        decisions = made_decisions(
+            queries,
             run_by=[one.run_by for one in questions],
             outputs=outputs,
-            arms=[one.arms for one in questions],
+            arms=arms,
             features=features,
             settings=settings,
             seen=serving.seen,
@@ -235,6 +215,13 @@ class RouteService:
             encoder_hash=self.encoder.hash,
             now=now,
         )
+        if is_pinned:
+            return [pinned(one, control=live.control, settings=settings) for one in decisions]
+        for question, decision in zip(questions, decisions, strict=True):
+            question.decision = decision
+        if asked_candidates:
+            mix_candidates(asked_candidates)
+        return [self._finished(one, rebuilding=serving.rebuilding) for one in questions]
 
     def _finished(self, question: Question, *, rebuilding: bool) -> Decision:
         """The decision with what is to be noted of it; faults and fail-opens are counted and logged."""

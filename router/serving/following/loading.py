@@ -39,8 +39,8 @@ class CandidateLoader(Generic[Loaded]):
 
 def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
     try:
-        found = load()
+        loaded = load()
     except BaseException as error:
         pending.set_exception(as_fault(error))
     else:
-        pending.set_result(found)
+        pending.set_result(loaded)

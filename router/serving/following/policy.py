@@ -52,11 +52,9 @@ class PolicyFollower:
 
     def start(self) -> None:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
-        champion = self.versions.champion_version()
-        if champion is not None:
-            self._registered(self._settings())  # what versions stand on is there, whoever decides
-        self._take_over(champion)
+        self._registered(self._settings())  # what versions stand on is there, whoever decides
         self.versions.follow()
+        self._take_over(self.versions.champion)
 
     def refresh(self) -> bool:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""

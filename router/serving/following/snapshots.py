@@ -72,17 +72,17 @@ class SnapshotFollower:
         return Serving(policy=self.fresh, version=info.version, last_seq=0)
 
     def _interim(self) -> Serving:
-        found = find_interim(
+        interim = find_interim(
             self.ledger, fresh=self.fresh, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
         )
-        facts = {"action": "rebuilding", "version": found.snapshot.version}
+        facts = {"action": "rebuilding", "version": interim.snapshot.version}
         log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
         return Serving(
-            policy=found.policy,
-            version=found.snapshot.version,
-            last_seq=found.snapshot.last_seq,
+            policy=interim.policy,
+            version=interim.snapshot.version,
+            last_seq=interim.snapshot.last_seq,
             rebuilding=True,
-            learned=None if found.policy.seen else self.ledger.learned_lately(),
+            learned=None if interim.policy.seen else self.ledger.learned_lately(),
         )
 
     def refresh(self, serving: Callable[[], Serving], *, swap: Callable[[Serving], None]) -> bool:

@@ -81,20 +81,11 @@ class VersionFollower:
             versions = {one.name: one for one in versions_of(connection, base=self.base)}
         with self._lock:
             if control.revision > self.live.control.revision:
-                kept = [replace(one, version=versions[one.version.name]) for one in self.live.candidates]
-                self.live = LiveVersions(control=control, candidates=_in_order(kept))
+                candidates = [replace(one, version=versions[one.version.name]) for one in self.live.candidates]
+                self.live = LiveVersions(control=control, candidates=_in_order(candidates))
             live = self.live
         self.wake()
         return live
-
-    def champion_version(self) -> PolicyVersion | None:
-        """The version that is to decide by the database; None: the configuration itself. Raises StoreError."""
-        with self.database.read() as connection:
-            if control_of(connection, base=self.base).revision == 0:
-                return None
-            found = (one for one in versions_of(connection, base=self.base) if one.state == "champion")
-            version = next(found, None)
-        return None if version is None or version.label == self.base else version
 
     def follow(self) -> None:
         """Load what has become live, drop what is not, and take over newer snapshots. Raises StoreError."""
@@ -108,8 +99,8 @@ class VersionFollower:
 
     def learned(self) -> list[Settings]:
         """The settings of the versions that learn here beside the configuration: the champion's, and candidates'."""
-        found = [] if self.champion is None else [settings_of(self.settings(), self.champion)]
-        return found + [one.settings for one in self._loaded.values()]
+        champion = [] if self.champion is None else [settings_of(self.settings(), self.champion)]
+        return champion + [one.settings for one in self._loaded.values()]
 
     def reload(self) -> None:
         """Load all versions again at the next `follow`: the configuration is another one."""
@@ -141,8 +132,8 @@ class VersionFollower:
             if control.revision >= self.live.control.revision:
                 self.live = LiveVersions(control=control, candidates=_in_order(candidates))
                 self._loaded_revision = control.revision
-        told = ", ".join(f"{one.version.name} ({one.version.state})" for one in candidates)
-        log.info("versions as of revision %d", control.revision, extra={"action": "versions", "live": told})
+        listed = ", ".join(f"{one.version.name} ({one.version.state})" for one in candidates)
+        log.info("versions as of revision %d", control.revision, extra={"action": "versions", "live": listed})
 
     def _champion_arms(self) -> Mapping[str, object]:
         if self.champion is None:
@@ -156,17 +147,17 @@ class VersionFollower:
         limit_s = self.settings().rollout.time_limit_s
         runner = self._runners.setdefault(version.name, CandidateRunner(version.name, limit_s=limit_s))
         runner.limit_s = limit_s
-        found, fault = self._loaded.get(version.name), None
+        loaded, fault = self._loaded.get(version.name), None
         try:
-            if found is None:
-                found = self._loader.loaded(version.name, partial(self._load_one, self.settings(), version))
-                self._loaded[version.name] = found
+            if loaded is None:
+                loaded = self._loader.loaded(version.name, partial(self._load_one, self.settings(), version))
+                self._loaded[version.name] = loaded
         except Exception as error:  # whatever a candidate's class does: it must not stop the others
             fault = f"it cannot be loaded: {error}"
             self._again_at = time.monotonic() + AGAIN_S
             facts = {"action": "candidate", "version": version.name, "reason": str(error)}
             log.error("a candidate cannot be loaded: the champion decides alone", extra=facts)
-        settings = self.settings() if found is None else found.settings
+        settings = self.settings() if loaded is None else loaded.settings
         added = [name for name in settings.arms if name not in champion_arms]
         return _with_serving(
             Candidate(
@@ -177,7 +168,7 @@ class VersionFollower:
                 runner=runner,
                 added=tuple(map(ArmName, added)),
             ),
-            None if found is None else found.serving,
+            None if loaded is None else loaded.serving,
         )
 
     def _load_one(self, configuration: Settings, version: PolicyVersion) -> _Loaded:
@@ -195,11 +186,11 @@ class VersionFollower:
                 log.warning("a newer snapshot of a candidate cannot be loaded", extra=facts)
 
     def _refresh_one(self, name: str, known: _Loaded) -> None:
-        found: list[Serving] = []
-        known.snapshots.refresh(lambda: known.serving, swap=found.append)
-        if found:
-            self._loaded[name] = replace(known, serving=found[-1])
-            self._swap(name, found[-1])
+        newer: list[Serving] = []
+        known.snapshots.refresh(lambda: known.serving, swap=newer.append)
+        if newer:
+            self._loaded[name] = replace(known, serving=newer[-1])
+            self._swap(name, newer[-1])
 
     def _swap(self, name: str, serving: Serving) -> None:
         with self._lock:

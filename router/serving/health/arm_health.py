@@ -110,8 +110,8 @@ class OutcomePoller:
         with self.database.read() as connection:
             rows = connection.execute(newest(after=after, until=now + AHEAD_S)).all()
         breaker.record(self._signal(row, now=now) for row in rows if row.decision_id not in self._recorded)
-        kept = {key: made_at for key, made_at in self._recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
-        self._recorded = kept | {row.decision_id: row.made_at for row in rows}
+        recent = {key: made_at for key, made_at in self._recorded.items() if made_at > now - THOROUGH_EVERY_S - LATE_S}
+        self._recorded = recent | {row.decision_id: row.made_at for row in rows}
 
     def _signal(self, row: Row[Any], *, now: float) -> OutcomeSignal:
         return OutcomeSignal(
@@ -128,8 +128,8 @@ class OutcomePoller:
 
     def _short_deadline(self, budget: str) -> bool:
         try:
-            asked = json.loads(budget).get("seconds")
-            return asked is not None and asked < self.seconds
+            seconds = json.loads(budget).get("seconds")
+            return seconds is not None and seconds < self.seconds
         except (AttributeError, TypeError, ValueError):
             return True  # a damaged row says nothing about its arm
 

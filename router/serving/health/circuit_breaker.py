@@ -117,14 +117,14 @@ class _Record:
     success: _Past = (-math.inf, "", False)
 
     def add(self, one: _Past, *, most: int) -> None:
-        place = bisect_left(self.past, one)
-        if self.past[place : place + 1] != [one]:
-            self.past.insert(place, one)
+        at = bisect_left(self.past, one)
+        if self.past[at : at + 1] != [one]:
+            self.past.insert(at, one)
             del self.past[:-most]
 
     def settle(self) -> None:
         """Find the last success, after one or more `add`."""
-        ends = next((place for place in range(len(self.past), 0, -1) if not self.past[place - 1][2]), 0)
+        ends = next((at for at in range(len(self.past), 0, -1) if not self.past[at - 1][2]), 0)
         self.failing = self.past[ends:]
         self.success = self.past[ends - 1] if ends else (-math.inf, "", False)
 
@@ -173,17 +173,17 @@ class CircuitBreaker:
             given: set[_Source] = set()
             seen: dict[_Source, tuple[ArmHealth, _Source]] = {}
             for number, arms in enumerate(wanted):
-                found = []
+                circuits = []
                 for arm in arms:
                     source = self._source(arm, tenant=None if tenants is None else tenants[number])
                     if source not in seen:
                         seen[source] = self._health(source, now=now)
-                    found.append(seen[source])
-                excluded = tuple(one.arm for one, circuit in found if not one.offered or circuit in given)
+                    circuits.append(seen[source])
+                excluded = tuple(one.arm for one, circuit in circuits if not one.offered or circuit in given)
                 if len(excluded) == len(arms):
                     offers.append(Offer(arms=arms, fail_open=True))
                     continue
-                given.update(circuit for one, circuit in found if one.state == "half_open")
+                given.update(circuit for one, circuit in circuits if one.state == "half_open")
                 offers.append(Offer(arms=tuple(arm for arm in arms if arm not in excluded), excluded_arms=excluded))
         return offers
 
@@ -203,13 +203,13 @@ class CircuitBreaker:
 
     def suspended(self, arms: Iterable[ArmName], *, now: float) -> set[tuple[ArmName, str]]:
         """Arms that are offered, and tenants that they are not offered to, since what these reported all failed."""
-        found = set()
+        pairs = set()
         with self._lock:
             for arm in arms:
                 if self._best(arm, now=now).state == "closed":
                     views = [(source[1], self._health(source, now=now)[0]) for source in self._reported(arm)]
-                    found |= {(arm, tenant) for tenant, one in views if tenant is not None and one.state != "closed"}
-        return found
+                    pairs |= {(arm, tenant) for tenant, one in views if tenant is not None and one.state != "closed"}
+        return pairs
 
     def _reported(self, arm: ArmName) -> list[_Source]:
         return [source for source in self._records if source[0] == arm and source[1] is not None]
@@ -245,8 +245,8 @@ class CircuitBreaker:
         if not records:
             return []
         since = max(max(record.success for record in records), (now - COUNTED_S, "\uffff", True))
-        found = sorted(one for record in records for one in record.failing[bisect_right(record.failing, since) :])
-        return found[-max(REMEMBERED, self.settings.failures) :]
+        failing = sorted(one for record in records for one in record.failing[bisect_right(record.failing, since) :])
+        return failing[-max(REMEMBERED, self.settings.failures) :]
 
     def _health(self, source: _Source, *, now: float) -> tuple[ArmHealth, _Source]:
         """State of an arm for the questions of a source, and the circuit whose probe they share.

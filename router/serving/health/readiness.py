@@ -102,13 +102,13 @@ class _Part:
     def _try(self, result: "Future[str]") -> None:
         try:
             self._check()
-            said = OK
+            state = OK
         except RagBanditError as error:
-            said = str(error)
+            state = str(error)
         except Exception as error:  # a thread that ends without a word would leave the part without a result for ever
-            said = f"{type(error).__name__}: {error}"
+            state = f"{type(error).__name__}: {error}"
         self._ended = time.monotonic()
-        result.set_result(said)
+        result.set_result(state)
 
 
 class Readiness:
@@ -130,8 +130,8 @@ class Readiness:
 
     def ask(self) -> "tuple[list[Future[str]], float]":
         """Futures that are worth waiting for before `states` is read, and for how long at most, seconds."""
-        asked = [(part.ask(), part.left_s()) for part in self._parts.values()]
-        waiting = [(future, left) for future, left in asked if left > 0 and not future.done()]
+        tries = [(part.ask(), part.left_s()) for part in self._parts.values()]
+        waiting = [(future, left) for future, left in tries if left > 0 and not future.done()]
         return [future for future, _ in waiting], max((left for _, left in waiting), default=0.0)
 
     def states(self) -> dict[str, str]:

@@ -10,17 +10,20 @@ import json
 import logging
 import os
 import socket
+import socketserver
 import threading
+import time
 from collections.abc import Sequence
-from contextlib import suppress
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.serving.batching.micro_batching import SERVE_S, MicroBatcher
+from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.encoder")
@@ -31,81 +34,91 @@ MAX_FRAME: Final = 256 * 2**20
 MAX_CONNECTIONS: Final = 128
 #: where no connection can be accepted, for want of open files, it is tried again so often, seconds
 PAUSE_S: Final = 0.1
+#: least time between two log lines about that, seconds
+QUIET_S: Final = 10.0
 _DOWN: Final = "the encoder process does not run; it is being started again"
 
 
-class EncoderServer:
+class EncoderServer(socketserver.ThreadingUnixStreamServer):
     """Serves an encoder on a Unix socket, which only this user can reach. `close` ends it."""
 
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
     def __init__(self, encoder: Encoder, *, path: Path) -> None:
-        self._encoder = encoder
-        self._batcher: MicroBatcher[list[str], npt.NDArray[np.float32]] = MicroBatcher(
-            self._encode, name="ragbandit-encode", limit=MAX_CONNECTIONS
-        )
-        self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._closed = threading.Event()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # Bound under another name first: who finds the socket finds it ready.
         hidden = path.with_suffix(".new")
         hidden.unlink(missing_ok=True)
-        self._socket.bind(str(hidden))
+        super().__init__(str(hidden), _Connection, bind_and_activate=False)
+        self.encoder = encoder
+        self.batcher: MicroBatcher[list[str], npt.NDArray[np.float32]] = MicroBatcher(
+            self._encode, name="ragbandit-encode", limit=MAX_CONNECTIONS
+        )
+        self.places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._throttle = Throttle(QUIET_S)
+        self.server_bind()
         hidden.chmod(0o600)
-        self._socket.listen(MAX_CONNECTIONS)
+        self.server_activate()
         os.replace(hidden, path)
 
     def run(self) -> None:
         """Accept connections until `close`."""
-        self._batcher.start()
-        failing = False
-        while True:
-            try:
-                connection, _ = self._socket.accept()
-            except OSError as error:
-                if self._closed.is_set():
-                    return
-                if not failing:
-                    facts = {"action": "accept", "reason": str(error)}
-                    log.error("a router cannot be connected to the encoder process; it is tried again", extra=facts)
-                failing = True
-                self._closed.wait(PAUSE_S)
-                continue
-            failing = False
-            if not self._connections.acquire(blocking=False):
-                connection.close()
-                continue
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+        self.batcher.start()
+        self.serve_forever(poll_interval=PAUSE_S)
 
     def close(self) -> None:
         """Take no more connections."""
-        self._closed.set()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._batcher.close()
+        self.shutdown()
+        self.server_close()
+        self.batcher.close()
+
+    def get_request(self) -> tuple[Any, Any]:
+        """The next connection; where none can be accepted, for want of open files, it is tried again after PAUSE_S."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if self._throttle.lets_pass():
+                facts = {"action": "accept", "reason": str(error)}
+                log.error("a router cannot be connected to the encoder process; it is tried again", extra=facts)
+            time.sleep(PAUSE_S)
+            raise
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is a place for one more connection."""
+        del request, client_address
+        return self.places.acquire(blocking=False)
 
     def _encode(self, batch: Sequence[list[str]]) -> list[npt.NDArray[np.float32] | Exception]:
-        rows = self._encoder.encode([text for texts in batch for text in texts])
+        rows = self.encoder.encode([text for texts in batch for text in texts])
         ends = np.cumsum([len(texts) for texts in batch])[:-1]
         return list(np.split(rows, ends))
 
-    def _serve(self, connection: socket.socket) -> None:
-        encoder = self._encoder
+
+class _Connection(socketserver.StreamRequestHandler):
+    """One process that asks, on a thread of its own."""
+
+    server: EncoderServer
+
+    def handle(self) -> None:
+        """Reply to its requests, until it has gone."""
+        encoder = self.server.encoder
         hello = {"dimension": encoder.dimension, "hash": encoder.hash, "source": encoder.source}
         try:
-            with connection:
-                _send(connection, json.dumps(hello).encode())
-                while (raw := _receive(connection)) is not None:
-                    try:
-                        rows = self._batcher.submit(json.loads(raw)).result(SERVE_S)
-                        reply = b"\0" + np.ascontiguousarray(rows, dtype="<f4").tobytes()
-                    except Exception as error:  # the caller is told, and the next request may go well
-                        log.exception("a batch could not be encoded", extra={"action": "encode"})
-                        reply = b"\1" + f"{type(error).__name__}: {error}".encode("utf-8", "replace")
-                    _send(connection, reply)
+            _send(self.connection, json.dumps(hello).encode())
+            while (raw := _receive(self.rfile)) is not None:
+                _send(self.connection, self._reply(raw))
         except OSError:
             pass  # the process has gone
         finally:
-            self._connections.release()
+            self.server.places.release()
+
+    def _reply(self, raw: bytes) -> bytes:
+        try:
+            rows = self.server.batcher.submit(json.loads(raw)).result(SERVE_S)
+            return b"\0" + np.ascontiguousarray(rows, dtype="<f4").tobytes()
+        except Exception as error:  # the caller is told, and the next request may go well
+            log.exception("a batch could not be encoded", extra={"action": "encode"})
+            return b"\1" + f"{type(error).__name__}: {error}".encode("utf-8", "replace")
 
 
 class RemoteEncoder:
@@ -118,70 +131,71 @@ class RemoteEncoder:
         self._path = path
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
-        pause, waited = threading.Event(), 0.0
+        give_up = time.monotonic() + wait_s
         while True:
             try:
-                self._connection, hello = self._connected()
+                hello = self._connect()
                 break
             except OSError as error:
-                if waited >= wait_s:
+                if time.monotonic() >= give_up:
                     raise NotReady(_DOWN) from error
-                pause.wait(0.1)
-                waited += 0.1
+                time.sleep(PAUSE_S)
         self.dimension: int = hello["dimension"]
         self.hash: str = hello["hash"]
         self.source: str = hello["source"]
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d), float32. Raises NotReady."""
-        asked = list(texts)
+        wanted = list(texts)
         with self._lock:
             try:
-                reply = self._asked(json.dumps(asked).encode())
+                reply = self._reply_to(json.dumps(wanted).encode())
             except OSError as error:
-                self._forget()
+                self._disconnect()
                 raise NotReady(_DOWN, remedy="try again in a second, with the same id") from error
         if reply[:1] != b"\0":
             raise RagBanditError(f"the encoder process said: {reply[1:].decode('utf-8', 'replace')}")
-        return np.frombuffer(reply, dtype="<f4", offset=1).astype(np.float32).reshape(len(asked), self.dimension)
+        return np.frombuffer(reply, dtype="<f4", offset=1).astype(np.float32).reshape(len(wanted), self.dimension)
 
     def close(self) -> None:
         """Close the connection."""
         with self._lock:
-            self._forget()
+            self._disconnect()
 
-    def _asked(self, request: bytes) -> bytes:
-        if self._connection is None:
-            connection, hello = self._connected()
-            if hello["hash"] != self.hash:
-                connection.close()
-                raise RagBanditError(
-                    "the encoder process came back with another encoder",
-                    field="encoder.model",
-                    remedy="start the service again",
-                )
-            self._connection = connection
+    def _reply_to(self, request: bytes) -> bytes:
+        if self._connection is None and self._connect()["hash"] != self.hash:
+            self._disconnect()
+            raise RagBanditError(
+                "the encoder process came back with another encoder",
+                field="encoder.model",
+                remedy="start the service again",
+            )
+        assert self._connection is not None
         _send(self._connection, request)
-        reply = _receive(self._connection)
+        reply = _receive(self._stream)
         if not reply:
             raise ConnectionError("closed")
         return reply
 
-    def _connected(self) -> tuple[socket.socket, dict[str, Any]]:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    def _connect(self) -> dict[str, Any]:
+        """Connect; what the encoder process says of its encoder. Raises OSError."""
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._stream: BinaryIO = self._connection.makefile("rb")
         try:
-            connection.settimeout(SERVE_S)
-            connection.connect(str(self._path))
-            hello = _receive(connection)
+            self._connection.settimeout(SERVE_S)
+            self._connection.connect(str(self._path))
+            hello = _receive(self._stream)
             if hello is None:
                 raise ConnectionError("closed")
-            return connection, json.loads(hello)
+            described: dict[str, Any] = json.loads(hello)
+            return described
         except BaseException:
-            connection.close()
+            self._disconnect()
             raise
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
+            self._stream.close()
             self._connection.close()
             self._connection = None
 
@@ -190,26 +204,15 @@ def _send(connection: socket.socket, frame: bytes) -> None:
     connection.sendall(len(frame).to_bytes(4, "big") + frame)
 
 
-def _receive(connection: socket.socket) -> bytes | None:
+def _receive(stream: BinaryIO | BufferedIOBase) -> bytes | None:
     """The next frame; None at the end of the connection. Raises OSError."""
-    head = _exactly(connection, 4)
-    if head is None:
+    head = stream.read(4)
+    if not head:
         return None
     size = int.from_bytes(head, "big")
     if size > MAX_FRAME:
         raise ConnectionError(f"a frame of {size} bytes")
-    body = _exactly(connection, size)
-    if body is None:
+    body = stream.read(size)
+    if len(head) < 4 or len(body) < size:
         raise ConnectionError("closed inside a frame")
     return body
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes | None:
-    """So many bytes; None if the connection ends first."""
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(min(size - len(parts), 1 << 20))
-        if not part:
-            return None
-        parts += part
-    return bytes(parts)

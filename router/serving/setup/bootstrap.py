@@ -46,11 +46,11 @@ def make_encoder(settings: EncoderSettings, *, known_hash: str | None = None) ->
     known_hash: of the encoder that made the features that this one continues (see `encoder_hash_of`), for
     `encoder.features: auto`.
     """
-    made = _make_full_encoder(settings)
+    full = _make_full_encoder(settings)
     wanted = settings.features
     if wanted == "auto":
-        wanted = "float32" if known_hash == made.hash else "float16"
-    encoder = made if wanted == "float32" else HalfPrecisionEncoder(made)
+        wanted = "float32" if known_hash == full.hash else "float16"
+    encoder = full if wanted == "float32" else HalfPrecisionEncoder(full)
     log.info("features are %s", wanted, extra={"action": "encoder", "hash": encoder.hash[:12]})
     return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
 

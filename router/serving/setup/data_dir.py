@@ -57,11 +57,11 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
     field = "data_dir" if settings.database_url is None else "database_url"
     _check(file.parent, field=field, make=make)
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
-        place = file.with_name(name)
-        if place.exists():
-            if not os.access(place, os.R_OK | os.W_OK):
-                raise ConfigError(f"{place} cannot be read and written by this user", field=field, remedy=_REMEDY)
-            _narrow(place, mode=0o600)
+        path = file.with_name(name)
+        if path.exists():
+            if not os.access(path, os.R_OK | os.W_OK):
+                raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
+            _narrow(path, mode=0o600)
 
 
 def _check(folder: Path, *, field: str, make: bool) -> None:
@@ -84,10 +84,10 @@ def _check(folder: Path, *, field: str, make: bool) -> None:
 def _narrow(path: Path, *, mode: int) -> None:
     """Take away what others may do with a file or folder of ours."""
     try:
-        found = path.stat()
-        if found.st_uid == os.geteuid() and found.st_mode & 0o777 & ~mode:
-            path.chmod(found.st_mode & mode)
-            before = found.st_mode & 0o777
+        status = path.stat()
+        if status.st_uid == os.geteuid() and status.st_mode & 0o777 & ~mode:
+            path.chmod(status.st_mode & mode)
+            before = status.st_mode & 0o777
             log.info("restricted %s to its owner (was %04o)", path, before, extra={"action": "restrict"})
     except FileNotFoundError:
         pass

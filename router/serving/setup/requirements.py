@@ -45,8 +45,8 @@ def check_encoder(settings: EncoderSettings) -> None:
 
 
 def _has_telemetry() -> bool:
-    found = importlib.util.find_spec("opentelemetry") is not None  # a part of it may come with FastAPI
-    return found and importlib.util.find_spec("opentelemetry.sdk") is not None
+    has_parts = importlib.util.find_spec("opentelemetry") is not None  # a part of it may come with FastAPI
+    return has_parts and importlib.util.find_spec("opentelemetry.sdk") is not None
 
 
 def check_port(server: ServerSettings) -> None:

@@ -6,9 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.queue.memory_jobs import MemoryJobs
-from ragbandit.router.rollouts.served import KILLED, candidate_in
+from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.serving.router import Router
-from ragbandit.shared.types import Query
+from ragbandit.shared.types import KILLED, Query
 from ragbandit.workers.cli import app
 
 

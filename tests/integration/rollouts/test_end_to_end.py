@@ -5,10 +5,10 @@ import pytest
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.rollouts.served import CANDIDATE, settings_of
+from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.types import PolicyLabel
+from ragbandit.shared.types import CANDIDATE, PolicyLabel
 
 BASE = PolicyLabel("main")
 ARMS = {name: {"run_by": "caller"} for name in ("one", "two", "three")}

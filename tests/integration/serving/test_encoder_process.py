@@ -61,7 +61,7 @@ def test_requests_of_several_processes_share_a_batch(tmp_path):
         first = pool.submit(remotes[0].encode, asked[0])
         assert entered.wait(10)
         others = [pool.submit(remote.encode, texts) for remote, texts in zip(remotes[1:], asked[1:], strict=True)]
-        while server._batcher.depth() < 4:
+        while server.batcher.depth() < 4:
             threading.Event().wait(0.005)
         released.set()
         for future, texts in zip([first, *others], asked, strict=True):

@@ -7,8 +7,8 @@ from sqlalchemy import select
 
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
-from ragbandit.router.rollouts.served import CANDIDATE, KILLED
 from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.types import CANDIDATE, KILLED
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do, kill, unkill
 
 

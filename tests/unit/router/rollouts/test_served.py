@@ -8,11 +8,11 @@ from hypothesis import strategies as some
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.canary import mixed_floor
+from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import gate, with_floor
-from ragbandit.router.rollouts.served import CANDIDATE, candidate_in, mixed, settings_of
+from ragbandit.router.rollouts.served import candidate_in, settings_of
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import PolicyVersion
+from ragbandit.shared.types import CANDIDATE, PolicyVersion
 
 WEIGHTS = some.floats(0.0, 1.0)
 FLOORS = some.floats(0.0, 0.2)

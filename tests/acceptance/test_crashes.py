@@ -50,9 +50,9 @@ def settled(system: System, load: Load) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seconds", "pause_s"), [(8.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
-def test_kill_nine(make_system, seconds, pause_s):
-    """One of two APIs, worker and learner are killed 20 times each at random points under load: nothing is lost or
-    doubled, and both APIs end on the same version of the policy.
+def test_kill_nine_and_a_redis_that_forgets(make_system, seconds, pause_s):
+    """One of two APIs, worker and learner are killed 20 times each at random points under load, then Redis forgets all:
+    nothing is lost or doubled, and both APIs end on the same version of the policy.
 
     Beside other tests they are killed as often as these seconds let, three times each at least.
     """
@@ -67,6 +67,7 @@ def test_kill_nine(make_system, seconds, pause_s):
                 system.kill(name)
                 system.start_process(name)
             system.wait_ready()
+        lose_redis(system, load)
         time.sleep(0.5)
 
     assert len(load.decided) > 5 * kills
@@ -85,21 +86,15 @@ def test_kill_nine(make_system, seconds, pause_s):
         assert client.status()["snapshot"] == serving("api-1")
 
 
-@pytest.mark.timeout(120)
-def test_redis_forgets(make_system):
-    """Redis is flushed and then killed and started empty in mid-run, and all work comes back."""
-    system = make_system()
-    with Load(system, pause_s=PAUSE_S) as load:
-        for _ in range(3):
-            time.sleep(0.5)
-            connect(f"unix://{system.redis.socket}").flushall()
-        time.sleep(0.2)
-        before = len(load.judged)
-        system.redis._process.kill()
-        system.redis._process.wait(5)
-        time.sleep(1.5)  # decisions and feedback are still taken without Redis
-        assert len(load.judged) > before
-        system.redis.start()
+def lose_redis(system: System, load: Load) -> None:
+    """Redis is flushed three times, then killed and started empty in mid-run."""
+    for _ in range(3):
         time.sleep(0.5)
-
-    settled(system, load)
+        connect(f"unix://{system.redis.socket}").flushall()
+    time.sleep(0.2)
+    before = len(load.judged)
+    system.redis._process.kill()
+    system.redis._process.wait(5)
+    time.sleep(1.5)  # decisions and feedback are still taken without Redis
+    assert len(load.judged) > before
+    system.redis.start()

@@ -101,31 +101,6 @@ def test_trial(world):
     assert world.router.verify(deep=True).ok
 
 
-def test_trial_that_fails(world):
-    """A trial that fails leaves the arm out for another cool-down."""
-    broken(world, "multi_step")
-    world.now += COOL_DOWN
-    end(world, drawn(world, "multi_step"))
-    assert states(world)["multi_step"] == "open"
-    assert world.route().facts[EXCLUDED_ARMS] == ["multi_step"]
-    world.now += COOL_DOWN
-    assert states(world)["multi_step"] == "half_open"
-
-
-def test_one_question_of_a_group(world):
-    """Questions that come together in one group try a half-open arm one at a time."""
-
-    def tried() -> int:
-        """How many of 300 questions drew the arm: one of a group may, so that all groups may miss it by chance."""
-        made = [world.router.submit(Query(text=f"question {number}")) for number in range(300)]
-        return sum(future.result(30).arm == "multi_step" for future in made)
-
-    broken(world, "multi_step")
-    world.now += COOL_DOWN
-    assert next(found for found in (tried() for _ in range(20)) if found) == 1
-    assert tried() == 0
-
-
 def test_two_routers(make_world, database_url):
     """Two routers on one store leave out the same arm and take it back, whoever is told of the outcomes."""
     one, other = (make_world(database_url=database_url) for _ in range(2))
@@ -164,13 +139,6 @@ def test_all_fail(world, caplog):
     assert world.router.verify(deep=True).ok
 
 
-def test_asked_for_by_name(world):
-    """A caller who allows a failing arm alone gets it."""
-    broken(world, "multi_step")
-    made = world.router.submit(Query(text="which?", arms=("multi_step",))).result(30)
-    assert (made.arm, made.pmf) == ("multi_step", (1.0,))
-
-
 def test_repeated_id(world):
     """A repeated decision id gives the standing decision, whatever fails now."""
     first = world.route("who?", key="mine-1")
@@ -193,14 +161,6 @@ def test_fallback_left_out(make_world):
     assert made.arms == ("no_retrieval", "multi_step")
     assert made.pmf == pytest.approx((0.95, 0.05))
     assert world.router.verify(deep=True).ok
-
-
-def test_off(make_world):
-    """With health.failures = 0 a failing arm is offered for ever."""
-    world = make_world(health={"failures": 0})
-    broken(world, "multi_step", failures=20)
-    assert world.route().arms == ARMS
-    assert states(world)["multi_step"] == "closed"
 
 
 def test_changes_are_logged(world, caplog):
@@ -287,19 +247,6 @@ def test_clock_that_was_set_back(world):
     assert (found.state, found.failures) == ("closed", 1)
 
 
-def test_old_failures(make_world, database_url):
-    """A router that has run for days and one that starts say the same of failures that nothing came after."""
-    now = time.time()
-    one = make_world(database_url=database_url, now=now - 4 * 3600.0)
-    for _ in range(4):
-        broken(one, "multi_step", failures=1)
-        one.now += 3600.0
-    broken(one, "multi_step", failures=1)
-    other = make_world(database_url=database_url, now=one.now)
-    assert health(one, "multi_step") == health(other, "multi_step")
-    assert (health(one, "multi_step").state, health(one, "multi_step").failures) == ("closed", 1)
-
-
 @pytest.mark.parametrize(
     ("asked_s", "failures"), [(None, 5), (SERVICE_S, 5), (SERVICE_S + 1, 5), (SERVICE_S - 1, 0), (0.001, 0)]
 )
@@ -311,23 +258,6 @@ def test_hanging_arm(make_world, asked_s, failures):
         end(world, made, status="exhausted", stop_reason="budget_seconds")
     found = health(world, "multi_step")
     assert (found.failures, found.state) == (failures, "open" if failures else "closed")
-
-
-def test_trial_that_hangs(world):
-    """A trial that gets no answer in the few seconds of its query neither brings the arm back nor holds up the next."""
-    broken(world, "multi_step")
-    world.now += COOL_DOWN
-    trial = asked(world, "multi_step", budget=Budget(seconds=1.0))
-    assert not health(world, "multi_step").offered
-    end(world, trial, status="exhausted", stop_reason="budget_seconds")
-    found = health(world, "multi_step")
-    assert (found.state, found.offered, found.failures) == ("half_open", True, 5)
-
-
-def test_draft(world):
-    """An arm whose seconds ran out with a draft works."""
-    broken(world, "multi_step", status="exhausted", stop_reason="budget_seconds", answer="Paris, it seems")
-    assert health(world, "multi_step").failures == 0
 
 
 @pytest.mark.parametrize("budget", ["{", "[]", '{"seconds":"many"}'])

@@ -86,10 +86,3 @@ def test_the_command_says_so(make_world, tmp_path, monkeypatch, capsys):
         harm()
         done = CliRunner().invoke(app, ["status", "--json"])
         assert json.loads(done.stdout)["rebuilding"] is said
-
-
-def test_a_new_ledger_is_not_rebuilt(make_world):
-    """A ledger without updates is served by the policy as it begins."""
-    world = make_world()
-    assert not world.router.service.serving.rebuilding
-    assert "rebuilding" not in world.route().facts

@@ -65,12 +65,6 @@ def test_a_router_that_is_not_started_does_nothing(settings):
         assert router.route("Who wrote Dracula?").version == router.state().serving
 
 
-def test_closing_a_router_that_was_never_started(settings):
-    """`close` on a Router that was not started releases the database and waits for nothing."""
-    made = settings()
-    Router(made, encoder=HashingEncoder(dimension=8), database=open_database(made), jobs=MemoryJobs()).close()
-
-
 @pytest.mark.parametrize("key", [None, 5, "", "a b", "x" * 65])
 def test_an_id_that_is_none_is_refused(router, key):
     """Router.decision refuses what cannot be an id, as HTTP does."""

@@ -136,14 +136,6 @@ def test_with_an_incumbent_every_turn_is_drawn(make_world):
     assert [stayed(turn(world, sticky_turns=3)) for _ in range(3)] == [None] * 3
 
 
-@pytest.mark.parametrize("turns", [-1, 1001, 1.5, True, "3"])
-def test_turns_out_of_range(make_world, turns):
-    """Only whole numbers from 0 to 1000."""
-    with pytest.raises(InvalidInput) as caught:
-        turn(make_world(), sticky_turns=turns)
-    assert caught.value.field == "sticky_turns"
-
-
 def test_a_batch_of_many_sessions(make_world, database_url):
     """Questions that are decided together are each kept to the arm of their own session."""
     world = make_world(database_url=database_url, **STICKY_3)
@@ -155,16 +147,6 @@ def test_a_batch_of_many_sessions(make_world, database_url):
     assert [(one.arm, stayed(one)) for one in made] == [
         (first[session].arm, (2, first[session].id)) for session in named
     ]
-
-
-def test_what_a_repeated_request_gets(make_world):
-    """The same request again is the decision that stands, not a further turn."""
-    world = make_world(**STICKY_3)
-    turn(world)
-    query = Query(text="and now?", session="chat-1", id=next(ids))
-    made = [world.router.route(query) for _ in range(3)]
-    assert {stayed(one) for one in made} == {stayed(made[0])}
-    assert world.counters().decided == 2
 
 
 @given(

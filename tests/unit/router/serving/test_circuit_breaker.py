@@ -46,11 +46,6 @@ def failed(key: str, at: float, *, arm: str = "one", **changes: Any) -> OutcomeS
     return OutcomeSignal(**{"empty": True, "short_deadline": False} | values | changes)
 
 
-def hung(key: str, at: float, **changes: Any) -> OutcomeSignal:
-    """An outcome whose seconds ran out without an answer."""
-    return failed(key, at, **{"status": "exhausted", "stop_reason": "budget_seconds"} | changes)
-
-
 def opened(*, settings: HealthSettings = SETTINGS) -> CircuitBreaker:
     """A breaker whose arm "one" failed for the last time at 2.0."""
     breaker = CircuitBreaker(settings)
@@ -156,56 +151,6 @@ def test_opens_at_the_last_failure():
     assert health(breaker, 2.0) == ArmHealth(arm="one", state="open", offered=False, failures=3, since=0.0)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"status": "answered"},
-        {"status": "exhausted"},
-        {"status": "exhausted", "stop_reason": "budget_tokens"},
-        {"status": "exhausted", "stop_reason": "budget_seconds", "empty": False},
-    ],
-)
-def test_no_failure(changes):
-    """An answer, a draft, and a budget that was too small end the run of failures."""
-    breaker = opened()
-    breaker.record([failed("s", 3.0, **changes)])
-    assert health(breaker, 3.0) == ArmHealth(arm="one", state="closed", offered=True, failures=0, since=None)
-
-
-@pytest.mark.parametrize("reason", ["cancelled", "question_too_long", "unreadable"])
-def test_not_counted(reason):
-    """What was cancelled, too long or could not be read neither fails an arm nor ends its run of failures."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed(f"c{n}", float(n), stop_reason=reason) for n in range(9)])
-    assert health(breaker, 9.0).failures == 0
-    breaker.record([failed("f0", 9.0), failed("f1", 10.0), failed("c9", 11.0, stop_reason=reason), failed("f2", 12.0)])
-    assert health(breaker, 12.0).state == "open"
-
-
-@pytest.mark.parametrize("reason", ["error", "worker_died", "unknown_arm", "", "whatever the caller says"])
-def test_counted(reason):
-    """Every other failure counts, whoever reports it."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([failed(f"f{n}", 0.0, stop_reason=reason) for n in range(FAILURES)])
-    assert health(breaker, 0.0).state == "open"
-
-
-def test_hanging():
-    """An arm that gives no answer within the service's own seconds fails."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([hung(f"h{n}", 0.0) for n in range(FAILURES)])
-    assert health(breaker, 0.0).state == "open"
-
-
-def test_callers_in_a_hurry():
-    """No answer within fewer seconds than the service's own neither fails an arm nor ends its run of failures."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record([hung(f"h{n}", float(n), short_deadline=True) for n in range(9)])
-    assert health(breaker, 9.0).failures == 0
-    breaker.record([failed("f0", 9.0), failed("f1", 10.0), hung("h9", 11.0, short_deadline=True), failed("f2", 12.0)])
-    assert health(breaker, 12.0).state == "open"
-
-
 def test_an_hour_counts():
     """Failures count for an hour, whether or not anything came after them."""
     breaker = CircuitBreaker(SETTINGS)
@@ -225,34 +170,6 @@ def test_cool_down_within_the_hour():
         HealthSettings(cool_down_s=COUNTED_S + 1)
 
 
-def test_half_open_after_the_cool_down():
-    """The cool-down begins at the last failure, and its end is the first moment of the probe."""
-    breaker = opened()
-    assert health(breaker, 2.0 + COOL_DOWN - 1e-6).state == "open"
-    assert health(breaker, 2.0 + COOL_DOWN) == ArmHealth(
-        arm="one", state="half_open", offered=True, failures=3, since=0.0
-    )
-
-
-def test_one_question_of_a_group():
-    """Of the questions of one group the first that wants a half-open arm is offered it."""
-    offers = opened().offer([("two",), ("two", "one"), ("one", "two")], now=20.0)
-    assert [offer.arms for offer in offers] == [("two",), ("two", "one"), ("two",)]
-    assert [offer.excluded_arms for offer in offers] == [(), (), ("one",)]
-
-
-def test_drawn_once():
-    """Until the decision that drew a half-open arm has its outcome, or a cool-down passes, nobody is offered it."""
-    breaker = opened()
-    assert breaker.offer([("one", "two")], now=20.0)[0].excluded_arms == ()
-    breaker.record_probe("two", decision_id="t0", now=20.0)
-    assert health(breaker, 20.0).offered
-    breaker.record_probe("one", decision_id="t1", now=20.0)
-    breaker.record_probe("one", decision_id="t2", now=21.0)
-    assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].excluded_arms == ("one",)
-    assert health(breaker, 20.0 + COOL_DOWN).offered
-
-
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
@@ -270,28 +187,6 @@ def test_trial_ends(changes, state):
     breaker.record([failed("t1", 21.0, **changes)])
     assert health(breaker, 21.0).state == state
     assert health(breaker, 21.0).offered is (state != "open")
-
-
-def test_outcome_of_another_decision_ends_no_trial():
-    """A late outcome of an earlier decision leaves the probe on."""
-    breaker = opened()
-    breaker.record_probe("one", decision_id="t1", now=20.0)
-    breaker.record([failed("x", 1.5)])
-    assert not health(breaker, 20.0).offered
-
-
-def test_closed_arm_is_on_no_trial():
-    """A draw before an arm opened is no probe once it is half open."""
-    breaker = CircuitBreaker(SETTINGS)
-    breaker.record_probe("one", decision_id="t1", now=12.0)
-    breaker.record([failed(f"f{n}", float(n)) for n in range(FAILURES)])
-    assert health(breaker, 12.5).offered
-
-
-def test_none_left():
-    """Where all that a question may have fails, it is offered all of it."""
-    offer = opened().offer([("one",)], now=5.0)[0]
-    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("one",), (), True)
 
 
 def test_off():

@@ -70,11 +70,6 @@ def test_a_system_gets_half_of_the_room():
     assert [(each.role, len(each.text)) for each in found.history] == [("system", 50), ("user", 2), ("assistant", 5)]
 
 
-def test_blank_messages_do_not_count():
-    """An assistant that called a tool and said nothing is no turn."""
-    assert not chat("assistant: ", "user: Who?", "user:  ").has_turns
-
-
 @pytest.mark.parametrize(
     "texts", [(), ("user: ",), ("system: Be kind.",), ("user: Who?", "assistant: Me."), ("assistant: Hello",)]
 )
@@ -150,28 +145,23 @@ def test_the_material_of_a_rewrite_is_one_json_object():
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("reply", "rewrite", "failed"),
     [
-        ("Who wrote Dracula?", "Who wrote Dracula?"),
-        (' "Who wrote\n Dracula?"\n', "Who wrote Dracula?"),
-        ("<think>He means the book.</think>\nWho wrote Dracula?", "Who wrote Dracula?"),
-        ("", None),
-        (' "" ', None),
-        ("<think>Hm.</think>", None),
-        ("x" * (MAX_REWRITE + 1), None),
-        ("who \ud800", None),
+        ("Who wrote Dracula?", "Who wrote Dracula?", None),
+        (' "Who wrote\n Dracula?"\n', "Who wrote Dracula?", None),
+        ("<think>He means the book.</think>\nWho wrote Dracula?", "Who wrote Dracula?", None),
+        ("", None, "empty"),
+        (' "" ', None, "empty"),
+        ("<think>Hm.</think>", None, "empty"),
+        ("x" * (MAX_REWRITE + 1), None, "too_long"),
+        ("who \ud800", None, "malformed"),
+        (ChatReply(text="Who wrote", finish="length"), None, "too_long"),  # it may be half a question
     ],
 )
-def test_what_is_taken_as_a_rewrite(text, found):
+def test_what_is_taken_as_a_rewrite(reply, rewrite, failed):
     """One line of text that can be stored; nothing else."""
-    rewrite, failed = parsed_rewrite(ChatReply(text=text, finish="stop"))
-    assert rewrite == found
-    assert (failed is None) == (found is not None)
-
-
-def test_a_rewrite_that_was_cut_is_none():
-    """A text that ended at its limit of tokens may be half a question."""
-    assert parsed_rewrite(ChatReply(text="Who wrote", finish="length")) == (None, "too_long")
+    given = reply if isinstance(reply, ChatReply) else ChatReply(text=reply, finish="stop")
+    assert parsed_rewrite(given) == (rewrite, failed)
 
 
 @pytest.mark.parametrize(
@@ -204,13 +194,14 @@ def test_who_rewrites(given, who):
     assert (None if found is None else found.model) == who
 
 
-def test_a_rewriter_that_cannot_be_asked_is_refused():
-    """A model that only workers have cannot be named as the one that rewrites."""
-    with pytest.raises(ValueError, match=r"conversation\.rewrite\.generator"):
-        Settings(conversation={"rewrite": {"generator": {"name": "local"}}})
-
-
-def test_an_incumbent_wants_every_turn_drawn():
-    """What an incumbent promises holds for draws: sticky sessions beside it are refused at the start."""
-    with pytest.raises(ValueError, match=r"conversation\.sticky_turns"):
-        Settings(conversation={"sticky_turns": 3}, policy={"incumbent": "single_step"})
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"conversation": {"rewrite": {"generator": {"name": "local"}}}}, r"conversation\.rewrite\.generator"),
+        ({"conversation": {"sticky_turns": 3}, "policy": {"incumbent": "single_step"}}, r"conversation\.sticky_turns"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings, field):
+    """A model that only workers have cannot rewrite; beside an incumbent, whose promise is of draws, no turn stays."""
+    with pytest.raises(ValueError, match=field):
+        Settings(**settings)

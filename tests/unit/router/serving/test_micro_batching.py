@@ -65,18 +65,6 @@ def test_every_item_gets_its_own_reply(items, limit):
     assert all(1 <= size <= limit for size in sizes)
 
 
-def test_items_are_served_in_order():
-    """Items reach the work in the order in which they were handed over."""
-    gate = Gate()
-    with grouped(gate, limit=3) as made:
-        blocked(made, gate)
-        futures = [made.submit(i) for i in range(7)]
-        gate.opened.set()
-        for future in futures:
-            future.result(10)
-    assert gate.groups == [["first"], [0, 1, 2], [3, 4, 5], [6]]
-
-
 def test_groups_form_under_load():
     """What comes in while the first call runs is served together: fewer calls than items."""
     gate = Gate(reply=lambda item: f"{item}!")
@@ -100,18 +88,6 @@ def test_nothing_waits_for_company():
         for i in range(3):
             assert made.submit(i).result(10) == i
     assert gate.groups == [[0], [1], [2]]
-
-
-def test_depth_counts_those_who_wait():
-    """Depth is the number of items whose group has not begun."""
-    gate = Gate()
-    with grouped(gate) as made:
-        blocked(made, gate)
-        assert made.depth() == 0
-        made.submit("a")
-        made.submit("b")
-        assert made.depth() == 2
-        gate.opened.set()
 
 
 def test_an_exception_reaches_every_caller_of_the_group():
@@ -161,29 +137,18 @@ def test_wrong_number_of_replies_fails_its_group_alone(replies):
         assert made.submit("even").result(10) == "even"
 
 
-def test_a_cancelled_item_is_left_out():
-    """An item whose caller gave up before its group began is not worked on."""
-    gate = Gate()
-    with grouped(gate) as made:
-        blocked(made, gate)
-        gone, stays = made.submit("gone"), made.submit("stays")
-        assert gone.cancel()
-        gate.opened.set()
-        assert stays.result(10) == "stays"
-        assert made.state().dropped == {"gone": 1, "expired": 0}
-    assert gate.groups == [["first"], ["stays"]]
-
-
-def test_those_who_left_take_no_place_in_a_batch():
-    """A batch is filled with items that somebody waits for, however many before them were cancelled."""
+def test_cancelled_items_are_left_out():
+    """Items whose callers gave up before their group began are not worked on, and take no place in a group."""
     gate = Gate()
     with grouped(gate, limit=2) as made:
         blocked(made, gate)
-        gone, stay = [made.submit(i) for i in range(5)], [made.submit(i) for i in "ab"]
+        gone, stay = [made.submit(i) for i in range(5)], [made.submit(i) for i in "abc"]
+        assert made.depth() == 8
         assert all(future.cancel() for future in gone)
         gate.opened.set()
-        assert [future.result(10) for future in stay] == ["a", "b"]
-    assert gate.groups == [["first"], ["a", "b"]]
+        assert [future.result(10) for future in stay] == ["a", "b", "c"]
+        assert made.state().dropped == {"gone": 5, "expired": 0}
+    assert gate.groups == [["first"], ["a", "b"], ["c"]]
 
 
 def test_an_item_that_waited_too_long_is_dropped():

@@ -93,10 +93,10 @@ def _dense(passages: list[Passage], questions: list[str]) -> None:
 
 def _faiss(vectors: npt.NDArray[np.float16], asked: npt.NDArray[np.float32]) -> None:
     """The graph against comparing every vector: how many of the ten nearest it names, and how long that takes."""
-    from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
+    from ragbandit.strategies.retrievers.dense import GRAPH, NearGraph, faiss_module, write_graph
 
     try:
-        check_faiss()
+        faiss_module()
     except ConfigError as error:
         console.print(f"no faiss: {escape(str(error))}")
         return

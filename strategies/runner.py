@@ -97,7 +97,7 @@ async def run_strategy(
             end = _as_given(
                 await _end_of(strategy, question=query.text, run=run), given=stream.given, arm=strategy.name
             )
-            end = _kept(end, arm=strategy.name)
+            end = _storable(end, arm=strategy.name)
     except _Stopped:
         end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
@@ -190,21 +190,21 @@ def _stopped_by(stop: "Future[None] | None") -> Iterator[None]:
     if stop is None or task is None:
         yield
         return
-    asked, before = asyncio.wrap_future(stop), task.cancelling()
+    stopping, before = asyncio.wrap_future(stop), task.cancelling()
 
     def cut_off(_asked: object) -> None:
         task.cancel()
 
-    asked.add_done_callback(cut_off)
+    stopping.add_done_callback(cut_off)
     try:
         yield
     except asyncio.CancelledError as error:
         # As asyncio.timeout does it: what is left after taking ours back was somebody else's.
-        if asked.done() and task.uncancel() <= before:
+        if stopping.done() and task.uncancel() <= before:
             raise _Stopped from error
         raise
     finally:
-        asked.remove_done_callback(cut_off)
+        stopping.remove_done_callback(cut_off)
 
 
 def _as_given(end: _End, *, given: str, arm: str) -> _End:
@@ -218,7 +218,7 @@ def _as_given(end: _End, *, given: str, arm: str) -> _End:
     return end
 
 
-def _kept(end: _End, *, arm: str) -> _End:
+def _storable(end: _End, *, arm: str) -> _End:
     """The end as it can be kept: an answer that is too long to be one is a failure."""
     if end.answer is None or len(end.answer) <= MAX_TEXT:
         return end

@@ -2,56 +2,40 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Protocol
+from typing import Final
 
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 
 
-class CallSpan(Protocol):
-    """One call under way."""
+class CallSpan:
+    """One call under way. This one tells nobody."""
 
     def retrieved(self, hits: Sequence[Hit]) -> None:
-        """A search has found this."""
-        ...
+        """Note what a search has found."""
 
     def generated(self, done: Completion) -> None:
-        """The model has written this."""
-        ...
+        """Note what the model has written."""
 
 
-class Spans(Protocol):
-    """Told of every call of a run."""
-
-    def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[CallSpan]:
-        """A search begins; an exception that leaves the block is its failure."""
-        ...
-
-    def generating(self, request: Request, *, purpose: str, generator: Generator) -> AbstractContextManager[CallSpan]:
-        """A call of the model begins; an exception that leaves the block is its failure."""
-        ...
-
-
-class _NoSpan:
-    def retrieved(self, hits: Sequence[Hit]) -> None:
-        """Nobody is told."""
-
-    def generated(self, done: Completion) -> None:
-        """Nobody is told."""
-
-
-class NoSpans:
-    """Nobody is told of anything."""
+class Spans:
+    """Told of every call of a run; an exception that leaves a call's block is its failure. These tell nobody."""
 
     def searching(self, query: str, *, k: int, retriever: Retriever) -> AbstractContextManager[CallSpan]:
-        """Nothing."""
+        """A search begins."""
         del query, k, retriever
-        return _NOTHING
+        return nullcontext(_NO_SPAN)
 
-    def generating(self, request: Request, *, purpose: str, generator: Generator) -> AbstractContextManager[CallSpan]:
-        """Nothing."""
+    def generating(
+        self,
+        request: Request,
+        *,
+        purpose: str,
+        generator: Generator,
+    ) -> AbstractContextManager[CallSpan]:
+        """A call of the model begins."""
         del request, purpose, generator
-        return _NOTHING
+        return nullcontext(_NO_SPAN)
 
 
-_NOTHING: Final = nullcontext(_NoSpan())
-NO_SPANS: Final = NoSpans()
+_NO_SPAN: Final = CallSpan()
+NO_SPANS: Final = Spans()

@@ -270,7 +270,7 @@ def _ended(outcome: Outcome) -> dict[str, Attribute | None]:
     }
 
 
-class _ArmSpans:
+class _ArmSpans(Spans):
     """Makes a span of every call."""
 
     def __init__(self, tracing: Tracing) -> None:
@@ -304,7 +304,7 @@ class _ArmSpans:
             yield _CallSpan(span, texts=texts)
 
 
-class _CallSpan:
+class _CallSpan(CallSpan):
     def __init__(self, span: Span, *, texts: bool) -> None:
         self._span, self._texts = span, texts
 

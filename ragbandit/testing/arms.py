@@ -115,12 +115,12 @@ def check_declares_itself(make_strategy: MakeStrategy) -> None:
 
 def check_needs_what_it_uses(make_strategy: MakeStrategy) -> None:
     """An arm declares everything that it asks of the generator, stop strings included, in its needs."""
-    strategy, asked = make_strategy(), generator()
-    run(strategy, generator_=asked)
+    strategy, model = make_strategy(), generator()
+    run(strategy, generator_=model)
 
-    used = {need for request in asked.requests for need in request.want}
-    used |= {"stop" for request in asked.requests if request.stop}
-    assert asked.requests
+    used = {need for request in model.requests for need in request.want}
+    used |= {"stop" for request in model.requests if request.stop}
+    assert model.requests
     assert used | {"completion"} <= strategy.needs
 
 
@@ -140,21 +140,21 @@ def check_answers_with_a_true_account(make_strategy: MakeStrategy) -> None:
     """A plain question is answered; steps, calls, tokens and passages are those of the trace."""
     outcome = run(make_strategy())
 
-    found = [event for event in outcome.trace if isinstance(event, Retrieved)]
+    searches = [event for event in outcome.trace if isinstance(event, Retrieved)]
     written = [event for event in outcome.trace if isinstance(event, Generated)]
-    seen = {identity for event in found for identity in event.ids}
+    seen = {identity for event in searches for identity in event.ids}
     assert outcome.status == "answered", outcome.error
     assert outcome.answer
     assert outcome.stop_reason
     assert outcome.error is None
     assert outcome.steps == sum(isinstance(event, Round) for event in outcome.trace)
-    assert outcome.cost.retriever_calls == len(found)
+    assert outcome.cost.retriever_calls == len(searches)
     assert outcome.cost.llm_calls == len(written) > 0
     assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
     assert outcome.cost.completion_tokens == sum(event.completion_tokens for event in written)
     assert outcome.cost.passages <= len(seen)
     assert bool(outcome.cost.passages) == bool(seen), "passages that were found must be shown, and counted"
-    called = [event.seconds for event in found + written]
+    called = [event.seconds for event in searches + written]
     assert math.isclose(outcome.cost.seconds_retrieve + outcome.cost.seconds_generate, sum(called))
     assert outcome.cost.seconds_total >= max(called)
     # Calls made at the same time add up to more than the clock says; a cap on tokens makes them wait for each other.
@@ -251,14 +251,14 @@ def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
     """
     free = run(make_strategy())
     for call in range(1, free.cost.llm_calls + 1):
-        asked = generator(fail_at=[call])
-        outcome = run(make_strategy(), generator_=asked)
+        model = generator(fail_at=[call])
+        outcome = run(make_strategy(), generator_=model)
         assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
         assert f"fails at call {call}" in (outcome.error or "")
         written = [event for event in outcome.trace if isinstance(event, Generated)]
         broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
         assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
-        assert len(asked.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
+        assert len(model.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
         assert broken[0].error == outcome.error
         assert all("cut off" in event.error for event in broken[1:])
         if outcome.cost.llm_calls == call:
@@ -313,9 +313,9 @@ def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
         for mark, title in marks.items()
     ]
     for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
-        asked = generator(context_tokens=room)
-        outcome = run(make_strategy(), retriever=MemoryRetriever(corpus), generator_=asked)
-        seen = {mark for mark in marks for prompt in asked.prompts if mark in asked_text(prompt)}
+        model = generator(context_tokens=room)
+        outcome = run(make_strategy(), retriever=MemoryRetriever(corpus), generator_=model)
+        seen = {mark for mark in marks for prompt in model.prompts if mark in asked_text(prompt)}
         assert outcome.cost.passages == len(seen), (room, seen)
 
 
@@ -345,17 +345,17 @@ def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
     Text that looks like a template, like a turn of a dialogue or like markup is text.
     """
     for library in _wild_libraries():
-        asked, began = generator(), time.thread_time()
-        outcome = run(make_strategy(), retriever=library, generator_=asked)
+        model, began = generator(), time.thread_time()
+        outcome = run(make_strategy(), retriever=library, generator_=model)
         assert time.thread_time() - began < 5.0
         assert outcome.status == "answered", outcome.error
-        assert all(len(asked_text(prompt)) < 50_000 for prompt in asked.prompts)
-        told = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
-        found = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
-        assert outcome.cost.passages + sum(each in told for each in found) >= len(found)
-        assert all(_STRANGE not in prompt.instructions for prompt in asked.prompts)
+        assert all(len(asked_text(prompt)) < 50_000 for prompt in model.prompts)
+        notes = "\n".join(event.value for event in outcome.trace if isinstance(event, Branch))
+        ids = {each for event in outcome.trace if isinstance(event, Retrieved) for each in event.ids}
+        assert outcome.cost.passages + sum(each in notes for each in ids) >= len(ids)
+        assert all(_STRANGE not in prompt.instructions for prompt in model.prompts)
         if outcome.cost.passages and library is _wild_libraries()[-1]:
-            assert any(_STRANGE in asked_text(prompt) for prompt in asked.prompts)
+            assert any(_STRANGE in asked_text(prompt) for prompt in model.prompts)
 
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
@@ -379,12 +379,12 @@ def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
         "a." * 20_000,
         "1" * 20_000,
     ):
-        asked, began = generator(text=text, context_tokens=100_000), time.thread_time()
-        outcome = run(make_strategy(), generator_=asked)
+        model, began = generator(text=text, context_tokens=100_000), time.thread_time()
+        outcome = run(make_strategy(), generator_=model)
         assert time.thread_time() - began < 5.0
         assert outcome.status == "answered", (text[:40], outcome.error)
         assert outcome.stop_reason
-        assert outcome.cost.llm_calls == len(asked.requests) <= 100
+        assert outcome.cost.llm_calls == len(model.requests) <= 100
 
 
 def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:

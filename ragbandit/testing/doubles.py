@@ -43,7 +43,7 @@ def with_details(prompt: Prompt, *, text: str) -> Scripted:
     """The text, with plausible details for every need: some tokens are sure, some are not."""
     pieces = tuple(re.findall(r"\s*\S+|\s+$", text))
     keys = tuple(re.findall(r"\s*\S+", f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}")) + pieces
-    logprobs = [math.log((0.95, 0.5, 0.1)[place % 3]) for place in range(len(pieces))]
+    logprobs = [math.log((0.95, 0.5, 0.1)[number % 3]) for number in range(len(pieces))]
     weights = np.random.default_rng(len(text)).random((2, len(pieces), len(keys)), dtype=np.float32)
     groups = [
         ["[Retrieval]", "[No Retrieval]"],
@@ -51,7 +51,7 @@ def with_details(prompt: Prompt, *, text: str) -> Scripted:
         ["[Fully supported]", "[Partially supported]", "[No support / Contradictory]"],
         [f"[Utility:{level}]" for level in range(1, 6)],
     ]
-    trained = {name: -1.0 - place for group in groups for place, name in enumerate(group)}
+    trained = {name: -1.0 - number for group in groups for number, name in enumerate(group)}
     return Scripted(
         text=text,
         details={

@@ -148,9 +148,13 @@ class ScriptedServer:
         if callable(self._replies):
             return self._replies(request.body)
         if isinstance(self._replies, Mapping):
-            said = _asked_text(request.body)
-            found = [reply for piece, reply in self._replies.items() if piece in said]
-            return found[0] if found else Reply(status=500, text='the script has no reply for this; add one under ""')
+            content = _asked_text(request.body)
+            matching = [reply for piece, reply in self._replies.items() if piece in content]
+            return (
+                matching[0]
+                if matching
+                else Reply(status=500, text='the script has no reply for this; add one under ""')
+            )
         if number > len(self._replies):
             return Reply(status=500, text=f"the script has only {len(self._replies)} replies")
         return self._replies[number - 1]
@@ -172,16 +176,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = json.loads(raw or b"{}")
-        reply = self.script.receive(Received(path=self.path, headers=headers, body=asked))
+        sent = json.loads(raw or b"{}")
+        reply = self.script.receive(Received(path=self.path, headers=headers, body=sent))
         self.script.wait(reply.seconds)
         chat = self.path == _CHAT
-        if asked.get("stream") and reply.status == 200 and reply.body is None:
+        if sent.get("stream") and reply.status == 200 and reply.body is None:
             self._begin(reply, kind="text/event-stream")
-            self._send_parts(list(_parts(reply, asked=asked, chat=chat)), reply=reply)
+            self._send_parts(list(_parts(reply, sent=sent, chat=chat)), reply=reply)
         else:
-            kind = "text/event-stream" if asked.get("stream") and reply.status == 200 else "application/json"
-            body = _body(reply, asked=asked, chat=chat)
+            kind = "text/event-stream" if sent.get("stream") and reply.status == 200 else "application/json"
+            body = _body(reply, sent=sent, chat=chat)
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
@@ -191,8 +195,8 @@ class _Handler(BaseHTTPRequestHandler):
         if length is not None:
             self.send_header("Content-Length", str(length))
         if reply.retry_after is not None:
-            asked = reply.retry_after
-            self.send_header("Retry-After", asked if isinstance(asked, str) else f"{asked:g}")
+            pause = reply.retry_after
+            self.send_header("Retry-After", pause if isinstance(pause, str) else f"{pause:g}")
         self.end_headers()
 
     def _send_parts(self, parts: list[bytes], *, reply: Reply) -> None:
@@ -215,10 +219,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)
         elif reply.drip_s is not None:
-            for place in range(len(body)):
+            for at in range(len(body)):
                 if self.script.closing:
                     return
-                self.wfile.write(body[place : place + 1])
+                self.wfile.write(body[at : at + 1])
                 self.wfile.flush()
                 self.script.wait(reply.drip_s)
         else:
@@ -228,53 +232,53 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def _asked_text(asked: Mapping[str, Any]) -> str:
+def _asked_text(sent: Mapping[str, Any]) -> str:
     """The prompt of the request, without the format around it."""
-    messages = "\n".join(str(message.get("content")) for message in asked.get("messages", []))
-    return messages or str(asked.get("prompt", ""))
+    messages = "\n".join(str(message.get("content")) for message in sent.get("messages", []))
+    return messages or str(sent.get("prompt", ""))
 
 
-def _tokens(reply: Reply, *, asked: Mapping[str, Any]) -> tuple[list[str], str]:
+def _tokens(reply: Reply, *, sent: Mapping[str, Any]) -> tuple[list[str], str]:
     """(words with the white space before them, finish_reason)."""
-    text, limit = reply.text, asked.get("max_tokens") or asked.get("max_completion_tokens")
+    text, limit = reply.text, sent.get("max_tokens") or sent.get("max_completion_tokens")
     if not reply.obedient:
         return re.findall(r"\s*\S+|\s+$", text), "stop"
-    stops = asked.get("stop") or []
+    stops = sent.get("stop") or []
     ends = [text.find(stop) for stop in ([stops] if isinstance(stops, str) else stops)]
     text = text[: min((end for end in ends if end >= 0), default=len(text))]
     words = re.findall(r"\s*\S+|\s+$", text)
     return (words[:limit], "length") if limit and len(words) > limit else (words, "stop")
 
 
-def _body(reply: Reply, *, asked: Mapping[str, Any], chat: bool) -> bytes:
+def _body(reply: Reply, *, sent: Mapping[str, Any], chat: bool) -> bytes:
     if reply.body is not None:
         return reply.body
     if reply.status != 200:
         return json.dumps({"error": {"message": reply.text, "type": "scripted", "code": reply.code}}).encode()
-    words, finish = _tokens(reply, asked=asked)
+    words, finish = _tokens(reply, sent=sent)
     text = "".join(words)
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-    choice = {"index": 0, "finish_reason": finish, **said, **_logprobs(words, reply=reply, asked=asked, chat=chat)}
+    content: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+    choice = {"index": 0, "finish_reason": finish, **content, **_logprobs(words, reply=reply, sent=sent, chat=chat)}
     return json.dumps(
-        _head(reply, asked=asked, kind="chat.completion" if chat else "text_completion")
+        _head(reply, sent=sent, kind="chat.completion" if chat else "text_completion")
         | {"choices": [choice] if reply.choices else []}
-        | _usage(words, reply=reply, asked=asked)
+        | _usage(words, reply=reply, sent=sent)
     ).encode()
 
 
-def _parts(reply: Reply, *, asked: Mapping[str, Any], chat: bool) -> Iterator[bytes]:
+def _parts(reply: Reply, *, sent: Mapping[str, Any], chat: bool) -> Iterator[bytes]:
     """The events of a stream: a word each, the end, the usage where it is asked for, and the last line."""
-    head = _head(reply, asked=asked, kind="chat.completion.chunk" if chat else "text_completion")
-    words, finish = _tokens(reply, asked=asked)
+    head = _head(reply, sent=sent, kind="chat.completion.chunk" if chat else "text_completion")
+    words, finish = _tokens(reply, sent=sent)
     for word in words if reply.choices else []:
-        said: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
-        told = _logprobs([word], reply=reply, asked=asked, chat=chat)
-        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, **said, **told}]})
+        content: dict[str, Any] = {"delta": {"content": word}} if chat else {"text": word}
+        logprobs = _logprobs([word], reply=reply, sent=sent, chat=chat)
+        yield _event(head | {"choices": [{"index": 0, "finish_reason": None, **content, **logprobs}]})
     if reply.choices:
         last: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
         yield _event(head | {"choices": [{"index": 0, "finish_reason": finish, **last}]})
-    if (asked.get("stream_options") or {}).get("include_usage") and reply.usage:
-        yield _event(head | {"choices": []} | _usage(words, reply=reply, asked=asked))
+    if (sent.get("stream_options") or {}).get("include_usage") and reply.usage:
+        yield _event(head | {"choices": []} | _usage(words, reply=reply, sent=sent))
     yield b"data: [DONE]\n\n"
 
 
@@ -282,26 +286,26 @@ def _event(value: Mapping[str, Any]) -> bytes:
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def _head(reply: Reply, *, asked: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    model = reply.model or asked.get("model", "scripted")
+def _head(reply: Reply, *, sent: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    model = reply.model or sent.get("model", "scripted")
     return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": model}
 
 
-def _usage(words: list[str], *, reply: Reply, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _usage(words: list[str], *, reply: Reply, sent: Mapping[str, Any]) -> dict[str, Any]:
     if not reply.usage:
         return {}
-    prompt, written = len(_asked_text(asked).split()), len(words)
+    prompt, written = len(_asked_text(sent).split()), len(words)
     return {"usage": {"prompt_tokens": prompt, "completion_tokens": written, "total_tokens": prompt + written}}
 
 
-def _logprobs(words: list[str], *, reply: Reply, asked: Mapping[str, Any], chat: bool) -> dict[str, Any]:
-    if not reply.logprobs or asked.get("logprobs") in (None, False):
+def _logprobs(words: list[str], *, reply: Reply, sent: Mapping[str, Any], chat: bool) -> dict[str, Any]:
+    if not reply.logprobs or sent.get("logprobs") in (None, False):
         return {}
     if not chat:
         others = [_OTHERS | {word: _LOGPROB} for word in words]
         sure = [_LOGPROB] * len(words)
         return {"logprobs": {"tokens": words, "token_logprobs": sure, "top_logprobs": others, "text_offset": []}}
-    told = [
+    logprobs = [
         {
             "token": word,
             "logprob": _LOGPROB,
@@ -311,4 +315,4 @@ def _logprobs(words: list[str], *, reply: Reply, asked: Mapping[str, Any], chat:
         }
         for word in words
     ]
-    return {"logprobs": {"content": told}}
+    return {"logprobs": {"content": logprobs}}

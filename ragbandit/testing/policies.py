@@ -100,7 +100,7 @@ def check_pmf_follows_the_order(make: Make) -> None:
 
     rng = np.random.default_rng(1)
     for arms in made_offers(seed=1):
-        order = tuple(arms[place] for place in rng.permutation(len(arms)))
+        order = tuple(arms[at] for at in rng.permutation(len(arms)))
         _same(pmf_of(policy, arms=order), pmf_of(policy, arms=arms), within=1e-9)
 
 
@@ -239,10 +239,10 @@ def check_batch_is_each_alone(make: Make) -> None:
             for seed, offered in enumerate(offers)
         ]
         assert policy.pmf([], features=np.empty((0, DIMENSION), dtype=np.float32), arms=[]) == []
-        for places in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
+        for order in ([0, 1], [4, 2, 0], [0, 1, 2, 3, 4], [3] * 9, [*range(5)] * 7):
             if policy.deterministic:
-                together = batch_of(policy, seeds=places, offers=[offers[place] for place in places])
-                assert together == [alone[place] for place in places], f"questions {places}"
+                together = batch_of(policy, seeds=order, offers=[offers[at] for at in order])
+                assert together == [alone[at] for at in order], f"questions {order}"
 
 
 def batch_of(policy: Policy, *, seeds: Sequence[int], offers: Sequence[Sequence[ArmName]]) -> list[PolicyOutput]:
@@ -268,8 +268,11 @@ def check_heads_apart_make_the_scores(make: Make) -> None:
                 continue
             facts: dict[str, Any] = dict(output.facts)
             assert output.scores is not None
-            made = [q - facts["weight"] * c for q, c in zip(facts["quality"], facts["cost"], strict=True)]
-            assert all(abs(m - s) <= 1e-9 for m, s in zip(made, output.scores, strict=True)), (made, output.scores)
+            expected = [q - facts["weight"] * c for q, c in zip(facts["quality"], facts["cost"], strict=True)]
+            assert all(abs(m - s) <= 1e-9 for m, s in zip(expected, output.scores, strict=True)), (
+                expected,
+                output.scores,
+            )
 
 
 def check_refused_update_changes_nothing(make: Make) -> None:

@@ -25,25 +25,25 @@ _URLS = ("url", "source", "link")
 class _Foreign(Retriever):
     """What the three have in common. name: kept with every outcome; tell two corpora apart by it."""
 
-    def __init__(self, *, name: str) -> None:
-        self.name = name
+    def __init__(self, retriever: Any, *, name: str) -> None:
+        self._retriever, self.name = retriever, name
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k first passages, each once. Raises ArmFailed where the framework raises."""
         if k < 1 or not query.strip():
             return ()
         try:
-            found = await self._found(query)
+            every = await self._every_hit(query)
         except Exception as error:  # whatever a retriever of others does
             raise ArmFailed(f"{self.name} failed: {error_text(error)}") from error
-        hits = {hit.passage.id: hit for hit in reversed(found)}
+        hits = {hit.passage.id: hit for hit in reversed(every)}
         return tuple(sorted(hits.values(), key=lambda hit: -hit.score)[:k])
 
     async def close(self) -> None:
         """Nothing: the object belongs to the module that made it."""
 
     @abstractmethod
-    async def _found(self, query: str) -> list[Hit]:
+    async def _every_hit(self, query: str) -> list[Hit]:
         """All that the framework finds, the best first. May raise whatever the framework raises."""
 
 
@@ -51,10 +51,9 @@ class LangChainRetriever(_Foreign):
     """A LangChain retriever, or any runnable from text to documents. Without scores the order alone counts."""
 
     def __init__(self, retriever: Any, *, name: str = "langchain") -> None:
-        super().__init__(name=name)
-        self._retriever = retriever
+        super().__init__(retriever, name=name)
 
-    async def _found(self, query: str) -> list[Hit]:
+    async def _every_hit(self, query: str) -> list[Hit]:
         documents = await self._retriever.ainvoke(query)
         return [
             _hit(each.page_content, key=each.id, facts=each.metadata, score=each.metadata.get("score"), rank=rank)
@@ -66,10 +65,9 @@ class LlamaIndexRetriever(_Foreign):
     """A LlamaIndex retriever; it searches in a thread, since its `aretrieve` may block."""
 
     def __init__(self, retriever: Any, *, name: str = "llama_index") -> None:
-        super().__init__(name=name)
-        self._retriever = retriever
+        super().__init__(retriever, name=name)
 
-    async def _found(self, query: str) -> list[Hit]:
+    async def _every_hit(self, query: str) -> list[Hit]:
         nodes = await asyncio.to_thread(self._retriever.retrieve, query)
         return [
             _hit(each.node.get_content(), key=each.node.node_id, facts=each.node.metadata, score=each.score, rank=rank)
@@ -83,20 +81,19 @@ class HaystackRetriever(_Foreign):
     """
 
     def __init__(self, pipeline: Any, *, inputs: Sequence[str], output: str, name: str = "haystack") -> None:
-        super().__init__(name=name)
-        self._pipeline = pipeline
+        super().__init__(pipeline, name=name)
         self._inputs = [each.rpartition(".") for each in inputs]
         self._output = output.rpartition(".")
 
-    async def _found(self, query: str) -> list[Hit]:
+    async def _every_hit(self, query: str) -> list[Hit]:
         given: dict[str, dict[str, str]] = {}
         for component, _, socket in self._inputs:
             given.setdefault(component, {})[socket] = query
-        found = await self._pipeline.run_async(given)
+        outputs = await self._retriever.run_async(given)
         component, _, socket = self._output
         return [
             _hit(each.content or "", key=each.id, facts=each.meta, score=each.score, rank=rank)
-            for rank, each in enumerate(found[component][socket])
+            for rank, each in enumerate(outputs[component][socket])
         ]
 
 
@@ -107,5 +104,5 @@ def _hit(text: str, *, key: object, facts: Mapping[str, Any], score: object, ran
         (str(facts[name]) for name in _URLS if str(facts.get(name, "")).startswith(("http://", "https://"))), None
     )
     known = str(key) if key else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-    found = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else 1.0 / (rank + 1)
-    return Hit(passage=Passage(id=known, title=title, text=text, url=url), score=found)
+    number = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else 1.0 / (rank + 1)
+    return Hit(passage=Passage(id=known, title=title, text=text, url=url), score=number)

@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 from ragbandit.strategies.arm_parts.params import Count, PassageParams
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import partial_kept, stop_reason
-from ragbandit.strategies.arm_parts.tokens import told
+from ragbandit.strategies.arm_parts.tokens import detail_of
 from ragbandit.strategies.base import Completion, Hit, Need
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import (
@@ -68,7 +68,7 @@ def written_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 
     Raises ArmFailed if the generator told nothing, although something was written.
     """
-    tokens: tuple[Token, ...] = told(done, need="logprobs", run=run)
+    tokens: tuple[Token, ...] = detail_of(done, need="logprobs", run=run)
     if not "".join(token.text for token in tokens).startswith(done.text):
         run.note_branch("parse_failed", "the tokens do not spell the text")
     return tokens
@@ -77,11 +77,11 @@ def written_tokens(done: Completion, *, run: Run) -> tuple[Token, ...]:
 def tokens_between(tokens: Iterable[Token], *, begin: int, end: int) -> tuple[Token, ...]:
     """The tokens that hold a character of the joined text from `begin` up to `end`."""
     inside: list[Token] = []
-    place = 0
+    offset = 0
     for token in tokens:
-        if token.text[max(0, begin - place) : max(0, end - place)]:
+        if token.text[max(0, begin - offset) : max(0, end - offset)]:
             inside.append(token)
-        place += len(token.text)
+        offset += len(token.text)
     return tuple(inside)
 
 

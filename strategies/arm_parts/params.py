@@ -17,6 +17,11 @@ Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+def preset_table(names: str, **rows: tuple[Json, ...]) -> Mapping[str, Mapping[str, Json]]:
+    """Preset -> param -> value, from the names of the params and a row of values for each preset."""
+    return {preset: dict(zip(names.split(), row, strict=True)) for preset, row in rows.items()}
+
+
 class ArmParams:
     """Base of every arm's params dataclass. Ranges are written as `Annotated[int, pydantic.Field(ge=1)]`."""
 

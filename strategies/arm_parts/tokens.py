@@ -27,7 +27,7 @@ _PIECE = re.compile(r"\s+|\S+")
 _LETTER = re.compile(r"\w")
 
 
-def told(done: Completion, *, need: Need, run: Run) -> Any:
+def detail_of(done: Completion, *, need: Need, run: Run) -> Any:
     """The detail of a completion that wanted it; () where nothing was written.
 
     Raises ArmFailed if the generator told nothing, although something was written.
@@ -59,20 +59,20 @@ class Word:
 def merge_words(tokens: Sequence[str]) -> list[Word]:
     """Words, between white space, out of tokens; a token that holds parts of two words belongs to both."""
     words: list[Word] = []
-    places: list[int] = []
-    text, begin, place = "", 0, 0
+    positions: list[int] = []
+    text, begin, offset = "", 0, 0
     for number, token in enumerate(tokens):
         for piece in _PIECE.findall(token):
             if piece.isspace():
                 if text:
-                    words.append(Word(text=text, tokens=tuple(places), begin=begin))
-                text, places = "", []
+                    words.append(Word(text=text, tokens=tuple(positions), begin=begin))
+                text, positions = "", []
             else:
-                begin = begin if text else place
+                begin = begin if text else offset
                 text += piece
-                places.append(number)
-            place += len(piece)
-    return [*words, Word(text=text, tokens=tuple(places), begin=begin)] if text else words
+                positions.append(number)
+            offset += len(piece)
+    return [*words, Word(text=text, tokens=tuple(positions), begin=begin)] if text else words
 
 
 def is_content(word: str) -> bool:

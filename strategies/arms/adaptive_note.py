@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, PassageParams, Whole
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Whole, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather, stop_reason
 from ragbandit.strategies.base import Passage
@@ -43,26 +43,11 @@ class AdaptiveNoteParams(PassageParams):
     #: tokens of the two new questions
     question_tokens: Count = 48
 
-    presets: ClassVar = {
-        "paper": {
-            "updates": 3,
-            "passages": 15,
-            "passages_per_round": 5,
-            "query_characters": 500,
-            "note_tokens": 1280,
-            "question_tokens": 1280,
-            "max_tokens": 1280,
-        },
-        "chat": {
-            "style": "long",
-            "passages": 10,
-            "passages_per_round": 4,
-            "query_characters": 500,
-            "note_tokens": 512,
-            "question_tokens": 128,
-            "max_tokens": 512,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style updates passages passages_per_round query_characters note_tokens question_tokens",
+        paper=(1280, "short", 3, 15, 5, 500, 1280, 1280),
+        chat=(512, "long", 2, 10, 4, 500, 512, 128),
+    )
 
 
 class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
@@ -103,7 +88,7 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
 
     async def _take_notes(self, question: str, *, run: Run, pool: PassagePool) -> tuple[str, str]:
         """The best note and the rule that ended the updates."""
-        params, asked, failures, rejected = self._params, list[str](), 0, 0
+        params, earlier, failures, rejected = self._params, list[str](), 0, 0
         if not run.begin_round(cap=1 + params.updates):
             return "", "budget_rounds"
         note = await self._first_note(question, run=run, pool=pool)
@@ -112,10 +97,10 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
                 return note, "max_passages" if pool.cap == params.passages + rejected else "budget_passages"
             if not run.begin_round(cap=1 + params.updates):
                 return note, "budget_rounds"
-            new_questions = await self._new_questions(question, note=note, asked=asked, run=run)
+            new_questions = await self._new_questions(question, note=note, earlier=earlier, run=run)
             if not new_questions:
                 return note, "no_new_question"
-            asked.extend(new_questions)
+            earlier.extend(new_questions)
             new_passages = await self._search([*new_questions, question], run=run, pool=pool)
             better = await self._extended(question, note=note, passages=new_passages, run=run, pool=pool)
             if better is not None:
@@ -138,14 +123,14 @@ class AdaptiveNote(PromptedArm[AdaptiveNoteParams]):
         run.draft = note or None
         return note
 
-    async def _new_questions(self, question: str, *, note: str, asked: Sequence[str], run: Run) -> list[str]:
+    async def _new_questions(self, question: str, *, note: str, earlier: Sequence[str], run: Run) -> list[str]:
         """At most two that were not asked before, by the user neither."""
-        fields = {"question": question, "note": note or "none", "asked": " ".join(asked) or "none"}
+        fields = {"question": question, "note": note or "none", "asked": " ".join(earlier) or "none"}
         done = await self._ask("ask", fields, run=run, max_tokens=self._params.question_tokens)
         proposed = parsed_items(done.text, most=_QUESTIONS)
         if not proposed:
             run.note_branch("parse_failed", "ask: no question")
-        known = {each.casefold() for each in (question, *asked)}
+        known = {each.casefold() for each in (question, *earlier)}
         repeated = [each for each in proposed if each.casefold() in known]
         for each in repeated:
             run.note_branch("question_repeated", each)

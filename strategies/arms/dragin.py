@@ -10,9 +10,9 @@ from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadParams
-from ragbandit.strategies.arm_parts.params import Count
+from ragbandit.strategies.arm_parts.params import Count, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
-from ragbandit.strategies.arm_parts.tokens import Word, is_content, merge_words, told
+from ragbandit.strategies.arm_parts.tokens import Word, detail_of, is_content, merge_words
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.generators.token_details import Attention
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
@@ -36,24 +36,11 @@ class DraginParams(LookaheadParams):
     rounds: Count = 2
     #: tokens written at a time
     text_tokens: Count = 48
-    presets: ClassVar = {
-        "llama2_2wiki": {
-            "theta": 1.0,
-            "query_words": 25,
-            "rounds": 16,
-            "sentences": 16,
-            "passages": 3,
-            "text_tokens": 64,
-        },
-        "llama2_hotpot": {
-            "theta": 0.8,
-            "query_words": 35,
-            "rounds": 16,
-            "sentences": 16,
-            "passages": 3,
-            "text_tokens": 100,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "sentences passages theta query_words rounds text_tokens",
+        llama2_2wiki=(16, 3, 1.0, 25, 16, 64),
+        llama2_hotpot=(16, 3, 0.8, 35, 16, 100),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +157,8 @@ class Dragin(LookaheadArm[DraginParams]):
 
 def _doubt_and_attention(done: Completion, *, run: Run) -> tuple[Sequence[float], Attention]:
     """(entropy, attention), their shapes checked."""
-    entropy: Sequence[float] = told(done, need="entropy", run=run)
-    attention: Attention = told(done, need="attention", run=run)
+    entropy: Sequence[float] = detail_of(done, need="entropy", run=run)
+    attention: Attention = detail_of(done, need="attention", run=run)
     if attention.weights.shape[1:] != (len(entropy), len(attention.keys)) or len(entropy) > len(attention.keys):
         raise ArmFailed(
             f"attention of shape {attention.weights.shape} does not go with {len(entropy)} tokens written and "
@@ -203,11 +190,11 @@ def _values(words: Sequence[Word], *, received: Floats, entropy: Floats) -> Floa
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """(begin, end) of every sentence of a text, in order, white space between them left out."""
     spans: list[tuple[int, int]] = []
-    place = 0
-    while sentence := first_sentence(text[place:]):
-        begin = text.index(sentence, place)
-        place = begin + len(sentence)
-        spans.append((begin, place))
+    offset = 0
+    while sentence := first_sentence(text[offset:]):
+        begin = text.index(sentence, offset)
+        offset = begin + len(sentence)
+        spans.append((begin, offset))
     return spans
 
 
@@ -217,7 +204,7 @@ def _sentences(text: str) -> list[str]:
 
 def _spans_of(parts: Sequence[str], *, text: str) -> list[tuple[int, int]]:
     """Spans where the parts last occur in the text; none if the first part is empty or missing."""
-    found = [(text.rfind(part), part) for part in parts if part]
-    if not parts[0] or found[0][0] < 0:
+    starts = [(text.rfind(part), part) for part in parts if part]
+    if not parts[0] or starts[0][0] < 0:
         return []
-    return [(begin, begin + len(part)) for begin, part in found if begin >= 0]
+    return [(begin, begin + len(part)) for begin, part in starts if begin >= 0]

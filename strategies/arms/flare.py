@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ragbandit.strategies.arm_parts.lookahead import LookaheadArm, LookaheadParams, masked_query, sentence_tokens
-from ragbandit.strategies.arm_parts.params import Count, Share
+from ragbandit.strategies.arm_parts.params import Count, Share, preset_table
 from ragbandit.strategies.arm_parts.steps import gather
 from ragbandit.strategies.base import Completion, Need
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, first_sentence, has_answer
@@ -31,17 +31,11 @@ class FlareParams(LookaheadParams):
     query_words: Count = 64
     #: tokens looked ahead
     sentence_tokens: Count = 40
-    presets: ClassVar = {
-        "paper": {"theta": 0.8, "beta": 0.4, "rounds": 16, "sentences": 16, "sentence_tokens": 64},
-        "code": {
-            "theta": 0.8,
-            "beta": 0.4,
-            "rounds": 16,
-            "sentences": 16,
-            "sentence_tokens": 64,
-            "second_call": True,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "sentences theta beta second_call rounds sentence_tokens",
+        paper=(16, 0.8, 0.4, False, 16, 64),
+        code=(16, 0.8, 0.4, True, 16, 64),
+    )
 
 
 class Flare(LookaheadArm[FlareParams]):

@@ -141,17 +141,17 @@ class Http:
                 if not is_retryable(response.status_code):
                     return self._read(response)
                 error: Exception = ArmFailed(self._said(response), remedy="see the pipeline's own log")
-                asked = retry_after_s(response.headers.get("retry-after"))
+                wait_s = retry_after_s(response.headers.get("retry-after"))
             except (httpx.HTTPError, TimeoutError) as broken:
-                error, asked = self._broken(broken, timeout=timeout), 0.0
+                error, wait_s = self._broken(broken, timeout=timeout), 0.0
                 if _seconds_left(run) == 0.0:
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
-            if attempt > self._params.retries or asked > _LONGEST_S:
+            if attempt > self._params.retries or wait_s > _LONGEST_S:
                 raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
             pause = pause_before_retry(
-                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=asked, left_s=_seconds_left(run)
+                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=_seconds_left(run)
             )
             if pause is None:
                 raise OutOfBudget("seconds")
@@ -207,19 +207,19 @@ class Http:
 class _Reply:
     """A reply, checked. Raises ArmFailed naming the field. hide: takes secrets out of what is shown of the reply."""
 
-    def __init__(self, found: object, *, arm: str, hide: Callable[[str], str]) -> None:
+    def __init__(self, body: object, *, arm: str, hide: Callable[[str], str]) -> None:
         self._arm, self._hide = arm, hide
-        if not isinstance(found, dict) or not isinstance(found.get("answer"), str):
-            raise self._wrong("answer", found if not isinstance(found, dict) else found.get("answer"), "text")
-        self.answer: str = found["answer"]
-        reason = found.get("stop_reason", "answered")
+        if not isinstance(body, dict) or not isinstance(body.get("answer"), str):
+            raise self._wrong("answer", body if not isinstance(body, dict) else body.get("answer"), "text")
+        self.answer: str = body["answer"]
+        reason = body.get("stop_reason", "answered")
         if not isinstance(reason, str) or not reason:
             raise self._wrong("stop_reason", reason, "text")
         self.stop_reason = reason
-        self.steps = int(self._number("steps", found.get("steps", 0), whole=True))
+        self.steps = int(self._number("steps", body.get("steps", 0), whole=True))
         if self.steps > _MOST_STEPS:
             raise self._wrong("steps", self.steps, f"at most {_MOST_STEPS}")
-        costs = found.get("cost", {})
+        costs = body.get("cost", {})
         if not isinstance(costs, dict):
             raise self._wrong("cost", costs, "an object")
         unknown = sorted(set(costs) - {*_COUNTS, *_AMOUNTS})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
 from ragbandit.strategies.base import PromptTooLong
@@ -47,35 +47,12 @@ class MultiStepParams(ReaderParams):
     #: tokens of one sentence of the chain
     sentence_tokens: Count = 48
 
-    presets: ClassVar = {
-        "flan": {
-            "style": "direct",
-            "think": "reasoned",
-            "rounds": 10,
-            "passages_per_round": 6,
-            "passages": 15,
-            "sentence_tokens": 200,
-            "max_tokens": 200,
-        },
-        "gpt": {
-            "style": "reasoned",
-            "think": "reasoned",
-            "rounds": 10,
-            "passages_per_round": 3,
-            "passages": 15,
-            "sentence_tokens": 300,
-            "max_tokens": 300,
-        },
-        "chat": {
-            "style": "long",
-            "think": "reasoned",
-            "rounds": 4,
-            "passages_per_round": 3,
-            "passages": 10,
-            "sentence_tokens": 128,
-            "max_tokens": 512,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style think rounds passages_per_round passages sentence_tokens",
+        flan=(200, "direct", "reasoned", 10, 6, 15, 200),
+        gpt=(300, "reasoned", "reasoned", 10, 3, 15, 300),
+        chat=(512, "long", "reasoned", 4, 3, 10, 128),
+    )
 
 
 class MultiStep(PromptedArm[MultiStepParams]):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import PromptParams
+from ragbandit.strategies.arm_parts.params import PromptParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import Style, stop_reason
 from ragbandit.strategies.run import Answer, Run
@@ -18,11 +18,12 @@ class NoRetrievalParams(PromptParams):
     preset: Literal["small", "flan", "gpt", "chat"] = "small"
     style: Style = "direct"
 
-    presets: ClassVar = {
-        "flan": {"style": "direct", "max_tokens": 200},
-        "gpt": {"style": "reasoned", "max_tokens": 300},
-        "chat": {"style": "long", "max_tokens": 512},
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style",
+        flan=(200, "direct"),
+        gpt=(300, "reasoned"),
+        chat=(512, "long"),
+    )
 
 
 class NoRetrieval(PromptedArm[NoRetrievalParams]):

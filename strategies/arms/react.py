@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import find, gather_once, stop_reason
 from ragbandit.strategies.base import Completion
@@ -67,25 +67,11 @@ class ReactParams(ReaderParams):
     #: tokens of one thought with its action
     turn_tokens: Count = 64
 
-    presets: ClassVar = {
-        "paper": {
-            "turns": 7,
-            "passages_per_search": 5,
-            "passages": 35,
-            "sentences": 5,
-            "turn_tokens": 100,
-            "max_tokens": 100,
-        },
-        "chat": {
-            "style": "long",
-            "turns": 6,
-            "passages_per_search": 4,
-            "passages": 20,
-            "sentences": 4,
-            "turn_tokens": 200,
-            "max_tokens": 512,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style turns passages_per_search passages sentences turn_tokens",
+        paper=(100, "direct", 7, 5, 35, 5, 100),
+        chat=(512, "long", 6, 4, 20, 4, 200),
+    )
 
 
 class React(PromptedArm[ReactParams]):
@@ -152,8 +138,8 @@ class React(PromptedArm[ReactParams]):
     ) -> Completion:
         fields = {"question": question, "transcript": "", "start": start}
         max_tokens = self._params.turn_tokens
-        kept = _fitting(turns, template=self._templates["step"], fields=fields, run=run, max_tokens=max_tokens)
-        fields["transcript"] = "\n".join(kept)
+        fitting = _fitting(turns, template=self._templates["step"], fields=fields, run=run, max_tokens=max_tokens)
+        fields["transcript"] = "\n".join(fitting)
         return await self._ask(
             "step", fields, run=run, purpose=purpose, max_tokens=max_tokens, stop=stop, conversation=True
         )
@@ -173,16 +159,16 @@ class React(PromptedArm[ReactParams]):
         return await self._search(action.argument, run=run, library=library)
 
     async def _search(self, topic: str, *, run: Run, library: "_Library") -> str:
-        found = await find(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
-        if not found:
+        passages = await find(run, query=topic, pool=library.pool, k=self._params.passages_per_search)
+        if not passages:
             return f"The library has nothing new on {topic}."
-        best = next((each for each in found if each.title.casefold() == topic.casefold()), found[0])
+        best = next((each for each in passages if each.title.casefold() == topic.casefold()), passages[0])
         run.note_shown([best])
         run.show(library.pool.note_shown([best]))
         sentences = [
             sentence for sentence, _ in zip(_sentences(best.text), range(self._params.sentences), strict=False)
         ]
-        others = dict.fromkeys(each.title for each in found if each.title != best.title)
+        others = dict.fromkeys(each.title for each in passages if each.title != best.title)
         return f"{best.title}: {' '.join(sentences)}" + (f" (See also: {'; '.join(others)})" if others else "")
 
     async def _answer_unfinished(self, question: str, *, ended: str, run: Run, library: "_Library") -> Answer:
@@ -243,15 +229,15 @@ def _fitting(
     turns: Sequence[str], *, template: Template, fields: Mapping[str, str], run: Run, max_tokens: int
 ) -> Sequence[str]:
     """The latest turns that fit the model's context; each one left out is told to the trace."""
-    kept = list(turns)
+    fitting = list(turns)
     while True:
         try:
-            filled = {**fields, "transcript": "\n".join(kept)}
+            filled = {**fields, "transcript": "\n".join(fitting)}
             fit(template, fields=filled, generator=run.generator, max_tokens=max_tokens)
         except ArmFailed:
-            if not kept:
+            if not fitting:
                 raise
-            kept.pop(0)
-            run.note_branch("prompt_budget", f"turn {len(turns) - len(kept)} of {len(turns)} dropped")
+            fitting.pop(0)
+            run.note_branch("prompt_budget", f"turn {len(turns) - len(fitting)} of {len(turns)} dropped")
         else:
-            return kept
+            return fitting

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, cast
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
@@ -48,25 +48,11 @@ class RqRagParams(ReaderParams):
     #: tokens of one refinement
     query_tokens: Count = 64
 
-    presets: ClassVar = {
-        "paper": {
-            "depth": 2,
-            "passages_per_query": 3,
-            "passages": 36,
-            "decide_tokens": 16,
-            "query_tokens": 100,
-            "max_tokens": 100,
-        },
-        "chat": {
-            "style": "long",
-            "depth": 2,
-            "passages_per_query": 3,
-            "passages": 12,
-            "decide_tokens": 16,
-            "query_tokens": 100,
-            "max_tokens": 512,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style depth passages_per_query passages decide_tokens query_tokens",
+        paper=(100, "direct", 2, 3, 36, 16, 100),
+        chat=(512, "long", 2, 3, 12, 16, 100),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,14 +230,14 @@ def mean_logprob(done: Completion) -> float:
 
     Tokens that a stop string cut off do not count.
     """
-    kept: list[float] = []
+    values: list[float] = []
     written = 0
     for token in cast(tuple[Token, ...], done.details.get("logprobs", ())):
         if written >= len(done.text):
             break
-        kept.append(token.logprob)
+        values.append(token.logprob)
         written += len(token.text)
-    return sum(kept) / len(kept) if kept else float("-inf")
+    return sum(values) / len(values) if values else float("-inf")
 
 
 def chosen_answer(answers: Sequence[PathAnswer], *, choose: Choice) -> str:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
-from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, Whole
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, Whole, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, gather_once, stop_reason, together
 from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
@@ -65,26 +65,11 @@ class SeakrParams(PassageParams):
     #: tokens of the answer
     max_tokens: Count = 24
 
-    presets: ClassVar = {
-        "single_hop": {
-            "delta": -6.0,
-            "hops": "single",
-            "layer": 15,
-            "samples": 20,
-            "sample_tokens": 100,
-            "passages": 10,
-        },
-        "multi_hop": {
-            "hops": "multi",
-            "delta": -6.0,
-            "layer": 15,
-            "samples": 20,
-            "sample_tokens": 100,
-            "sentence_tokens": 100,
-            "kept_passages": 5,
-            "sentences": 7,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "hops delta layer samples passages kept_passages sentences sentence_tokens sample_tokens",
+        single_hop=("single", -6.0, 15, 20, 10, 3, 3, 40, 100),
+        multi_hop=("multi", -6.0, 15, 20, 3, 5, 7, 100, 100),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,13 +138,13 @@ class Seakr(PromptedArm[SeakrParams]):
     async def _multi(self, question: str, *, run: Run, pool: LatestPool) -> tuple[str, str]:
         """(answer, rule that ended the chain)."""
         sentences: list[str] = []
-        kept: list[Passage] = []
-        ended = await self._chain(question, sentences=sentences, kept=kept, run=run, pool=pool)
+        evidence: list[Passage] = []
+        ended = await self._chain(question, sentences=sentences, evidence=evidence, run=run, pool=pool)
         run.note_branch("chain_ended", ended)
         fields = {"question": question, "thoughts": " ".join(sentences)}
         prompts = [self._prompt("conclude", fields, run=run, pool=pool)]
-        if kept:
-            prompts.append(self._prompt("read", {"question": question}, passages=kept, run=run, pool=pool))
+        if evidence:
+            prompts.append(self._prompt("read", {"question": question}, passages=evidence, run=run, pool=pool))
         readings = await self._doubted(prompts, purpose="read", run=run)
         answers = [_Doubted(text=extract_answer(each.text), doubt=each.doubt) for each in readings]
         known = [each for each in answers if each.text.lower() not in _UNKNOWN] or answers
@@ -167,43 +152,43 @@ class Seakr(PromptedArm[SeakrParams]):
         return "" if best is None else known[best].text, ended
 
     async def _chain(
-        self, question: str, *, sentences: list[str], kept: list[Passage], run: Run, pool: LatestPool
+        self, question: str, *, sentences: list[str], evidence: list[Passage], run: Run, pool: LatestPool
     ) -> str:
         """Add sentences and the passages that made them sure; the rule that ended it."""
-        asked: set[str] = set()
+        queries: set[str] = set()
         while len(sentences) < self._params.sentences:
             fields = {"question": question, "thoughts": " ".join(sentences)}
-            prompt = self._prompt("think", fields, passages=kept, run=run, pool=pool)
+            prompt = self._prompt("think", fields, passages=evidence, run=run, pool=pool)
             proposal = (await self._greedy([prompt], purpose="think", run=run))[0]
             sentence = first_sentence(proposal.text)
             run.draft = extract_answer(sentence) or run.draft
             if not sentence or (await self._doubts([prompt], purpose="think", run=run))[0] > self._params.delta:
                 query = self._query(question, proposal=proposal, sentences=sentences, run=run)
-                ended = self._search_ends(query, asked=asked, kept=kept, run=run)
+                ended = self._search_ends(query, queries=queries, evidence=evidence, run=run)
                 if ended:
                     return ended
-                found = await self._best_new(fields, query=query, kept=kept, run=run, pool=pool)
-                if isinstance(found, str):
-                    return found
-                sentence, passage = found
-                kept.append(passage)
+                best = await self._best_new(fields, query=query, evidence=evidence, run=run, pool=pool)
+                if isinstance(best, str):
+                    return best
+                sentence, passage = best
+                evidence.append(passage)
             sentences.append(sentence)
             run.draft = extract_answer(sentence) or run.draft
             if has_answer(sentence):
                 return "answer_found"
         return "max_sentences"
 
-    def _search_ends(self, query: str, *, asked: set[str], kept: Sequence[Passage], run: Run) -> str | None:
+    def _search_ends(self, query: str, *, queries: set[str], evidence: Sequence[Passage], run: Run) -> str | None:
         """The rule that forbids another search, or None: then its round has begun."""
-        if len(kept) >= self._params.kept_passages:
+        if len(evidence) >= self._params.kept_passages:
             return "max_passages"
-        if query in asked:
+        if query in queries:
             return "repeated_query"
-        asked.add(query)
+        queries.add(query)
         return None if run.begin_round(cap=self._params.sentences) else "budget_rounds"
 
     async def _best_new(
-        self, fields: Mapping[str, str], *, query: str, kept: Sequence[Passage], run: Run, pool: LatestPool
+        self, fields: Mapping[str, str], *, query: str, evidence: Sequence[Passage], run: Run, pool: LatestPool
     ) -> tuple[str, Passage] | str:
         """(sentence, its passage) with the least doubt, or the rule that ends the chain.
 
@@ -211,10 +196,10 @@ class Seakr(PromptedArm[SeakrParams]):
         """
         pool.clear()
         await gather(run, query=query, pool=pool, k=self._params.passages)
-        new = [passage for passage in pool.passages if passage not in kept]
+        new = [passage for passage in pool.passages if passage not in evidence]
         if not new:
             return "nothing_new"
-        prompts = [self._prompt("think", fields, passages=[*kept, each], run=run, pool=pool) for each in new]
+        prompts = [self._prompt("think", fields, passages=[*evidence, each], run=run, pool=pool) for each in new]
         written = await self._doubted(prompts, purpose="think_with", run=run)
         sentences = [_Doubted(text=first_sentence(each.text), doubt=each.doubt) for each in written]
         best = _least_doubtful(sentences)
@@ -226,7 +211,7 @@ class Seakr(PromptedArm[SeakrParams]):
         near = {word.strip(".,;:!?\"'").lower() for word in f"{question} {' '.join(sentences[-1:])}".split()}
         chosen = []
         for word in merge_words([token.text for token in tokens]):
-            likelihood = min(math.exp(tokens[place].logprob) for place in word.tokens)
+            likelihood = min(math.exp(tokens[number].logprob) for number in word.tokens)
             bare = word.text.strip(".,;:!?\"'")
             if is_content(bare) and (likelihood >= self._params.sure or bare.lower() in near):
                 chosen.append(bare)
@@ -282,8 +267,8 @@ class Seakr(PromptedArm[SeakrParams]):
             run=run,
         )
         return [
-            self._doubt(samples[place * count : (place + 1) * count], purpose=purpose, run=run)
-            for place in range(len(prompts))
+            self._doubt(samples[number * count : (number + 1) * count], purpose=purpose, run=run)
+            for number in range(len(prompts))
         ]
 
     async def _sample(self, prompt: Prompt, *, purpose: str, number: int, run: Run) -> Completion:
@@ -345,5 +330,5 @@ def uncertainty(states: npt.NDArray[Any], *, alpha: float) -> float:
 
 def _least_doubtful(texts: Sequence[_Doubted]) -> int | None:
     """Position of the text with the least doubt, the first of equals; None if all are empty."""
-    places = [place for place, each in enumerate(texts) if each.text]
-    return min(places, key=lambda place: texts[place].doubt, default=None)
+    written = [number for number, each in enumerate(texts) if each.text]
+    return min(written, key=lambda number: texts[number].doubt, default=None)

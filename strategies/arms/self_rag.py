@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams, Whole
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, Whole, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, stop_reason
 from ragbandit.strategies.base import Hit, Passage
@@ -33,26 +33,11 @@ class SelfRagParams(ReaderParams):
     #: tokens of a rewritten question
     query_tokens: Count = 32
 
-    presets: ClassVar = {
-        "paper": {
-            "style": "reasoned",
-            "rewrites": 3,
-            "regenerations": 2,
-            "passages_per_round": 4,
-            "passages": 16,
-            "grade_tokens": 16,
-            "query_tokens": 64,
-            "max_tokens": 300,
-        },
-        "chat": {
-            "style": "long",
-            "passages_per_round": 4,
-            "passages": 12,
-            "grade_tokens": 16,
-            "query_tokens": 64,
-            "max_tokens": 512,
-        },
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style rewrites regenerations passages_per_round passages grade_tokens query_tokens",
+        paper=(300, "reasoned", 3, 2, 4, 16, 16, 64),
+        chat=(512, "long", 1, 1, 4, 12, 16, 64),
+    )
 
 
 class SelfRag(PromptedArm[SelfRagParams]):

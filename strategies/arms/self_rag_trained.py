@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason, together
-from ragbandit.strategies.arm_parts.tokens import told
+from ragbandit.strategies.arm_parts.tokens import detail_of
 from ragbandit.strategies.base import Completion, Need, OutOfBudget, Passage
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.prompting.passages import PassagePool, extract_answer
@@ -20,7 +20,7 @@ from ragbandit.strategies.run import Answer, Run
 
 _WANT: frozenset[Need] = frozenset({"logprobs", "trained_tokens"})
 #: of every token written, the log-probability of each trained token there
-Places = Sequence[Mapping[str, float]]
+Trained = Sequence[Mapping[str, float]]
 #: what the five utility tokens, from the least to the most useful, are worth
 _WORTH = (-1.0, -0.5, 0.0, 0.5, 1.0)
 
@@ -55,7 +55,10 @@ class SelfRagTrainedParams(PassageParams):
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
 
-    presets: ClassVar = {"paper": {"passages": 10, "max_tokens": 100}}
+    presets: ClassVar = preset_table(
+        "max_tokens passages",
+        paper=(100, 10),
+    )
 
 
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
@@ -107,8 +110,8 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     def _wants_passages(self, first: Completion, *, run: Run) -> bool:
         names = self._params.gate_tokens
-        places: Places = told(first, need="trained_tokens", run=run)
-        shares = _noted_share(places[0], names=names, run=run) if places else [0.0, 0.0]
+        trained: Trained = detail_of(first, need="trained_tokens", run=run)
+        shares = _noted_share(trained[0], names=names, run=run) if trained else [0.0, 0.0]
         if not any(shares):
             run.note_branch("parse_failed", f"the gate tells neither {names[0]} nor {names[1]}")
             return True
@@ -124,14 +127,14 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
 
     def _score(self, reading: Completion, *, run: Run) -> float:
         """See the class; -inf for a reading in which nothing was written."""
-        places: Places = told(reading, need="trained_tokens", run=run)
-        tokens: Sequence[Token] = told(reading, need="logprobs", run=run)
-        if not places or not tokens:
+        trained: Trained = detail_of(reading, need="trained_tokens", run=run)
+        tokens: Sequence[Token] = detail_of(reading, need="logprobs", run=run)
+        if not trained or not tokens:
             return -math.inf
         settings = self._params
-        relevance = _noted_share(places[0], names=settings.relevance_tokens, run=run)
-        full, some, _ = _share_where_written(tokens, places=places, names=settings.support_tokens, run=run)
-        utility = _share_where_written(tokens, places=places, names=settings.utility_tokens, run=run)
+        relevance = _noted_share(trained[0], names=settings.relevance_tokens, run=run)
+        full, some, _ = _share_where_written(tokens, trained=trained, names=settings.support_tokens, run=run)
+        utility = _share_where_written(tokens, trained=trained, names=settings.utility_tokens, run=run)
         return (
             math.exp(sum(token.logprob for token in tokens) / len(tokens))
             + settings.relevance_weight * relevance[0]
@@ -177,9 +180,9 @@ def _noted_share(logprobs: Mapping[str, float], *, names: Sequence[str], run: Ru
     return share(logprobs, names=names)
 
 
-def _share_where_written(tokens: Sequence[Token], *, places: Places, names: Sequence[str], run: Run) -> list[float]:
+def _share_where_written(tokens: Sequence[Token], *, trained: Trained, names: Sequence[str], run: Run) -> list[float]:
     """The shares at the first token that is one of the names; all 0 if none was written."""
-    for token, logprobs in zip(tokens, places, strict=True):
+    for token, logprobs in zip(tokens, trained, strict=True):
         if token.text.strip() in names:
             return _noted_share(logprobs, names=names, run=run)
     run.note_branch("parse_failed", f"none of {', '.join(names)} was written")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams
+from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather_once, stop_reason
 from ragbandit.strategies.prompting.passages import PassagePool
@@ -20,11 +20,12 @@ class SingleStepParams(ReaderParams):
     #: passages searched for and shown
     passages: Count = 3
 
-    presets: ClassVar = {
-        "flan": {"style": "direct", "passages": 15, "max_tokens": 200},
-        "gpt": {"style": "reasoned", "passages": 6, "max_tokens": 300},
-        "chat": {"style": "long", "passages": 5, "max_tokens": 512},
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style passages",
+        flan=(200, "direct", 15),
+        gpt=(300, "reasoned", 6),
+        chat=(512, "long", 5),
+    )
 
 
 class SingleStep(PromptedArm[SingleStepParams]):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, PassageParams
+from ragbandit.strategies.arm_parts.params import Count, PassageParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather_once, stop_reason
 from ragbandit.strategies.base import Passage
@@ -37,10 +37,11 @@ class NoteParams(PassageParams):
     #: tokens of the notes, the summary or the verdicts
     note_tokens: Count = 96
 
-    presets: ClassVar = {
-        "paper": {"passages": 5, "note_tokens": 1280, "max_tokens": 1280},
-        "chat": {"style": "long", "passages": 5, "note_tokens": 512, "max_tokens": 512},
-    }
+    presets: ClassVar = preset_table(
+        "max_tokens style passages note_tokens",
+        paper=(1280, "short", 5, 1280),
+        chat=(512, "long", 5, 512),
+    )
 
 
 class _TwoStages(PromptedArm[NoteParams]):
@@ -113,9 +114,9 @@ def _useful(text: str, *, run: Run, passages: Sequence[Passage]) -> Sequence[Pas
         run.note_branch(
             "parse_failed", f"{len(unlabelled)} of {len(passages)} without verdict: {', '.join(unlabelled)}"
         )
-    kept = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
-    if not kept:
+    useful = [passage for number, passage in numbered if labels.get(number) == _USEFUL]
+    if not useful:
         run.note_branch("kept_all", "none is useful" if labels else "no verdict")
         return passages
-    run.note_branch("kept", ", ".join(passage.id for passage in kept))
-    return kept
+    run.note_branch("kept", ", ".join(passage.id for passage in useful))
+    return useful

@@ -212,8 +212,8 @@ class OpenAiGenerator(Generator):
                 timeout=openai.Timeout(self._options.read_s, connect=self._options.connect_s),
             )
         chat = self._options.mode == "chat"
-        place: Any = self._client.chat.completions if chat else self._client.completions
-        return await place.create(**fields)
+        endpoint: Any = self._client.chat.completions if chat else self._client.completions
+        return await endpoint.create(**fields)
 
     def _pause(self, error: Exception, *, call: "_Call") -> float | None:
         """Seconds until the next attempt, or None if there is to be none."""
@@ -319,9 +319,9 @@ class OpenAiGenerator(Generator):
         """The reason why a passing failure was not tried again while attempts were left, and the remedy; see _pause."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
-        asked, longest = pause_asked(error), self._options.longest_pause_s
-        pause = f"it asks for a pause of {asked:.4g} s" if asked else "another attempt needs a pause"
-        if asked > longest:
+        wait_s, longest = pause_asked(error), self._options.longest_pause_s
+        pause = f"it asks for a pause of {wait_s:.4g} s" if wait_s else "another attempt needs a pause"
+        if wait_s > longest:
             return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"
         return f"{pause}, and the question has {_left(call.request):.1f} s left", "give it more budget.seconds"
 
@@ -410,8 +410,8 @@ def _check_address(options: OpenAiOptions) -> None:
     """Check the address of the options, or else that of the environment."""
     remedy = f"for example http://127.0.0.1:8000/v1, with the key in {shown_variable(options.api_key_env)}"
     if options.base_url is None:
-        if (found := os.environ.get(_BASE_URL)) is not None:
-            check_address(found, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")
+        if (address := os.environ.get(_BASE_URL)) is not None:
+            check_address(address, field=_BASE_URL, remedy="for example http://127.0.0.1:8000/v1")
         return
     field = "generator.openai.base_url"
     check_address(options.base_url, field=field, remedy=remedy)

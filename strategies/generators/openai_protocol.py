@@ -94,9 +94,9 @@ class Reading:
     def take(self, part: Any) -> None:
         """Read a part of a stream, or a whole reply. Raises BrokenReply."""
         self.model = getattr(part, "model", None) or self.model
-        told = getattr(part, "usage", None)
-        if told is not None:
-            self.usage = (int(told.prompt_tokens), int(told.completion_tokens or 0))
+        usage = getattr(part, "usage", None)
+        if usage is not None:
+            self.usage = (int(usage.prompt_tokens), int(usage.completion_tokens or 0))
         for choice in part.choices[:1]:
             text = _text_of(choice)
             if not isinstance(text, str):
@@ -143,7 +143,7 @@ class Reading:
 
     def _end_early(self) -> None:
         """Heed the stop strings and the length ourselves: a server may not."""
-        stops = [place for place in map(self.text.find, filter(None, self.request.stop)) if place >= 0]
+        stops = [at for at in map(self.text.find, filter(None, self.request.stop)) if at >= 0]
         if stops:
             self.text, self.finish, self.ended = self.text[: min(stops)], "stop", True
         elif self.parts > _RUNAWAY * (self.request.max_tokens + 4):
@@ -181,9 +181,9 @@ def request_fields(request: Request, *, model: str, options: OpenAiOptions) -> d
         fields["seed"] = seed
     removed = {name for name, value in options.fields.items() if value is None}
     extra |= {name: value for name, value in options.fields.items() if value is not None}
-    kept = {name: value for name, value in fields.items() if name not in removed and name not in extra}
+    named = {name: value for name, value in fields.items() if name not in removed and name not in extra}
     # What the package has no argument for goes through extra_body, and so may what it has one for.
-    return kept | ({"extra_body": extra} if extra else {})
+    return named | ({"extra_body": extra} if extra else {})
 
 
 def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
@@ -191,10 +191,10 @@ def _messages(prompt: Prompt, *, where: str) -> list[dict[str, str]]:
     prefix = _plain(prompt.prefix)
     if prefix and where == "user":
         body = f"{body}\n\nYour answer begins with the words below. Go on from there, without repeating them.\n{prefix}"
-    said = [*before, ("user", body)]
+    turns = [*before, ("user", body)]
     if prefix and where != "user":
-        said.append(("assistant", prefix))
-    return [{"role": role, "content": text} for role, text in said if text]
+        turns.append(("assistant", prefix))
+    return [{"role": role, "content": text} for role, text in turns if text]
 
 
 def _plain(text: str) -> str:
@@ -219,17 +219,17 @@ def _text_of(choice: Any) -> Any:
     return choice.text or ""
 
 
-def _tokens_of(told: Any) -> list[Token]:
+def _tokens_of(logprobs: Any) -> list[Token]:
     """The log-probabilities of a choice, in the shape of chat or of completions."""
-    if told is None:
+    if logprobs is None:
         return []
-    if getattr(told, "content", None):
+    if getattr(logprobs, "content", None):
         return [
             _token(each.token, each.logprob, {other.token: other.logprob for other in each.top_logprobs or ()})
-            for each in told.content
+            for each in logprobs.content
         ]
-    words, sure = getattr(told, "tokens", None) or [], getattr(told, "token_logprobs", None) or []
-    others = getattr(told, "top_logprobs", None) or [{}] * len(words)
+    words, sure = getattr(logprobs, "tokens", None) or [], getattr(logprobs, "token_logprobs", None) or []
+    others = getattr(logprobs, "top_logprobs", None) or [{}] * len(words)
     return [_token(*each) for each in zip(words, sure, others, strict=True)]
 
 

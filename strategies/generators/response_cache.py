@@ -65,9 +65,9 @@ class CachedGenerator(Generator):
             return await self._generator.complete(request)
         key = request_key(request, generator=self.name, version=self._version)
         file = self._folder / key[:2] / f"{key}.json"
-        if (kept := await asyncio.to_thread(_read, file)) is not None:
-            await TextFeed(request).end(kept.text)
-            return kept
+        if (stored := await asyncio.to_thread(_read, file)) is not None:
+            await TextFeed(request).end(stored.text)
+            return stored
         began = time.monotonic()
         done = await self._generator.complete(request)
         if done.finish != "deadline" and done.seconds is None:
@@ -81,7 +81,7 @@ class CachedGenerator(Generator):
 
 def request_key(request: Request, *, generator: str, version: str) -> str:
     """SHA-256 of all that decides the answer, in hexadecimal digits; the deadline does not."""
-    asked = {
+    identity = {
         "format": _FORMAT,
         "generator": generator,
         "version": version,
@@ -91,18 +91,18 @@ def request_key(request: Request, *, generator: str, version: str) -> str:
         "want": sorted(request.want),
         "sampling": None if request.sampling is None else asdict(request.sampling),
     }
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _read(file: Path) -> Completion | None:
     try:
-        kept: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        details = dict(kept["details"])
+        stored: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        details = dict(stored["details"])
         if "logprobs" in details:
             details["logprobs"] = tuple(Token(**token) for token in details["logprobs"])
         if "entropy" in details:
             details["entropy"] = tuple(details["entropy"])
-        return Completion(**{**kept, "details": details})
+        return Completion(**{**stored, "details": details})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -116,10 +116,10 @@ def _read(file: Path) -> Completion | None:
 def _write(done: Completion, *, file: Path) -> None:
     """Keep the completion; a failure to is logged."""
     try:
-        kept = json.dumps(asdict(replace(done, details=_plain_details(done.details))))
+        stored = json.dumps(asdict(replace(done, details=_plain_details(done.details))))
         file.parent.mkdir(mode=0o700, exist_ok=True)
         with whole_file(file, durable=False, private=True) as beside:
-            beside.write_text(kept, encoding="utf-8")
+            beside.write_text(stored, encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
         logger.warning("a response cannot be written to the cache", extra={"action": "cache", "reason": repr(error)})
 

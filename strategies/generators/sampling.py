@@ -55,7 +55,7 @@ class SampledTokens:
         if "logprobs" in self.want:
             best = zip(map(int, rest[count : 2 * count]), rest[:count], strict=True)
             self._chosen.append(chosen)
-            self._others.append([(place, value) for place, value in best if place != token][:OTHERS])
+            self._others.append([(other, value) for other, value in best if other != token][:OTHERS])
         if "entropy" in self.want:
             self._entropy.append(max(0.0, entropy))
         if "trained_tokens" in self.want:
@@ -63,18 +63,18 @@ class SampledTokens:
 
     def details(self, *, texts: Sequence[str], name: Callable[[int], str]) -> dict[str, object]:
         """By need, for as many tokens as there are texts; name: id of a token -> its text."""
-        found: dict[str, object] = {}
+        by_need: dict[str, object] = {}
         count = len(texts)
         if "logprobs" in self.want:
-            found["logprobs"] = tuple(
-                Token(text=text, logprob=chosen, others={name(place): value for place, value in others})
+            by_need["logprobs"] = tuple(
+                Token(text=text, logprob=chosen, others={name(other): value for other, value in others})
                 for text, chosen, others in zip(texts, self._chosen[:count], self._others[:count], strict=True)
             )
         if "entropy" in self.want:
-            found["entropy"] = tuple(self._entropy[:count])
+            by_need["entropy"] = tuple(self._entropy[:count])
         if "trained_tokens" in self.want:
-            found["trained_tokens"] = tuple(self._trained[:count])
-        return found
+            by_need["trained_tokens"] = tuple(self._trained[:count])
+        return by_need
 
 
 def sample_next(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -> None:
@@ -105,10 +105,10 @@ def sample_next(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledToke
 def _distribution_facts(torch: Any, logits: "Tensor", *, tokens: "Tensor", special: Sequence[int]) -> "Tensor":
     """Shape (rows, F): log-probability of the token, entropy, the best values, their places, those of special."""
     rows = torch.log_softmax(logits.float(), dim=-1)  # (rows, vocabulary)
-    values, places = rows.topk(min(OTHERS + 1, rows.shape[1]))
+    values, ids = rows.topk(min(OTHERS + 1, rows.shape[1]))
     entropy = -(rows.exp() * rows).nan_to_num(0.0).sum(-1, keepdim=True)
     chosen = rows.gather(1, tokens[:, None])
-    return torch.cat([part.double() for part in (chosen, entropy, values, places, rows[:, special])], dim=1)
+    return torch.cat([part.double() for part in (chosen, entropy, values, ids, rows[:, special])], dim=1)
 
 
 def _draw(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -> "Tensor":
@@ -119,7 +119,7 @@ def _draw(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -
     temperature, top_k, top_p, number = torch.tensor(facts, device=logits.device).T[:, :, None]  # (rows, 1) each
     logits = logits.float() - logits.float().amax(-1, keepdim=True)  # at most 0: no temperature makes them infinite
     # Stable: among equals the first comes first, on every device and beside any other rows.
-    ordered, places = (logits / temperature.clamp(min=_COLDEST)).sort(descending=True, stable=True)
+    ordered, ids = (logits / temperature.clamp(min=_COLDEST)).sort(descending=True, stable=True)
     late = torch.arange(width, device=logits.device) >= top_k
     shares = torch.softmax(ordered.masked_fill(late, -torch.inf), dim=-1)
     shares = shares.masked_fill(shares.cumsum(-1) - shares >= top_p, 0.0)  # the token that reaches top_p stays
@@ -127,7 +127,7 @@ def _draw(torch: Any, logits: "Tensor", *, sequences: Sequence[SampledTokens]) -
     rank = (passed <= number * passed[:, -1:]).sum(-1, keepdim=True)
     rank = rank.minimum((shares > 0).sum(-1, keepdim=True) - 1)  # a number that rounds up to 1 passes all
     # No share is above 0 where top_p is 0 in float32, or the model's numbers are none.
-    return places.gather(1, rank.clamp(min=0))[:, 0]
+    return ids.gather(1, rank.clamp(min=0))[:, 0]
 
 
 def pieces(tokens: Sequence[int], *, text: Callable[[Sequence[int]], str]) -> list[str]:

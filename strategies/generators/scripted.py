@@ -96,11 +96,11 @@ class ScriptedGenerator(Generator):
         late = await self._take_time(request.deadline)
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
-        said = self._answer(request.prompt)
+        answer = self._answer(request.prompt)
         text, details = (
-            (said, self._details) if isinstance(said, str) else (said.text, self._details | dict(said.details))
+            (answer, self._details) if isinstance(answer, str) else (answer.text, self._details | dict(answer.details))
         )
-        ends = [place for place in (text.find(each) for each in request.stop) if place >= 0]
+        ends = [at for at in (text.find(each) for each in request.stop) if at >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()
         finish: Literal["stop", "length", "deadline"] = "stop"

@@ -252,7 +252,7 @@ def check_padding(model: PreTrainedModel) -> None:
     Some architectures pass over masks or positions, or keep more than keys and values; nothing but trying tells.
     """
     words = model.get_input_embeddings().weight.shape[0]
-    texts = [[words * place // 13 for place in range(1, last)] for last in (13, 7)]
+    texts = [[words * step // 13 for step in range(1, last)] for last in (13, 7)]
     config = GenerationConfig(
         max_new_tokens=1, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
     )

@@ -18,18 +18,18 @@ def chat_turns(prompt: Prompt) -> list[tuple[str, str]]:
     instructions, neighbours of one role are one turn, and words of the assistant before any of the user are left out.
     Texts may be empty: the first and the last turn are always there.
     """
-    said: list[tuple[str, str]] = []
+    turns: list[tuple[str, str]] = []
     for message in prompt.history:
         if message.role == "system" or not message.text.strip():
             continue
-        if said and said[-1][0] == message.role:
-            said[-1] = (message.role, f"{said[-1][1]}\n\n{message.text}")
-        elif said or message.role == "user":
-            said.append((message.role, message.text))
+        if turns and turns[-1][0] == message.role:
+            turns[-1] = (message.role, f"{turns[-1][1]}\n\n{message.text}")
+        elif turns or message.role == "user":
+            turns.append((message.role, message.text))
     body = prompt.body
-    if said and said[-1][0] == "user":
-        body = f"{said.pop()[1]}\n\n{body}"
-    return [("system", _instructions(prompt)), *said, ("user", body)]
+    if turns and turns[-1][0] == "user":
+        body = f"{turns.pop()[1]}\n\n{body}"
+    return [("system", _instructions(prompt)), *turns, ("user", body)]
 
 
 def plain_parts(prompt: Prompt) -> tuple[str, ...]:
@@ -41,10 +41,12 @@ def plain_parts(prompt: Prompt) -> tuple[str, ...]:
 
 def transcript(messages: tuple[Message, ...]) -> str:
     """What user and assistant said, a paragraph each with its name in front; "" if nothing."""
-    said = [f"{_NAMES[each.role]}: {each.text}" for each in messages if each.role in _NAMES and each.text.strip()]
-    return "\n".join(["The conversation so far:", *said]) if said else ""
+    turns = [f"{_NAMES[each.role]}: {each.text}" for each in messages if each.role in _NAMES and each.text.strip()]
+    return "\n".join(["The conversation so far:", *turns]) if turns else ""
 
 
 def _instructions(prompt: Prompt) -> str:
-    told = [message.text for message in prompt.history if message.role == "system"]
-    return "\n\n".join(text for text in (*told, prompt.instructions) if text.strip()) if told else prompt.instructions
+    system = [message.text for message in prompt.history if message.role == "system"]
+    return (
+        "\n\n".join(text for text in (*system, prompt.instructions) if text.strip()) if system else prompt.instructions
+    )

@@ -52,8 +52,8 @@ def credentials_of(url: str) -> tuple[str, ...]:
         raw.partition("=")[2] for raw in parts.query.split("&") if is_secret_in_query(unquote(raw.partition("=")[0]))
     ]
     secret = password or user
-    found = (secret, unquote(secret), b64encode(basic.encode()).decode() if secret else "", *fields)
-    return tuple(dict.fromkeys(each for each in found if each))
+    secrets = (secret, unquote(secret), b64encode(basic.encode()).decode() if secret else "", *fields)
+    return tuple(dict.fromkeys(each for each in secrets if each))
 
 
 def _fault(url: str) -> str | None:

@@ -60,20 +60,20 @@ def parsed_json(text: str) -> dict[str, Json] | None:
         if number >= _BRACES_TRIED:
             break
         rest = text[brace.start() :]
-        found = _object(rest)
-        if found is None:
-            found = _object(_LOOSE.sub(_strict, rest))
-        if found is not None:
-            return found
+        value = _object(rest)
+        if value is None:
+            value = _object(_LOOSE.sub(_strict, rest))
+        if value is not None:
+            return value
     return None
 
 
 def _object(text: str) -> dict[str, Json] | None:
     try:
-        found, _ = _DECODER.raw_decode(text)
+        value, _ = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):  # RecursionError: thousands of brackets; ValueError: a number too long, too
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 def _strict(match: re.Match[str]) -> str:
@@ -90,12 +90,12 @@ def parsed_items(text: str, *, most: int) -> tuple[str, ...]:
     An item that says the same as one before it, ignoring case, is left out, and so is a line that ends with a colon:
     it announces the list.
     """
-    found: dict[str, str] = {}
+    items: dict[str, str] = {}
     for line in text.splitlines():
         item = _BULLET.sub("", line, count=1).strip()
         if item and not item.endswith(":"):
-            found.setdefault(item.casefold(), item)
-    return tuple(found.values())[: max(0, most)]
+            items.setdefault(item.casefold(), item)
+    return tuple(items.values())[: max(0, most)]
 
 
 def parsed_label(text: str, *, labels: Sequence[str]) -> str | None:
@@ -119,8 +119,8 @@ def _mentions(text: str, *, labels: Sequence[str]) -> list[tuple[re.Match[str], 
         return []
     patterns = (r"\s+".join(re.escape(word) for word in label.split()) for label in longest_first)
     pattern = "|".join(f"({each})" for each in patterns)
-    found = re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
-    return [(match, longest_first[(match.lastindex or 1) - 1]) for match in found]
+    matches = re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text, re.IGNORECASE)
+    return [(match, longest_first[(match.lastindex or 1) - 1]) for match in matches]
 
 
 def _is_choice(text: str, *, named: Sequence[tuple[re.Match[str], str]], position: int) -> bool:
@@ -142,13 +142,13 @@ def parsed_numbered_labels(text: str, *, labels: Sequence[str], count: int) -> M
     """
     headings = [match for match in _NUMBER.finditer(text) if _is_heading(match)]
     ends = [*(match.start() for match in headings), len(text)][1:]
-    found: dict[int, str] = {}
+    by_number: dict[int, str] = {}
     for heading, end in zip(headings, ends, strict=True):
         number = int(heading["number"])
         label = parsed_label(text[heading.end() : end], labels=labels)
         if label is not None and 1 <= number <= count:
-            found.setdefault(number, label)
-    return found
+            by_number.setdefault(number, label)
+    return by_number
 
 
 def _is_heading(match: re.Match[str]) -> bool:

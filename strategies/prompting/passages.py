@@ -252,16 +252,16 @@ class PassagePool:
         skipped: list[tuple[str, str]] = []
         evicted: list[str] = []
         for hit in hits:
-            reason, place = self._refusal(hit.passage), None
+            reason, position = self._refusal(hit.passage), None
             if reason is None and len(self._held) >= self.cap:
-                place = self._policy(tuple(self._held), hit) if self._held and self.cap > 0 else None
-                reason = f"pool full at {self.cap}" if place is None else None
-            reason = reason or self._excess(hit.passage, instead_of=place)
+                position = self._policy(tuple(self._held), hit) if self._held and self.cap > 0 else None
+                reason = f"pool full at {self.cap}" if position is None else None
+            reason = reason or self._excess(hit.passage, instead_of=position)
             if reason is not None:
                 skipped.append((hit.passage.id, reason))
                 continue
-            if place is not None:
-                evicted.append(self._held.pop(place).passage.id)
+            if position is not None:
+                evicted.append(self._held.pop(position).passage.id)
             self._held.append(hit)
             added.append(hit.passage.id)
         return Sifted(added=tuple(added), skipped=tuple(skipped), evicted=tuple(evicted))

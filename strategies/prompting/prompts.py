@@ -167,13 +167,13 @@ def _read_given(given: str | Path, *, where: str) -> str:
 
 
 def _parse(name: str, *, text: str, where: str) -> Template:
-    found: dict[str, list[list[str]]] = {section: [] for section in _SECTIONS}
+    sections: dict[str, list[list[str]]] = {section: [] for section in _SECTIONS}
     current: list[str] | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         heading = _SECTION.fullmatch(line.strip())
-        if heading and heading.group(1) in found:
+        if heading and heading.group(1) in sections:
             current = []
-            found[heading.group(1)].append(current)
+            sections[heading.group(1)].append(current)
         elif current is not None:
             current.append(line)
         elif line.strip() and not line.startswith("#"):
@@ -182,7 +182,7 @@ def _parse(name: str, *, text: str, where: str) -> Template:
                 field=where,
                 remedy=f"begin it with '#', or put it under one of {', '.join(f'[{s}]' for s in _SECTIONS)}",
             )
-    parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in found.items()}
+    parts = {section: ["\n".join(lines).strip() for lines in blocks] for section, blocks in sections.items()}
     for section, blocks in parts.items():
         if section != "demonstration" and len(blocks) > 1:
             raise ConfigError(f"has {len(blocks)} sections [{section}]", field=where, remedy=f"keep one [{section}]")
@@ -229,27 +229,27 @@ def fit(
         )
     losses: list[str] = []
     demonstrations = list(template.demonstrations)
-    kept, said = list(passages), [message for message in history if message.text.strip()]
-    turns = len(said)
-    texts = [_cut(passage, words=passage_words, losses=losses) for passage in kept]
+    shown, messages = list(passages), [message for message in history if message.text.strip()]
+    turns = len(messages)
+    texts = [_cut(passage, words=passage_words, losses=losses) for passage in shown]
     room = generator.context_tokens - max_tokens
     while True:
-        prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=kept, texts=texts)
-        prompt = replace(prompt, history=tuple(said)) if said else prompt
+        prompt = _fill(template, fields=fields, demonstrations=demonstrations, passages=shown, texts=texts)
+        prompt = replace(prompt, history=tuple(messages)) if messages else prompt
         size = generator.count_tokens(prompt)
         if size <= room:
-            return Fitted(prompt=prompt, passages=tuple(kept), losses=tuple(losses))
+            return Fitted(prompt=prompt, passages=tuple(shown), losses=tuple(losses))
         if demonstrations:
             number = len(template.demonstrations) - len(demonstrations) + 1
             demonstrations.pop(0)
             losses.append(f"demonstration {number} of {len(template.demonstrations)} dropped")
-        elif said:
-            oldest = next((place for place, message in enumerate(said) if message.role != "system"), 0)
-            said.pop(oldest)
-            losses.append(f"message {turns - len(said)} of {turns} of the conversation dropped")
-        elif kept:
+        elif messages:
+            oldest = next((position for position, message in enumerate(messages) if message.role != "system"), 0)
+            messages.pop(oldest)
+            losses.append(f"message {turns - len(messages)} of {turns} of the conversation dropped")
+        elif shown:
             texts.pop()
-            losses.append(f"passage {kept.pop().id} dropped")
+            losses.append(f"passage {shown.pop().id} dropped")
         else:
             raise _too_long(template, fields=fields, generator=generator, size=size, room=room)
 
@@ -272,9 +272,9 @@ def _too_long(
 
 
 def _cut(passage: Passage, *, words: int, losses: list[str]) -> str:
-    text, found = cut_words(passage.text, words=words)
-    if found > words:
-        losses.append(f"passage {passage.id} cut to {words} of {found} words")
+    text, count = cut_words(passage.text, words=words)
+    if count > words:
+        losses.append(f"passage {passage.id} cut to {words} of {count} words")
     return text
 
 

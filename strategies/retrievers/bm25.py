@@ -8,7 +8,6 @@ words of Lucene, stemmed. Chinese and Japanese characters are single terms, as i
 """
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -23,19 +22,18 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.atomic import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.strategies.retrievers.index_folder import (
-    META,
     OFFSETS,
     PASSAGES,
     FolderRetriever,
-    best_places,
+    best_positions,
     check_target,
     numbered,
+    write_meta,
 )
 
 __all__ = ["FORMAT", "Bm25Retriever", "build_index", "read_corpus"]
@@ -107,13 +105,20 @@ def _write_index(rows: Iterable[Passage], *, folder: Path, progress: Callable[[i
             offsets.append(offsets[-1] + len(line))
             if number % 1000 == 0:
                 progress(number)
-    if not seen:
-        raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
     np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
     for field in _FIELDS:
         _write_field(terms[field], vocabulary=vocabularies[field], folder=folder / field)
     progress(len(seen))
-    return _write_meta(folder, passages=len(seen), sha256=digest.hexdigest())
+    return write_meta(
+        folder,
+        {
+            "format": FORMAT,
+            "passages": len(seen),
+            "sha256": digest.hexdigest(),
+            "created_at": time.time(),
+            "settings": {**_SETTINGS, **_ANALYZER},
+        },
+    )
 
 
 def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: Path) -> None:
@@ -122,19 +127,6 @@ def _write_field(terms: list[list[int]], *, vocabulary: dict[str, int], folder: 
     index = bm25s.BM25(**_SETTINGS, backend="numpy")
     index.index((terms, vocabulary), create_empty_token=False, show_progress=False)
     index.save(folder, show_progress=False)
-
-
-def _write_meta(folder: Path, *, passages: int, sha256: str) -> dict[str, Json]:
-    meta: dict[str, Json] = {
-        "format": FORMAT,
-        "passages": passages,
-        "sha256": sha256,
-        "created_at": time.time(),
-        "settings": {**_SETTINGS, **_ANALYZER},
-    }
-    # Last: a folder with an index.json is complete.
-    (folder / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
-    return meta
 
 
 class Bm25Retriever(FolderRetriever):
@@ -155,7 +147,7 @@ class Bm25Retriever(FolderRetriever):
             if any(index.scores["num_docs"] != len(self) for index in self._indices):
                 raise ValueError("its files do not belong together")
 
-    def _places(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         terms = _analyzer.terms(query)
         scores = np.zeros(len(self), dtype=np.float32)  # (passages,)
         for index in self._indices:
@@ -163,5 +155,5 @@ class Bm25Retriever(FolderRetriever):
             if known:
                 scores += index.get_scores_from_ids(known)
         positions = np.flatnonzero(scores > 0)
-        best = (int(positions[place]) for place in best_places(scores[positions], k=k))
-        return [(place, float(scores[place])) for place in best]
+        best = (int(positions[position]) for position in best_positions(scores[positions], k=k))
+        return [(position, float(scores[position])) for position in best]

@@ -1,31 +1,49 @@
-"""Passages before they are indexed: reading a corpus."""
+"""Passages before they are indexed: a corpus of JSONL or Parquet, or a folder of documents that is cut into passages.
 
+Documents are text, Markdown, HTML and PDF, cut where paragraphs and sentences end.
+"""
+
+import logging
+import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
-from ragbandit.shared.errors import InvalidInput
+import yaml
+
+from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.files.json_lines import lines, parsed
 from ragbandit.strategies.base import Passage
+
+log = logging.getLogger("ragbandit.documents")
+
+#: of a passage at most: some 130 words, which every encoder reads whole
+CHARACTERS = 800
+
+#: between two lines of its own at the very beginning of a Markdown file
+_FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_BLANK_LINE = re.compile(r"^[ \t]*\n", re.MULTILINE)
+_BREAKS = frozenset({"softbreak", "hardbreak"})
 
 
 def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | None = None) -> Iterator[Passage]:
     """The passages of a corpus: a JSONL file, a .parquet file with the same columns, or a folder of documents.
 
     JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
-    passed over, a missing title is "", a missing or empty url none. See `strategies.retrievers.documents` for folders,
-    which are cut into passages; `leave_out` is theirs.
+    passed over, a missing title is "", a missing or empty url none. See `read_folder` for folders, which are cut into
+    passages; `leave_out` is theirs.
     Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
     """
     source = Path(path)
     if source.is_dir():
-        from ragbandit.strategies.retrievers.documents import read_folder  # its libraries are an extra of their own
-
-        yield from read_folder(source) if leave_out is None else read_folder(source, leave_out=leave_out)
+        yield from read_folder(source, leave_out=leave_out or log_left_out)
         return
     unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
-        passage = _read_row(row, place=f"{unit} {number}")
+        passage = _read_row(row, where=f"{unit} {number}")
         first = first_rows.setdefault(passage.id, number)
         if first != number:
             raise InvalidInput(
@@ -71,20 +89,146 @@ def count_rows(path: Path | str) -> int | None:
         return None
 
 
-def _read_row(row: Mapping[str, object], *, place: str) -> Passage:
+def _read_row(row: Mapping[str, object], *, where: str) -> Passage:
     values: dict[str, str] = {}
     for name in ("id", "title", "text"):
         value = row.get(name, "" if name == "title" else None)
         if not isinstance(value, str) or (name != "title" and not value.strip()):
             fault = "is missing" if name not in row else f"is {value!r}"
-            raise InvalidInput(f"{place}: {name!r} {fault}", field=name, remedy="give a string with text in it")
+            raise InvalidInput(f"{where}: {name!r} {fault}", field=name, remedy="give a string with text in it")
         values[name] = value
     url = row.get("url")
     if url is not None and not isinstance(url, str):
-        raise InvalidInput(f"{place}: 'url' is {url!r}", field="url", remedy="give a string, or leave it out")
+        raise InvalidInput(f"{where}: 'url' is {url!r}", field="url", remedy="give a string, or leave it out")
     return Passage(**values, url=url or None)
 
 
 def model_text(text: str, *, title: str) -> str:
     """The text of a passage as models read it: its title on a line of its own, and its text."""
     return f"{title}\n{text}".strip()
+
+
+def log_left_out(name: str, reason: str, /) -> None:
+    """A document that is not in the corpus, as a warning in the log."""
+    log.warning("%s is left out: %s", name, reason)
+
+
+def read_folder(
+    folder: Path, *, characters: int = CHARACTERS, leave_out: Callable[[str, str], None] = log_left_out
+) -> Iterator[Passage]:
+    """The passages of all documents under a folder, in the order of their paths.
+
+    A passage has at most `characters` of them; its id is the document's path in the folder, "#" and its number from 1,
+    its url that path, its title the document's own (of Markdown "title:" in the front matter, which is no text, or the
+    first heading of the first level), or the name of its file. Whatever gives no text is left out: files of other
+    kinds, what cannot be read (a broken PDF, text that is not UTF-8), what holds no text (a scanned PDF), folders
+    behind a link.
+    leave_out: called with the path in the folder and the reason; the log names each where none is given.
+    Raises InvalidInput if no document is left; ConfigError without the packages.
+    """
+    documents = 0
+    for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
+        name = path.relative_to(folder).as_posix()
+        try:
+            title, text = _read_document(path)
+            pieces = list(_cut(text, markdown=path.suffix.lower() == ".md", characters=characters))
+            if not pieces:
+                raise InvalidInput("it holds no text")
+        except InvalidInput as error:
+            leave_out(name, error.message)
+            continue
+        for number, piece in enumerate(pieces, start=1):
+            yield Passage(id=f"{name}#{number}", title=title, text=piece, url=name)
+        documents += len(pieces)
+    if not documents:
+        remedy = f"put {', '.join(_READERS)} files with text there"
+        raise InvalidInput(f"{folder} holds no document", field="corpus", remedy=remedy)
+
+
+def _cut(text: str, *, markdown: bool, characters: int) -> Iterator[str]:
+    library = required_module("semantic_text_splitter", extra="documents")
+    splitter = (library.MarkdownSplitter if markdown else library.TextSplitter)(characters)
+    return (piece for piece in splitter.chunks(text) if piece.strip())
+
+
+def _read_document(path: Path) -> tuple[str, str]:
+    """(title, text). Raises InvalidInput with the reason for which it is left out."""
+    if path.is_dir():
+        raise InvalidInput("a link to a folder is not followed")
+    read = _READERS.get(path.suffix.lower())
+    if read is None:
+        raise InvalidInput(f"not one of {', '.join(_READERS)}")
+    if not path.is_file():
+        raise InvalidInput("it is no file, or a link to none")
+    return read(path)
+
+
+def _text(path: Path) -> tuple[str, str]:
+    try:
+        return path.stem, path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"it is not UTF-8: {error}") from error
+    except OSError as error:
+        raise InvalidInput(f"it cannot be read: {error.strerror}") from error
+
+
+def _markdown(path: Path) -> tuple[str, str]:
+    name, text = _text(path)
+    title, text = _front_matter(text)
+    return title or _heading(text) or name, text
+
+
+def _front_matter(text: str) -> tuple[str, str]:
+    """(its title or "", the text behind it). What is no mapping, or has a blank line, is text between two rules."""
+    match = _FRONT_MATTER.match(text)
+    if match is None or _BLANK_LINE.search(match[1]):  # "Note: read this." is a mapping, and a paragraph as well
+        return "", text
+    try:
+        # Of this loader every scalar is a text: a title of 1984 is no number, and one of 2024-05-01 no date.
+        given = yaml.load(match[1], Loader=yaml.BaseLoader)  # noqa: S506 - it makes texts, lists and mappings alone
+    except (yaml.YAMLError, RecursionError):
+        return "", text
+    if not isinstance(given or {}, dict):
+        return "", text
+    title = (given or {}).get("title")
+    return " ".join(title.split()) if isinstance(title, str) else "", text[match.end() :]
+
+
+def _heading(text: str) -> str:
+    """The first heading of the first level, without its markup; "" if there is none."""
+    tokens = required_module("markdown_it", extra="documents").MarkdownIt("commonmark").parse(text)
+    titles = (
+        _plain(inside)
+        for token, inside in pairwise(tokens)
+        if (token.type, token.tag, token.level) == ("heading_open", "h1", 0)  # deeper it is in a list or a quotation
+    )
+    return next((title for title in titles if title), "")
+
+
+def _plain(inside: Any) -> str:
+    parts = (" " if part.type in _BREAKS else part.content for part in inside.children if part.type != "html_inline")
+    return " ".join("".join(parts).split())
+
+
+def _html(path: Path) -> tuple[str, str]:
+    soup = required_module("bs4", extra="documents").BeautifulSoup(_text(path)[1], "html.parser")
+    title = soup.title.get_text(strip=True) if soup.title else ""
+    for unseen in soup(["script", "style", "template", "title"]):
+        unseen.decompose()
+    return title or path.stem, soup.get_text("\n", strip=True)
+
+
+def _pdf(path: Path) -> tuple[str, str]:
+    library = required_module("pypdf", extra="documents")
+    try:
+        reader = library.PdfReader(path)
+        title = (reader.metadata.title or "").strip() if reader.metadata else ""
+        return title or path.stem, "\n\n".join(page.extract_text() for page in reader.pages)
+    except Exception as error:  # of a broken file pypdf raises whatever its parts do
+        raise InvalidInput(f"it cannot be read: {type(error).__name__}: {error}") from error
+
+
+#: end of a file's name -> its reader, which gives (title, text)
+_READERS: Mapping[str, Callable[[Path], tuple[str, str]]] = MappingProxyType(
+    {".txt": _text, ".md": _markdown, ".html": _html, ".htm": _html, ".pdf": _pdf}
+)

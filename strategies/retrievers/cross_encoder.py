@@ -77,8 +77,8 @@ class CrossEncoder(Reranker):
             raise ArmFailed(f"{self.name} cannot score: {error}") from error
         finally:
             abandoned.set()
-        order = sorted(range(len(hits)), key=lambda place: -float(scores[place]))
-        return tuple(Hit(passage=hits[place].passage, score=float(scores[place])) for place in order)
+        order = sorted(range(len(hits)), key=lambda index: -float(scores[index]))
+        return tuple(Hit(passage=hits[index].passage, score=float(scores[index])) for index in order)
 
     def score(
         self, query: str, texts: Sequence[str], *, abandoned: threading.Event | None = None
@@ -93,10 +93,12 @@ class CrossEncoder(Reranker):
             if not texts or (abandoned is not None and abandoned.is_set()):
                 return scores
             pairs = self._read(query, texts)
-            for places in _batches([len(ids) for ids in pairs["input_ids"]]):
+            for indices in _batches([len(ids) for ids in pairs["input_ids"]]):
                 if abandoned is not None and abandoned.is_set():
                     break
-                scores[places] = self._forward({key: [rows[place] for place in places] for key, rows in pairs.items()})
+                scores[indices] = self._forward(
+                    {key: [rows[index] for index in indices] for key, rows in pairs.items()}
+                )
         return scores
 
     def _read(self, query: str, texts: Sequence[str]) -> dict[str, list[list[int]]]:
@@ -138,18 +140,18 @@ class CrossEncoder(Reranker):
             )  # (B, T)
             padded[key] = ids.to(self._device)
         logits = self._model(**padded).logits  # (B, 1)
-        found: npt.NDArray[np.float32] = logits.view(len(padded["input_ids"])).cpu().numpy()
-        return found
+        outputs: npt.NDArray[np.float32] = logits.view(len(padded["input_ids"])).cpu().numpy()
+        return outputs
 
 
 def _batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Positions, shortest first, as many at once as make _AT_ONCE tokens when padded to the longest."""
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and (len(batch) + 1) * lengths[place] > _AT_ONCE:
+    for index in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if batch and (len(batch) + 1) * lengths[index] > _AT_ONCE:
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(index)
     if batch:
         yield batch
 
@@ -161,10 +163,10 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     if outputs != 1:
         raise _unfit(folder, fault=f"has {outputs} outputs, and a cross-encoder that ranks has one")
     with without_bar():
-        model, found = AutoModelForSequenceClassification.from_pretrained(
+        model, loading = AutoModelForSequenceClassification.from_pretrained(
             str(folder), use_safetensors=True, output_loading_info=True, **given
         )
-    if missing := sorted(found["missing_keys"]):
+    if missing := sorted(loading["missing_keys"]):
         raise _unfit(folder, fault=f"has no weights for {missing[0]}, which would be random")
     return AutoTokenizer.from_pretrained(str(folder), **given), model
 

@@ -1,7 +1,7 @@
 """Dense retrieval: nearest passages by meaning, in a folder on disk.
 
 Every vector is compared, so the result is exact, up to about a million passages; above, a graph beside the vectors
-names candidates, and these are compared (see `strategies.retrievers.nearest`). The vectors are kept as float16 and
+names candidates, and these are compared (faiss, HNSW). The vectors are kept as float16 and
 memory-mapped: half the disk, several workers share the pages, and a rounding of 0.001 in a cosine changes no ranking
 that a model of this size can justify.
 """
@@ -14,27 +14,26 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files.atomic import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.index_folder import (
-    META,
     OFFSETS,
     PASSAGES,
     FolderRetriever,
-    best_places,
+    best_positions,
     check_target,
     numbered,
+    write_meta,
 )
-from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, check_faiss, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 #: every vector, or the graph
@@ -44,6 +43,14 @@ SearchBy = Literal["exact", "faiss"]
 FORMAT = "dense-1"
 
 _VECTORS = "vectors.float16"
+#: the file of the graph
+GRAPH = "nearest.faiss"
+#: neighbours that each vector is linked with
+_LINKS = 32
+#: candidates held while the graph is built, and at least while it is searched: more find more, and take longer
+_BUILD_WIDTH, _SEARCH_WIDTH = 100, 128
+#: vectors added to the graph at once
+_LINKED = 16_384
 _SETTINGS = "building.json"
 #: passages encoded between two points from which a build that was cut off goes on
 _BATCH = 256
@@ -68,7 +75,7 @@ def build_index(
     process builds the same index, or faiss is wanted and missing.
     """
     if search_by == "faiss":
-        check_faiss()  # not after hours of encoding
+        faiss_module()  # not after hours of encoding
     target = Path(folder)
     check_target(target, family="dense")
     building = target.with_name(f".{target.name}.building")
@@ -80,8 +87,7 @@ def build_index(
         if search_by == "faiss":
             write_graph(_vectors(building, width=encoder.width), building / GRAPH)
         meta = {**meta, "search_by": search_by}
-        # Last: a folder with an index.json is complete.
-        (building / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+        write_meta(building, meta)
         (building / _SETTINGS).unlink()
         replace_folder(target, by=building)
     return meta
@@ -142,8 +148,6 @@ def _write(
             vectors.write(vectors_of_batch.astype(np.float16).tobytes())
             vectors.flush()
             progress(len(seen))
-    if not seen:
-        raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
     np.save(folder / OFFSETS, np.array(offsets, dtype=np.int64))
     progress(len(seen))
     return {
@@ -168,6 +172,55 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
     file.touch()
     with file.open("r+b") as stream:
         yield stream
+
+
+def faiss_module() -> Any:
+    """The package. Raises ConfigError, naming the extra, where it is not installed."""
+    return required_module("faiss", extra="faiss")
+
+
+def write_graph(vectors: npt.NDArray[np.float16], file: Path) -> None:
+    """Link vectors (passages, width), each of length 1, in the order of their positions.
+
+    Source: Malkov and Yashunin 2016, "Efficient and robust approximate nearest neighbor search using HNSW graphs".
+    Raises ConfigError where faiss is missing.
+    """
+    faiss = faiss_module()
+    # Rounded to float16 like the vectors themselves: nothing more is lost, and workers share half the pages.
+    half = faiss.ScalarQuantizer.QT_fp16
+    graph = faiss.IndexHNSWSQ(vectors.shape[1], half, _LINKS, faiss.METRIC_INNER_PRODUCT)
+    graph.hnsw.efConstruction = _BUILD_WIDTH
+    graph.train(np.asarray(vectors[:1], dtype=np.float32))  # asked for by faiss; this rounding learns nothing
+    for start in range(0, len(vectors), _LINKED):
+        graph.add(np.ascontiguousarray(vectors[start : start + _LINKED], dtype=np.float32))
+    faiss.write_index(graph, str(file))
+
+
+class NearGraph:
+    """The graph in a file, memory-mapped, of so many vectors of this width.
+
+    Raises ConfigError where faiss is missing, OSError or ValueError where the file cannot be read or belongs to others.
+    """
+
+    def __init__(self, file: Path, *, passages: int, width: int) -> None:
+        faiss = faiss_module()
+        try:
+            self._graph = faiss.read_index(str(file), faiss.IO_FLAG_MMAP_IFC)
+        except RuntimeError as error:
+            raise ValueError(f"{file.name} cannot be read") from error
+        if (self._graph.ntotal, self._graph.d) != (passages, width):
+            raise ValueError("its files do not belong together")
+        self._settings = faiss.SearchParametersHNSW
+
+    def near(self, query: npt.NDArray[np.float32], *, k: int) -> npt.NDArray[np.int64]:
+        """Positions of about the k nearest to the query (width,) and more, in rising order: for exact scores to choose.
+
+        Safe from several threads.
+        """
+        count = max(k, _SEARCH_WIDTH)
+        _, neighbours = self._graph.search(query[None], count, params=self._settings(efSearch=count))  # (1, count)
+        positions: npt.NDArray[np.int64] = np.sort(neighbours[0][neighbours[0] >= 0])
+        return positions
 
 
 class DenseRetriever(FolderRetriever):
@@ -200,11 +253,11 @@ class DenseRetriever(FolderRetriever):
                 self.name = self.name.replace("dense:", "dense-faiss:")
                 self._graph = NearGraph(self._folder / GRAPH, passages=len(self), width=encoder.width)
 
-    def _places(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         if not any(character.isalnum() for character in query):
             return ()
-        places, scores = self._scored(self._encoder.encode([query])[0], k=k)
-        return [(int(places[each]), float(scores[each])) for each in best_places(scores, k=k)]
+        positions, scores = self._scored(self._encoder.encode([query])[0], k=k)
+        return [(int(positions[each]), float(scores[each])) for each in best_positions(scores, k=k)]
 
     def _scored(
         self, query: npt.NDArray[np.float32], *, k: int
@@ -212,8 +265,8 @@ class DenseRetriever(FolderRetriever):
         """(positions in rising order, their cosines): of all passages, or of those that the graph names."""
         if self._graph is None:
             return np.arange(len(self)), self._score(query)
-        places = self._graph.near(query, k=k)
-        return places, self._vectors[places].astype(np.float32) @ query
+        positions = self._graph.near(query, k=k)
+        return positions, self._vectors[positions].astype(np.float32) @ query
 
     def _score(self, query: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         scores = np.empty(len(self), dtype=np.float32)  # (passages,)

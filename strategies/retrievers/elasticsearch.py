@@ -27,7 +27,7 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import check_address, shown_address
 from ragbandit.strategies.retrievers.corpus import model_text
-from ragbandit.strategies.retrievers.index_folder import build_command, passage_line
+from ragbandit.strategies.retrievers.index_folder import build_command, numbered
 
 if TYPE_CHECKING:  # searching by words needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -144,11 +144,11 @@ _STORED: Final = {"type": "keyword", "index": False, "doc_values": False}
 def _prepare(client: Elasticsearch, *, index: str, meta: dict[str, Json]) -> bool:
     """Make the index, or keep the one that a build with the same settings left half full: then True."""
     if client.indices.exists(index=index):
-        found = client.indices.get_mapping(index=index)[index]["mappings"].get("_meta", {}).get("ragbandit")
-        if found is None:
+        existing = client.indices.get_mapping(index=index)[index]["mappings"].get("_meta", {}).get("ragbandit")
+        if existing is None:
             fault = f"{index!r} exists and is no index of ours"
             raise ConfigError(fault, field="retriever.index", remedy="choose another name for the index")
-        if found == meta:
+        if existing == meta:
             client.indices.put_mapping(index=index, properties={"url": _STORED})  # it may be of before there were any
             return True
         client.indices.delete(index=index)
@@ -182,14 +182,16 @@ def _load(
     progress: Callable[[int], None],
 ) -> tuple[int, str]:
     """(passages read, sha256 over their lines)."""
-    seen, digest, source = set[str](), hashlib.sha256(), iter(rows)
+    seen, digest = set[str](), hashlib.sha256()
+    source = numbered(rows, seen=seen)
     while batch := list(itertools.islice(source, _BATCH)):
         documents = []
-        for passage in batch:
-            _check_id(passage.id, seen=seen)
-            line = passage_line(passage)
+        for number, passage, line in batch:
+            if not passage.id or len(passage.id.encode("utf-8", "replace")) > _LONGEST_ID:
+                fault = f"passage {number}: {passage.id[:40]!r} is empty or above {_LONGEST_ID} bytes"
+                raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")
             digest.update(line)
-            documents.append(_document(passage, number=len(seen), line=line))
+            documents.append(_document(passage, number=number, line=line))
         missing = _missing(documents, client=client, index=index) if resumed else documents
         if encoder is not None and missing:
             vectors = encoder.encode([model_text(row["text"], title=row["title"]) for row in missing])
@@ -197,25 +199,12 @@ def _load(
         actions = ({"_index": index, "_id": row["id"], "_source": row} for row in missing)
         bulk(client, actions, max_retries=5, initial_backoff=1, max_chunk_bytes=_BULK_BYTES)
         progress(len(seen))
-    if not seen:
-        raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
     client.indices.refresh(index=index)
-    if (found := client.count(index=index)["count"]) != len(seen):
+    if (count := client.count(index=index)["count"]) != len(seen):
         client.indices.delete(index=index)
-        fault = f"the half-built index held {found - len(seen)} passages of another corpus and was removed"
+        fault = f"the half-built index held {count - len(seen)} passages of another corpus and was removed"
         raise ConfigError(fault, field="corpus", remedy="build again: it begins anew")
     return len(seen), digest.hexdigest()
-
-
-def _check_id(name: str, *, seen: set[str]) -> None:
-    """Also counts it."""
-    if name in seen:
-        fault = f"passage {len(seen) + 1}: {name!r} was used before"
-        raise InvalidInput(fault, field="id", remedy="give every passage its own")
-    if not name or len(name.encode("utf-8", "replace")) > _LONGEST_ID:
-        fault = f"passage {len(seen) + 1}: {name[:40]!r} is empty or above {_LONGEST_ID} bytes"
-        raise InvalidInput(fault, field="id", remedy="give a shorter one: it is Elasticsearch's limit")
-    seen.add(name)
 
 
 def _document(passage: Passage, *, number: int, line: bytes) -> dict[str, Any]:
@@ -361,8 +350,8 @@ def _hit(row: Mapping[str, Any]) -> Hit:
     return Hit(passage=_passage(row["_source"]), score=float(row["_score"]))
 
 
-def _passage(kept: Mapping[str, str]) -> Passage:
-    return Passage(id=kept["id"], title=kept["title"], text=kept["text"], url=kept.get("url"))
+def _passage(source: Mapping[str, str]) -> Passage:
+    return Passage(id=source["id"], title=source["title"], text=source["text"], url=source.get("url"))
 
 
 def _check_encoder(encoder: "SentenceEncoder | None", *, model: object, index: str) -> None:

@@ -52,12 +52,12 @@ class PassageFile:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def __getitem__(self, place: int) -> Passage:
-        row = json.loads(self._line(place))
+    def __getitem__(self, position: int) -> Passage:
+        row = json.loads(self._line(position))
         return Passage(id=row["id"], title=row["title"], text=row["text"], url=row.get("url"))
 
-    def _line(self, place: int) -> str:
-        return bytes(self._rows[self._offsets[place] : self._offsets[place + 1]]).decode("utf-8", "surrogatepass")
+    def _line(self, position: int) -> str:
+        return bytes(self._rows[self._offsets[position] : self._offsets[position + 1]]).decode("utf-8", "surrogatepass")
 
     def find(self, ids: Iterable[str]) -> tuple[Passage, ...]:
         """Those of these passages that are there, in the order asked for, each once.
@@ -66,18 +66,18 @@ class PassageFile:
         """
         passages = []
         for key in dict.fromkeys(ids):
-            place = self._place_of(key)
-            if place is not None:
-                passages.append(self[place])
+            position = self._position_of(key)
+            if position is not None:
+                passages.append(self[position])
         return tuple(passages)
 
-    def _place_of(self, key: str) -> int | None:
-        hashes, places = self._by_hash()
+    def _position_of(self, key: str) -> int | None:
+        hashes, positions = self._by_hash()
         wanted = _hash(key)
         at = int(np.searchsorted(hashes, np.uint64(wanted)))
         while at < len(hashes) and int(hashes[at]) == wanted:  # two ids may have one hash
-            if _id_of(self._line(int(places[at]))) == key:
-                return int(places[at])
+            if _id_of(self._line(int(positions[at]))) == key:
+                return int(positions[at])
             at += 1
         return None
 
@@ -130,7 +130,17 @@ class FolderRetriever(Retriever):
     @classmethod
     def read_meta(cls, folder: Path) -> dict[str, Json]:
         """The facts in `index.json`. Raises ConfigError, with the command that builds it, if it is no index of ours."""
-        return read_json(folder, reads=cls.format, remedy=build_command(cls.kind, index=folder))
+        file = folder / META
+        if not file.is_file():
+            raise cls._fault(folder, "holds no index")
+        try:
+            meta = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise cls._fault(folder, f"is damaged: {error}") from error
+        version = meta.get("format") if isinstance(meta, dict) else None
+        if version != cls.format or not isinstance(meta, dict):
+            raise cls._fault(folder, f"has format {version!r}, and this version reads {cls.format!r}")
+        return meta
 
     async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         """The at most k best passages, best first; equal scores in the order indexed.
@@ -150,13 +160,13 @@ class FolderRetriever(Retriever):
         """Nothing to give back: the mapped files go with the object."""
 
     @abstractmethod
-    def _places(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
+    def _best(self, query: str, *, k: int) -> Iterable[tuple[int, float]]:
         """(position, score) of the at most k best passages, best first; k is at least 1."""
 
     def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
         with self._readable():
-            places = self._places(query, k=k) if k > 0 else ()
-            return tuple(Hit(passage=self._passages[place], score=score) for place, score in places)
+            positions = self._best(query, k=k) if k > 0 else ()
+            return tuple(Hit(passage=self._passages[position], score=score) for position, score in positions)
 
     def _find(self, ids: Sequence[str]) -> tuple[Passage, ...]:
         with self._readable():
@@ -179,43 +189,39 @@ class FolderRetriever(Retriever):
             raise self._unusable(f"is damaged: {error}") from error
 
     def _unusable(self, fault: str) -> ConfigError:
-        remedy = build_command(self.kind, index=self._folder)
-        return ConfigError(f"{self._folder} {fault}", field="retriever.index", remedy=remedy)
+        return self._fault(self._folder, fault)
+
+    @classmethod
+    def _fault(cls, folder: Path, fault: str) -> ConfigError:
+        remedy = build_command(cls.kind, index=folder)
+        return ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
 
 
-def best_places(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
+def best_positions(scores: npt.NDArray[np.float32], *, k: int) -> list[int]:
     """Positions of the k highest scores, ties in order of position: argpartition would cut through ties."""
     positions = np.arange(len(scores))
     if len(scores) > k:
         positions = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
     order = np.argsort(-scores[positions], kind="stable")[:k]
-    return [int(place) for place in positions[order]]
+    return [int(position) for position in positions[order]]
 
 
 def numbered(rows: Iterable[Passage], *, seen: set[str]) -> Iterator[tuple[int, Passage, bytes]]:
-    """(number from 1, passage, its line). Raises InvalidInput for an id that was seen."""
+    """(number from 1, passage, its line). Raises InvalidInput for an id that was seen, or where there is no passage."""
     for number, passage in enumerate(rows, start=1):
         if passage.id in seen:
             fault = f"passage {number}: {passage.id!r} was used before"
             raise InvalidInput(fault, field="id", remedy="give every passage its own")
         seen.add(passage.id)
         yield number, passage, passage_line(passage)
+    if not seen:
+        raise InvalidInput("there is no passage", field="corpus", remedy="give at least one")
 
 
-def read_json(folder: Path, *, reads: object, remedy: str) -> dict[str, Json]:
-    """The facts in `index.json`. Raises ConfigError with the remedy, if it is no index of the format `reads`."""
-    file = folder / META
-    if not file.is_file():
-        raise ConfigError(f"{folder} holds no index", field="retriever.index", remedy=remedy)
-    try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} is damaged: {error}", field="retriever.index", remedy=remedy) from error
-    version = meta.get("format") if isinstance(meta, dict) else None
-    if version != reads or not isinstance(meta, dict):
-        fault = f"has format {version!r}, and this version reads {reads!r}"
-        raise ConfigError(f"{folder} {fault}", field="retriever.index", remedy=remedy)
-    return meta
+def write_meta(folder: Path, facts: dict[str, Json]) -> dict[str, Json]:
+    """Write `index.json`, the last file of an index: a folder that has one is complete."""
+    (folder / META).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    return facts
 
 
 def check_target(folder: Path, *, family: type[int] | str) -> None:

@@ -1,4 +1,4 @@
-"""Memory retriever: passages in a list, ranked by shared words; a public test double."""
+"""Retrievers without an index: passages in a list, a public test double, and the one where no arm retrieves."""
 
 import asyncio
 import re
@@ -53,6 +53,20 @@ class MemoryRetriever(Retriever):
     async def close(self) -> None:
         """Remember that it was called."""
         self.closed = True
+
+
+class NoRetriever(Retriever):
+    """Finds nothing, opens nothing: a search is an error of the arm that said that it does not retrieve."""
+
+    name = "none"
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """Raises ArmFailed."""
+        del query, k
+        raise ArmFailed("the arm searched, and its class says retrieves = False", remedy="remove that from the class")
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 def _words(text: str) -> frozenset[str]:

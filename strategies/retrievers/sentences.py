@@ -59,11 +59,11 @@ class SentenceEncoder:
         time inside.
         """
         vectors = np.zeros((len(texts), self.width), dtype=np.float32)
-        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
         with self._lock, torch.inference_mode():
             for start in range(0, len(order), batch):
-                places = order[start : start + batch]
-                vectors[places] = self._encode_batch([clean(texts[place]) for place in places])
+                indices = order[start : start + batch]
+                vectors[indices] = self._encode_batch([clean(texts[index]) for index in indices])
         return vectors
 
     def _encode_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:

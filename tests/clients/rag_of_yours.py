@@ -5,7 +5,7 @@ import asyncio
 from ragbandit.shared.types import Budget, DecisionId, Message, Query
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.runner import run_strategy
 
 QUESTION = "Who wrote Dracula?"

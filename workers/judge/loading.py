@@ -8,7 +8,7 @@ from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.workers.context import Judging
 from ragbandit.workers.judge.checks import as_the_judges, check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge

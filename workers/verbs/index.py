@@ -20,8 +20,7 @@ from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.formats import moment
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
-from ragbandit.strategies.retrievers.documents import log_left_out
+from ragbandit.strategies.retrievers.corpus import count_rows, log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import write_popularity
 from ragbandit.workers.evaluation.command import INTERRUPTED
 from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice

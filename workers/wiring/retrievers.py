@@ -20,7 +20,7 @@ from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
 from ragbandit.strategies.registry import retrieves
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
-from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
 from ragbandit.strategies.run import Strategy
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.retrievers.dense import DenseRetriever, build_index
-from ragbandit.strategies.retrievers.nearest import GRAPH, NearGraph, write_graph
+from ragbandit.strategies.retrievers.dense import GRAPH, DenseRetriever, NearGraph, build_index, write_graph
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_encoder

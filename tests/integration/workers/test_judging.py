@@ -22,8 +22,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.retrievers.no_index import NoRetriever
+from ragbandit.strategies.retrievers.memory import MemoryRetriever, NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop

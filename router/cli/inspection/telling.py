@@ -1,0 +1,89 @@
+"""A reply for people: facts in two columns, rows as tables, sentences as lists, and nothing of what is empty."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from ragbandit.router.cli.console import console
+from ragbandit.shared.formats import moment, printable
+
+#: characters of a text that are shown
+_LONGEST: Final = 400
+#: keys of times, seconds since 1970
+_TIMES: Final = frozenset({"made_at", "received_at"})
+
+
+def tell(facts: Mapping[str, Any], *, nested: bool = False) -> None:
+    """Print a reply. Texts of others in it are made harmless, and are no markup. nested: mappings stand in one line."""
+    sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
+    shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
+    _table([(_words(key), _cell(value, key=key)) for key, value in shown])
+    for title, value in sections.items():
+        if not _is_empty(value):
+            console.print()
+            _print(_words(title), style="bold")
+            _section(value)
+
+
+def _section(value: Any) -> None:
+    if _is_facts(value):
+        tell(value, nested=True)
+    elif all(map(_is_facts, value)):
+        columns = [key for key in value[0] if not all(_is_empty(row[key]) for row in value)]
+        cells = ([_cell(row[key], key=key) for key in columns] for row in value)
+        _table(cells, heads=[_words(key) for key in columns])
+    else:
+        for line in value:
+            _print(f"- {_cell(line)}")
+
+
+def _is_facts(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_empty(value: Any) -> bool:
+    """Says nothing; a number of 0 does."""
+    if _is_facts(value):
+        return all(map(_is_empty, value.values()))
+    return value is None or value is False or value == "" or (_is_rows(value) and not value)
+
+
+def _words(key: str) -> str:
+    """A key for people; a title, which has spaces already, stays as it is."""
+    return key if " " in key else key.replace("_", " ")
+
+
+def _cell(value: Any, *, key: str = "") -> str:
+    if _is_facts(value):
+        text = ", ".join(f"{_words(name)} {_cell(each)}" for name, each in value.items() if not _is_empty(each))
+    elif _is_rows(value):
+        text = ", ".join(map(_cell, value))
+    elif key in _TIMES:
+        text = moment(value)
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    elif isinstance(value, bool):
+        text = "yes" if value else ""
+    else:
+        text = "" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [...]"
+
+
+def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str] = ("", "")) -> None:
+    table = Table(*heads, box=None, pad_edge=False, show_header=any(heads))
+    for column in table.columns:
+        column.overflow = "fold"  # names and ids are read whole
+        column.no_wrap = column.header == "arm"
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+def _print(text: str, *, style: str = "") -> None:
+    console.print(Text(printable(text), style=style), highlight=False)

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply, TotalsReply
+from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply
 from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.cli.calls import client_of
 from ragbandit.router.cli.console import (
@@ -34,32 +33,29 @@ Read = Callable[[], "OverviewReply"]
 _LONGEST: Final = 40
 #: arms and workers that are shown
 _MOST: Final = 40
-#: columns of the arms
-_COLUMNS: Final = (
-    "arm",
-    "share",
-    "reward",
-    "quality",
-    "cost",
-    "dollars",
-    "failed",
-    "p50 s",
-    "p95 s",
-    "gain over always using this arm",
+
+
+def _gain(arm: ArmOverviewReply) -> str:
+    saved = arm["saved"]
+    if saved["missing"] is not None:
+        return "not tried enough"
+    return f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
+
+
+#: columns of the arms: title, least width of a terminal that shows it, and the cell. A number that is cut off says
+#: nothing, so that a narrow terminal does without some
+_COLUMNS: Final[tuple[tuple[str, int, Callable[[ArmOverviewReply], str]], ...]] = (
+    ("share", 40, lambda arm: percent(arm["share"])),
+    ("reward", 0, lambda arm: decimal(arm["totals"]["reward"])),
+    ("quality", 110, lambda arm: decimal(arm["totals"]["quality"])),
+    ("cost", 80, lambda arm: decimal(arm["totals"]["cost"])),
+    ("dollars", 120, lambda arm: f"{arm['totals']['dollars']:.4g}"),
+    ("failed", 100, lambda arm: percent(arm["totals"]["failure_share"])),
+    ("p50 s", 130, lambda arm: decimal(arm["totals"]["p50_s"])),
+    ("p95 s", 90, lambda arm: decimal(arm["totals"]["p95_s"])),
+    ("gain over always using this arm", 70, _gain),
 )
-#: those that a narrow terminal does without, the first of them first
-_FIRST_TO_GO: Final = (
-    "p50 s",
-    "dollars",
-    "quality",
-    "failed",
-    "p95 s",
-    "cost",
-    "gain over always using this arm",
-    "share",
-    "reward",
-)
-#: width of the arms' names from which on they are folded
+#: least width of the arms' names, which are folded
 _NARROW: Final = 16
 
 
@@ -81,7 +77,7 @@ def top(
         if as_json:
             print_json(read())
         elif once or not console.is_terminal:
-            console.print(screen(read(), now=time.time()))
+            console.print(screen(read(), now=time.time(), width=console.width))
         else:
             _live(read, every=every)
 
@@ -108,15 +104,15 @@ def _live(read: Read, *, every: float) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(screen(read(), now=time.time()), refresh=True)
+                live.update(screen(read(), now=time.time(), width=console.width), refresh=True)
                 time.sleep(every)
         except KeyboardInterrupt:
             return
 
 
-def screen(reply: OverviewReply, *, now: float) -> RenderableType:
+def screen(reply: OverviewReply, *, now: float, width: int) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(reply, now=now), _Arms(reply), *_untried(reply), *_service(reply))
+    return Group(*_head(reply, now=now), _arms(reply, width=width), *_untried(reply), *_service(reply))
 
 
 def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
@@ -131,52 +127,17 @@ def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
     )
 
 
-class _Arms:
-    """The table of arms, with the columns that fit: a number that is cut off says nothing."""
-
-    def __init__(self, reply: OverviewReply) -> None:
-        self.rows = [tuple(_row(arm)) for arm in reply["arms"][:_MOST]]
-
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
-        if not self.rows:
-            yield _text("nothing in this time")
-            return
-        widths = {
-            title: max(cell_len(title), *(cell_len(row[number]) for row in self.rows))
-            for number, title in enumerate(_COLUMNS)
-        }
-        widths["arm"] = min(widths["arm"], _NARROW)  # longer names are folded
-        left_out: set[str] = set()
-        for title in _FIRST_TO_GO:
-            if sum(width + 2 for name, width in widths.items() if name not in left_out) - 2 <= options.max_width:
-                break
-            left_out.add(title)
-        table = Table(box=None, pad_edge=False)
-        for title in _COLUMNS:
-            if title == "arm":
-                table.add_column(title, overflow="fold", min_width=widths[title])
-            elif title not in left_out:
-                table.add_column(title, justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*(_text(cell) for title, cell in zip(_COLUMNS, row, strict=True) if title not in left_out))
-        yield table
-
-
-def _row(arm: ArmOverviewReply) -> Iterator[str]:
-    totals: TotalsReply = arm["totals"]
-    yield arm["arm"][:_LONGEST]
-    yield percent(arm["share"])
-    for value in (totals["reward"], totals["quality"], totals["cost"]):
-        yield decimal(value)
-    yield f"{totals['dollars']:.4g}"
-    yield percent(totals["failure_share"])
-    yield decimal(totals["p50_s"])
-    yield decimal(totals["p95_s"])
-    saved = arm["saved"]
-    if saved["missing"] is not None:
-        yield "not tried enough"
-    else:
-        yield f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
+def _arms(reply: OverviewReply, *, width: int) -> RenderableType:
+    if not reply["arms"]:
+        return _text("nothing in this time")
+    columns = [(title, cell) for title, least, cell in _COLUMNS if width >= least]
+    table = Table(box=None, pad_edge=False)
+    table.add_column("arm", overflow="fold", min_width=min(_NARROW, max(len(arm["arm"]) for arm in reply["arms"])))
+    for title, _ in columns:
+        table.add_column(title, justify="right", no_wrap=True)
+    for arm in reply["arms"][:_MOST]:
+        table.add_row(_text(arm["arm"][:_LONGEST]), *(_text(cell(arm)) for _, cell in columns))
+    return table
 
 
 def _untried(reply: OverviewReply) -> Iterator[Text]:

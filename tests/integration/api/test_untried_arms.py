@@ -40,7 +40,7 @@ def lived(service, *, count=120) -> tuple[Counter, Counter]:
 
 def told(service) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(screen(service.http.get("/v1/overview").json(), now=time.time()))
+    Console(file=out, width=200).print(screen(service.http.get("/v1/overview").json(), now=time.time(), width=200))
     return out.getvalue()
 
 

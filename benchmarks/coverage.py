@@ -6,6 +6,7 @@ logs: the percentile bootstrap of Open Bandit Pipeline and the intervals of vw-e
 
 import argparse
 import importlib
+import math
 import multiprocessing
 import os
 import warnings
@@ -23,7 +24,6 @@ from rich.table import Column, Table
 from ragbandit.router.offline.estimation.intervals import (
     Interval,
     cressie_read,
-    empirical_bernstein,
     extreme_rows,
     heavy_weight,
     normal,
@@ -282,7 +282,7 @@ def fixed(world: World, rows: Rows) -> Found:
         "delta method, SNIPS": (normal(float(share), standard_error=spread, confidence=CONFIDENCE), value),
         "normal, DR": (_normal(robust), value),
         "empirical Bernstein, IPS": (
-            empirical_bernstein(
+            _empirical_bernstein(
                 Moments.of(plain), confidence=CONFIDENCE, low=min(0.0, least) * world.largest, high=most * world.largest
             ),
             value,
@@ -382,6 +382,22 @@ def missed(number: int, *, seeds: Sequence[int], usual: Sequence[str] = USUAL) -
             out = (told[:, 0] > world.truths[0]) | (told[:, 1] < world.truths[0])
             found.setdefault(name, []).append(bool(out.any()))
     return found
+
+
+def _empirical_bernstein(moments: Moments, *, confidence: float, low: float, high: float) -> Interval:
+    """Never misses too often, at any number of rows, for scores (column 0) in [low, high]; wide for it.
+
+    Maurer and Pontil 2009, theorem 4, to both sides with half the error each; cut to [low, high]. At 95 % it holds the
+    truth in all logs measured, and is 1.7 to 15 times as wide as the normal one.
+    """
+    rows = moments.rows
+    if rows < 2:
+        return low, high
+    tail = math.log(4.0 / (1.0 - confidence))
+    variance = float(moments.covariance[0, 0])
+    reach = math.sqrt(2.0 * variance * tail / rows) + 7.0 * (high - low) * tail / (3.0 * (rows - 1))
+    mean = float(moments.mean[0])
+    return max(low, mean - reach), min(high, mean + reach)
 
 
 def _likely(world: World, rows: Rows, scores: Vector) -> Interval:

@@ -145,10 +145,10 @@ def lower_bounds(
     for index, look in enumerate(looks):
         while sequence.rows < look:
             rows = slice(sequence.rows, min(sequence.rows + _CHUNK, int(look)))
-            made = scores(rows)
-            if made.shape[1] < rows.stop - rows.start:
+            more = scores(rows)
+            if more.shape[1] < rows.stop - rows.start:
                 raise InvalidInput(f"{look} rows where there are fewer", field="looks", remedy="look at rows there are")
-            sequence.add(made)
+            sequence.add(more)
         grown[index] = sequence.grown
     return np.maximum.accumulate(sequence.lower_at(grown, rows=looks, alpha=1.0 - confidence))
 

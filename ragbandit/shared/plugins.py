@@ -52,10 +52,10 @@ def installed(group: str) -> Mapping[str, tuple["EntryPoint", ...]]:
     """Name -> the entry points of a group that claim it, one unless packages clash; looked up once per process."""
     from importlib.metadata import entry_points  # reads every installed package's metadata: not at import
 
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    entries: dict[str, tuple[EntryPoint, ...]] = {}
     for each in sorted(entry_points(group=group), key=lambda point: (point.name, _package(point))):
-        found[each.name] = (*found.get(each.name, ()), each)
-    return MappingProxyType(found)
+        entries[each.name] = (*entries.get(each.name, ()), each)
+    return MappingProxyType(entries)
 
 
 def load(name: str, *, group: str, ours: bool, where: str, instead: str) -> Any:

@@ -189,9 +189,9 @@ def credentials_in(value: object, *, field: str) -> str | None:
     if isinstance(value, Mapping):
         for key, each in value.items():
             name = f"{field}.{without_credentials(key)}"
-            found = name if without_credentials(key) != key else credentials_in(each, field=name)
-            if found is not None:
-                return found
+            path = name if without_credentials(key) != key else credentials_in(each, field=name)
+            if path is not None:
+                return path
         return None
     return field if without_credentials(value) != value else None
 

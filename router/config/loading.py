@@ -75,7 +75,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _refuse_secrets(tree)
     written = copy.deepcopy(tree)
     sources = dict.fromkeys(_leaves(tree), f"file {file}")
-    for variable, keys, value in sorted(_from_environment(environ), key=lambda found: len(found[1])):
+    for variable, keys, value in sorted(_from_environment(environ), key=lambda variable_keys: len(variable_keys[1])):
         _put(tree, keys, value, variable=variable)
         sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
     settings = _checked(tree, sources)

@@ -87,15 +87,15 @@ class Folder:
             system, path = self._system(name)
             system.invalidate_cache(path.rpartition("/")[0])
             return str(system.ukey(path))
-        found = Path(self.root, name).stat()
-        return f"{found.st_ino}-{found.st_size}-{found.st_mtime_ns}"
+        status = Path(self.root, name).stat()
+        return f"{status.st_ino}-{status.st_size}-{status.st_mtime_ns}"
 
     def names(self, folder: str) -> list[str]:
         """The files in a folder below, by name within this one; [] where there is no such folder."""
         if self._remote:
             system, path = self._system(folder)
-            found = system.ls(path, detail=False) if system.exists(path) else []
-            return sorted(f"{folder}/{name.rstrip('/').rpartition('/')[2]}" for name in found)
+            paths = system.ls(path, detail=False) if system.exists(path) else []
+            return sorted(f"{folder}/{name.rstrip('/').rpartition('/')[2]}" for name in paths)
         below = Path(self.root, folder)
         return sorted(f"{folder}/{file.name}" for file in below.iterdir()) if below.is_dir() else []
 

@@ -59,23 +59,23 @@ def _gzipped(path: Path) -> bool:
 def parsed(raw: bytes) -> dict[str, Any]:
     """The line's JSON object. Raises InvalidInput, also for a key that stands twice."""
     try:
-        found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+        value = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
         fault = f"is not UTF-8: its byte {error.start + 1} is 0x{raw[error.start]:02x}"
         raise InvalidInput(fault, remedy="save the file as UTF-8") from error
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", remedy="write one JSON object a line, in UTF-8") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"is a {type(found).__name__}", remedy="write one JSON object a line")
-    return found
+    if not isinstance(value, dict):
+        raise InvalidInput(f"is a {type(value).__name__}", remedy="write one JSON object a line")
+    return value
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """In JSON the second of two equal keys wins silently."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key stands twice in one object")
-    return found
+    return mapping
 
 
 @contextlib.contextmanager

@@ -39,15 +39,15 @@ def sequences(
     theirs = bets.pmf if baseline is None else pmfs[baseline]
     share = corrected(confidence, comparisons=max(1, count - (baseline is not None)))
     apart = corrected(confidence, comparisons=max(1, count * (count - 1) // 2))
-    found: dict[tuple[int, str] | tuple[int, int], Interval] = {}
+    intervals: dict[tuple[int, str] | tuple[int, int], Interval] = {}
     for index, pmf in enumerate(pmfs):
-        found[index, "value"] = bets.value(pmf, confidence=confidence)
+        intervals[index, "value"] = bets.value(pmf, confidence=confidence)
         if index != baseline:
-            found[index, "difference"] = bets.between(pmf, theirs, confidence=share)
+            intervals[index, "difference"] = bets.between(pmf, theirs, confidence=share)
         for second in range(index):
-            found[second, index] = bets.between(pmfs[second], pmf, confidence=apart)
+            intervals[second, index] = bets.between(pmfs[second], pmf, confidence=apart)
         progress("bets placed", index + 1, count)
-    return found
+    return intervals
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

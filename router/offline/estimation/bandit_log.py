@@ -3,7 +3,7 @@
 n decisions over K arms. The checks are here too: nothing is estimated from a row that cannot be true.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,28 +12,6 @@ import numpy.typing as npt
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName
-
-__all__ = [
-    "BY_FEATURES",
-    "BY_ID",
-    "BY_TEXT",
-    "LEAST_PROBABILITY",
-    "ROUNDING",
-    "SUM_TOLERANCE",
-    "Choices",
-    "Flags",
-    "Keys",
-    "Log",
-    "Strings",
-    "keys_of",
-    "keys_of_bytes",
-    "mixed",
-    "possible",
-    "question_keys",
-    "questions_of",
-    "wrong_pmfs",
-]
-
 
 #: a pmf sums to 1 within this
 SUM_TOLERANCE = 1e-6
@@ -53,7 +31,7 @@ class Log:
     """Arrays aligned by row; `pmf` and `offered` have a column per arm."""
 
     arms: tuple[ArmName, ...]
-    #: of the decision ids (`keys_of`), shape (n,)
+    #: of the decision ids, shape (n,)
     keys: Keys
     #: of the questions: they choose the folds; and by what each row's question is known: BY_TEXT, BY_FEATURES or BY_ID;
     #: both of shape (n,), as `question_keys` makes them
@@ -147,11 +125,11 @@ class Log:
 
     def faults(self) -> dict[int, tuple[str, str, str]]:
         """Row -> (field, what is wrong, remedy) for every row that cannot be true; its first fault."""
-        found: dict[int, tuple[str, str, str]] = {}
+        faults: dict[int, tuple[str, str, str]] = {}
         for name, good, message, remedy in self._checks():
             for row in np.flatnonzero(~good):
-                found.setdefault(int(row), (name, message(int(row)), remedy))
-        return found
+                faults.setdefault(int(row), (name, message(int(row)), remedy))
+        return faults
 
     def _checks(self) -> Iterator[tuple[str, Flags, Callable[[int], str], str]]:
         """(field, rows that are good, what to say of a bad one, remedy)."""
@@ -216,25 +194,6 @@ def wrong_pmfs(pmf: Matrix, *, offered: Flags | None = None) -> Choices:
     return np.flatnonzero(~good)
 
 
-def keys_of(ids: Sequence[str]) -> Keys:
-    """A well-mixed number per id, shape (n,), the same on every machine and in every order of rows: of its UTF-8."""
-    return _hashed(_encoded(ids))[0]
-
-
-def questions_of(
-    texts: Sequence[str], *, features: Sequence[npt.NDArray[np.float32] | None], ids: Keys
-) -> tuple[Keys, Choices]:
-    """`question_keys` of rows in memory: their texts ("" where none was kept), their features, the keys of their ids.
-
-    The features are read of rows without text only.
-    """
-    seen = [
-        b"" if text or row is None else np.ascontiguousarray(row, dtype="<f4").tobytes()
-        for text, row in zip(texts, features, strict=True)
-    ]
-    return question_keys(ids, texts=_hashed(_encoded(texts)), features=_hashed(seen))
-
-
 def question_keys(
     ids: Keys, *, texts: tuple[Keys, Choices], features: tuple[Keys, Choices] | None
 ) -> tuple[Keys, Choices]:
@@ -251,18 +210,11 @@ def question_keys(
     return keys, known_by
 
 
-def _encoded(texts: Sequence[str]) -> list[bytes]:
-    return [text.encode("utf-8", "surrogatepass") for text in texts]
-
-
-def _hashed(rows: Sequence[bytes]) -> tuple[Keys, Choices]:
-    """Keys and lengths, shape (n,) each."""
-    lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    return keys_of_bytes(np.frombuffer(b"".join(rows), dtype=np.uint8), lengths=lengths), lengths.astype(np.intp)
-
-
 def keys_of_bytes(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int64]) -> Keys:
-    """The keys of ids, or of other texts, that lie one behind the other in `text`; lengths in bytes, shape (n,)."""
+    """The keys of ids, or of other texts, that lie one behind the other in `text`; lengths in bytes, shape (n,).
+
+    A key is a well-mixed number, the same on every machine and beside whichever others a text is hashed.
+    """
     words = -(-lengths // 8)
     if words.max(initial=0) <= _WORDS:
         return _keys_of_padded(text, lengths=lengths)
@@ -279,9 +231,9 @@ def _keys_of_padded(text: npt.NDArray[np.uint8], *, lengths: npt.NDArray[np.int6
     padded = np.zeros((len(lengths), 8 * words), dtype=np.uint8)
     padded[np.arange(8 * words) < lengths[:, None]] = text
     keys: Keys = mixed(np.zeros(len(lengths), dtype=np.uint64), lengths.astype(np.uint64))
-    for place, word in enumerate(padded.view("<u8").T):
+    for number, word in enumerate(padded.view("<u8").T):
         # A longer id beside it must not change a row's key.
-        keys = np.where(8 * place < lengths, mixed(keys, word), keys)
+        keys = np.where(8 * number < lengths, mixed(keys, word), keys)
     return keys
 
 

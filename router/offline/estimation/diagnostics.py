@@ -122,8 +122,8 @@ class WeightTally:
         """Summed probabilities, shape (K,)."""
         return np.split(self.sums[5:], 2)[1]
 
-    def _sum(self, place: int) -> float:
-        return float(self.sums[place]) if self.rows else 0.0
+    def _sum(self, column: int) -> float:
+        return float(self.sums[column]) if self.rows else 0.0
 
     @property
     def unsupported_mass(self) -> float:
@@ -168,9 +168,9 @@ class ArmTally:
 
     def merged(self, other: "ArmTally") -> "ArmTally":
         """The draws of both sets of rows."""
-        found = ArmTally(rows=self.rows, surplus_sums=self.surplus_sums, arm_sums=self.arm_sums)
-        found._take(rows=other.rows, surplus=other.surplus_sums, arms=other.arm_sums)
-        return found
+        both = ArmTally(rows=self.rows, surplus_sums=self.surplus_sums, arm_sums=self.arm_sums)
+        both._take(rows=other.rows, surplus=other.surplus_sums, arms=other.arm_sums)
+        return both
 
     def _take(self, *, rows: int, surplus: Vector, arms: Vector) -> None:
         self.rows += rows

@@ -286,7 +286,7 @@ def estimate(
     moments = Moments.of(*np.empty((3, 0)))
     for start in range(0, len(reward), _BLOCK):
         rows = slice(start, start + _BLOCK)
-        made = terms(
+        parts = terms(
             estimator,
             reward=reward[rows],
             action=action[rows],
@@ -294,7 +294,7 @@ def estimate(
             candidate=candidate[rows],
             predicted=None if predicted is None else predicted[rows],
         )
-        moments = moments.merged(made.moments)
+        moments = moments.merged(parts.moments)
     return estimated(estimator, moments=moments)
 
 
@@ -336,8 +336,8 @@ def check_rows(
 def _check_finite(name: str, values: Vector | Matrix) -> None:
     good = np.isfinite(values)
     if not good.all():
-        place = tuple(int(index) for index in np.argwhere(~good)[0])
-        raise InvalidInput(f"{values[place]} in row {place[0]}", field=name, remedy="drop the row or correct it")
+        index = tuple(int(number) for number in np.argwhere(~good)[0])
+        raise InvalidInput(f"{values[index]} in row {index[0]}", field=name, remedy="drop the row or correct it")
 
 
 def _check_pmf(name: str, pmf: Matrix) -> None:

@@ -57,22 +57,6 @@ def normal(value: float, *, standard_error: float, confidence: float) -> Interva
     return value - reach, value + reach
 
 
-def empirical_bernstein(moments: Moments, *, confidence: float, low: float, high: float) -> Interval:
-    """Never misses too often, at any number of rows, for scores (column 0) in [low, high]; wide for it.
-
-    Maurer and Pontil 2009, theorem 4, to both sides with half the error each; cut to [low, high]. At 95 % it holds the
-    truth in all logs measured, and is 1.7 to 15 times as wide as the normal one.
-    """
-    rows = moments.rows
-    if rows < 2:
-        return low, high
-    tail = math.log(4.0 / (1.0 - _checked(confidence)))
-    variance = float(moments.covariance[0, 0])
-    reach = math.sqrt(2.0 * variance * tail / rows) + 7.0 * (high - low) * tail / (3.0 * (rows - 1))
-    mean = float(moments.mean[0])
-    return max(low, mean - reach), min(high, mean + reach)
-
-
 def cressie_read(moments: Moments, *, confidence: float, extremes: Extremes, value: float | None = None) -> Interval:
     """Empirical likelihood with the Euclidean divergence (Cressie-Read power -2), of the columns (score, weight, ...).
 
@@ -166,11 +150,11 @@ def extreme_rows(
         rows += [(baseline - r, 0.0) for r in rewards]
     if rating_weight > 1.0:
         # Few ratings may show none that is rare, and a rating counts as many rows.
-        told = [rating_weight * (r - baseline) for r in rewards]
+        rated = [rating_weight * (r - baseline) for r in rewards]
         if pair:
-            rows += [row for one in told for row in ((one, 1.0, 0.0), (-one, 0.0, 1.0))]
+            rows += [row for one in rated for row in ((one, 1.0, 0.0), (-one, 0.0, 1.0))]
         else:
-            rows += [(-one, 0.0) if minus_logged else (baseline + one, 1.0) for one in told]
+            rows += [(-one, 0.0) if minus_logged else (baseline + one, 1.0) for one in rated]
     least, most = rewards
     low, high = (least - most, most - least) if pair or minus_logged else rewards
     return Extremes(rows=np.array(rows), low=low, high=high)

@@ -105,8 +105,8 @@ class Pricing:
 
     def reward(self, quality: Vector) -> Vector:
         """The rewards of these qualities."""
-        found: Vector = np.clip(quality - self.weight * self.cost, self.minimum, self.maximum)
-        return found
+        rewards: Vector = np.clip(quality - self.weight * self.cost, self.minimum, self.maximum)
+        return rewards
 
 
 def completed(
@@ -152,13 +152,13 @@ class _Parts:
 
 def _crossfitted(ratings: Ratings, *, arms: int, folds_of_rows: Choices) -> _Parts:
     count = len(ratings.arm)
-    found = _Parts(**{name: np.zeros(count) for name in _Parts.__slots__})
+    parts = _Parts(**{name: np.zeros(count) for name in _Parts.__slots__})
     for fold in np.unique(folds_of_rows):
         here, there = folds_of_rows == fold, folds_of_rows != fold
         if not ratings.rated[there].any():  # all ratings in one fold: better the same rows than none
             there = np.ones(count, dtype=np.bool_)
-        _fill(found, ratings, here=here, there=there, arms=arms)
-    return found
+        _fill(parts, ratings, here=here, there=there, arms=arms)
+    return parts
 
 
 def _fill(parts: _Parts, ratings: Ratings, *, here: Flags, there: Flags, arms: int) -> None:
@@ -175,13 +175,13 @@ def _fill(parts: _Parts, ratings: Ratings, *, here: Flags, there: Flags, arms: i
     parts.mean[here] = mean[arm[here]]
     parts.base[here] = base[arm[here]]
     parts.prediction[here] = np.where(scored, prediction, base[arm])[here]
-    told = ~np.isnan(ratings.score_chance)
+    known = ~np.isnan(ratings.score_chance)
     share = _shares(scored, cell=arm, rows=there, cells=arms)
-    parts.score_chance[here] = np.where(told, ratings.score_chance, share[arm])[here]
-    told = ~np.isnan(ratings.rating_chance)
+    parts.score_chance[here] = np.where(known, ratings.score_chance, share[arm])[here]
+    known = ~np.isnan(ratings.rating_chance)
     cell = _cells(ratings, rows=there, arms=arms)
-    share = _shares(ratings.rated, cell=cell, rows=there & ~told, cells=arms * (_CELLS + 1))
-    parts.rating_chance[here] = np.where(told, ratings.rating_chance, share[cell])[here]
+    share = _shares(ratings.rated, cell=cell, rows=there & ~known, cells=arms * (_CELLS + 1))
+    parts.rating_chance[here] = np.where(known, ratings.rating_chance, share[cell])[here]
 
 
 def _arm_means(values: Vector, *, arm: Choices, rows: Flags, arms: int) -> Vector:
@@ -189,8 +189,8 @@ def _arm_means(values: Vector, *, arm: Choices, rows: Flags, arms: int) -> Vecto
     whole = float(values[rows].mean())
     count = np.bincount(arm[rows], minlength=arms)
     total = np.bincount(arm[rows], weights=values[rows], minlength=arms)
-    found: Vector = (total + 2.0 * whole) / (count + 2.0)
-    return found
+    means: Vector = (total + 2.0 * whole) / (count + 2.0)
+    return means
 
 
 def _design(score: Vector, *, arm: Choices, arms: int) -> Matrix:
@@ -216,8 +216,8 @@ def _cells(ratings: Ratings, *, rows: Flags, arms: int) -> Choices:
     count = min(max(int(np.count_nonzero(ratings.rated & rows)) // (_RATINGS_OF_CELL * arms), 2), _CELLS)
     edges = np.quantile(known, np.arange(1, count) / count) if len(known) else np.zeros(1)
     part = np.where(scored, np.searchsorted(edges, np.where(scored, ratings.score, 0.0)), _CELLS)
-    found: Choices = (part * arms + ratings.arm).astype(np.intp)
-    return found
+    cells: Choices = (part * arms + ratings.arm).astype(np.intp)
+    return cells
 
 
 def _shares(flags: Flags, *, cell: Choices, rows: Flags, cells: int) -> Vector:
@@ -227,23 +227,23 @@ def _shares(flags: Flags, *, cell: Choices, rows: Flags, cells: int) -> Vector:
     whole = max(float(flags[rows].mean()), 1.0 / (1.0 + np.count_nonzero(rows)))
     count = np.bincount(cell[rows], minlength=cells)
     total = np.bincount(cell[rows], weights=flags[rows].astype(np.float64), minlength=cells)
-    found: Vector = np.maximum((total + _SHRINK * whole) / (count + _SHRINK), _LEAST_SHARE * whole)
-    return found
+    shares: Vector = np.maximum((total + _SHRINK * whole) / (count + _SHRINK), _LEAST_SHARE * whole)
+    return shares
 
 
 def _filled(ratings: Ratings, parts: _Parts) -> Vector:
     """F: the judge's word on every row, also on those that it did not sample; shape (n,)."""
     sampled = ~np.isnan(ratings.score) / parts.score_chance
-    found: Vector = parts.base + sampled * (parts.prediction - parts.base)
-    return found
+    filled: Vector = parts.base + sampled * (parts.prediction - parts.base)
+    return filled
 
 
 def _joined(ratings: Ratings, parts: _Parts, *, weight: Vector, human: Vector | None = None) -> Vector:
     """Completed values; human: what people said, in the unit of the parts."""
-    said = np.where(ratings.rated, ratings.quality if human is None else human, 0.0)
+    rating = np.where(ratings.rated, ratings.quality if human is None else human, 0.0)
     model = parts.mean + weight * (_filled(ratings, parts) - parts.mean)
-    found: Vector = model + np.where(ratings.rated, (said - model) / parts.rating_chance, 0.0)
-    return found
+    joined: Vector = model + np.where(ratings.rated, (rating - model) / parts.rating_chance, 0.0)
+    return joined
 
 
 def _judge_weights(ratings: Ratings, parts: _Parts, *, folds_of_rows: Choices, given: float | None) -> Vector:
@@ -253,7 +253,7 @@ def _judge_weights(ratings: Ratings, parts: _Parts, *, folds_of_rows: Choices, g
     inverse = ratings.rated / parts.rating_chance
     people = inverse * (np.where(ratings.rated, ratings.quality, 0.0) - parts.mean)
     judge = (inverse - 1.0) * (_filled(ratings, parts) - parts.mean)
-    found = np.zeros(len(ratings.arm))
+    weights = np.zeros(len(ratings.arm))
     for fold in np.unique(folds_of_rows):
         there = folds_of_rows != fold
         if np.count_nonzero(there & ratings.rated) < 2:
@@ -261,8 +261,8 @@ def _judge_weights(ratings: Ratings, parts: _Parts, *, folds_of_rows: Choices, g
         spread = float(np.var(judge[there]))
         if spread > 0.0:
             best = float(np.cov(people[there], judge[there], ddof=0)[0, 1]) / spread
-            found[folds_of_rows == fold] = min(max(best, 0.0), 1.0)
-    return found
+            weights[folds_of_rows == fold] = min(max(best, 0.0), 1.0)
+    return weights
 
 
 def _facts(ratings: Ratings, parts: _Parts, *, weight: Vector, both: tuple[Vector, Vector]) -> RatingFacts:
@@ -313,16 +313,16 @@ def _selection(ratings: Ratings, *, scored: Flags) -> tuple[float, float] | None
 
 def _faults(ratings: Ratings, *, scored: Flags) -> tuple[str, ...]:
     """Told chances that do not fit what was drawn."""
-    found = []
+    faults = []
     for name, flags, chance in (
         ("judge_probability", scored, ratings.score_chance),
         ("the chances of a rating", ratings.rated, ratings.rating_chance),
     ):
-        told = ~np.isnan(chance)
-        if not told.all():  # told of the drawn rows alone: how many were not drawn nobody knows
+        known = ~np.isnan(chance)
+        if not known.all():  # told of the drawn rows alone: how many were not drawn nobody knows
             continue
         drawn, expected = int(np.count_nonzero(flags)), float(chance.sum())
         error = math.sqrt(float((chance * (1.0 - chance)).sum()))
         if abs(drawn - expected) > _CLEAR * max(error, 0.5):
-            found.append(f"{name}: {drawn:,} rows were drawn, the chances say {expected:,.0f}")
-    return tuple(found)
+            faults.append(f"{name}: {drawn:,} rows were drawn, the chances say {expected:,.0f}")
+    return tuple(faults)

@@ -118,8 +118,6 @@ class Ridge:
     """
 
     def __init__(self, *, arms: int, folds: int, penalty: float = _PENALTY) -> None:
-        if not 0.0 < penalty < np.inf:
-            raise InvalidInput(f"{penalty!r} is not a number above 0", field="penalty", remedy="for example 10.0")
         self._arms, self._folds, self._penalty = arms, folds, penalty
         #: per fold
         self.sums: list[RidgeSums] = []
@@ -136,26 +134,13 @@ class Ridge:
     ) -> None:
         """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,), weights (n,) of at least 0.
 
-        Raises InvalidInput for pieces that do not belong together, and for features that are not finite.
+        The rows are a checked log's: nothing is checked here.
         """
-        _check_places("action", action, rows=len(targets), below=self._arms)
-        _check_places("folds", folds, rows=len(targets), below=self._folds)
-        for name, values in (("features", features), ("weights", weights)):
-            if values is not None and len(values) != len(targets):
-                raise InvalidInput(
-                    f"{len(values)} rows, not {len(targets)}", field=name, remedy="align it with targets"
-                )
         if not len(targets):
             return
-        if features is not None and not np.isfinite(features).all():
-            raise InvalidInput("hold a number that is not finite", field="features", remedy="encode the question again")
         size, columns = 0 if features is None else features.shape[1], targets.shape[1]
         if not self.sums:
             self.sums = [RidgeSums(arms=self._arms, features=size, targets=columns) for _ in range(self._folds)]
-        if self.sums[0].width != (size, columns):
-            raise InvalidInput(
-                f"{size} features and {columns} targets, after others", field="features", remedy="keep their number"
-            )
         self._solved.clear()
         for cell, rows in _row_groups(folds * self._arms + action):
             self.sums[cell // self._arms].add(
@@ -183,14 +168,12 @@ class Ridge:
     def solve(self) -> None:
         """Fit, and forget the sums: what is left predicts, and is small."""
         for fold in range(self._folds):
-            if any(sums.rows for place, sums in enumerate(self.sums) if place != fold):
+            if any(sums.rows for other, sums in enumerate(self.sums) if other != fold):
                 self._coefficients(fold)
         self.sums = []
 
     def predict(self, features: FeatureRows | None, *, folds: Choices) -> Predictions:
         """Predictions for these rows from the other folds, shape (n, K, t). Raises InvalidInput without any."""
-        rows_given = len(folds) if features is None else len(features)
-        _check_places("folds", folds, rows=rows_given, below=self._folds)
         predicted = np.empty((0, self._arms, self.sums[0].width[1] if self.sums else 0))
         for fold, rows in _row_groups(folds):
             learned = self._coefficients(fold)  # (K, d+1, t)
@@ -205,7 +188,7 @@ class Ridge:
     def _coefficients(self, fold: int) -> Matrix:
         """Learned on all folds but this, shape (K, d+1, t)."""
         if fold not in self._solved:
-            others = [sums for place, sums in enumerate(self.sums) if place != fold]
+            others = [sums for other, sums in enumerate(self.sums) if other != fold]
             if not any(sums.rows for sums in others):
                 raise _no_others(fold, rows=sum(sums.rows for sums in self.sums))
             whole, *rest = others
@@ -244,14 +227,12 @@ def progressive(
     """Each block of rows as predicted by the ridge of all rows before it, shape (n, K, t).
 
     starts: row numbers at which blocks begin, rising from 0, below n; each costs one solution. first (t,): what the
-    first block is predicted to be, the middle of the rewards' range, say. Raises InvalidInput for other starts.
+    first block is predicted to be, the middle of the rewards' range, say.
     """
     ends = [*starts[1:], len(action)]
-    if not starts or starts[0] != 0 or any(start >= end for start, end in zip(starts, ends, strict=True)):
-        raise InvalidInput(f"blocks start at {list(starts)}", field="starts", remedy="rise from 0, below the rows")
     ridge = Ridge(arms=arms, folds=2, penalty=penalty)  # what is learned lies in fold 0, fold 1 is predicted from it
-    found = np.empty((len(action), arms, targets.shape[1]))
-    found[: ends[0]] = first
+    predicted = np.empty((len(action), arms, targets.shape[1]))
+    predicted[: ends[0]] = first
     for start, end, until in zip(starts, ends, ends[1:], strict=False):
         past, block = slice(start, end), slice(end, until)
         ridge.add(
@@ -261,8 +242,8 @@ def progressive(
             folds=np.zeros(end - start, dtype=np.intp),
         )
         ahead = None if features is None else features[block]
-        found[block] = ridge.predict(ahead, folds=np.ones(until - end, dtype=np.intp))
-    return found
+        predicted[block] = ridge.predict(ahead, folds=np.ones(until - end, dtype=np.intp))
+    return predicted
 
 
 def cross_fitted(
@@ -279,7 +260,7 @@ def cross_fitted(
     An arm without such rows is predicted by their mean over all arms. Raises InvalidInput where they are none at all,
     ConfigError where the regressor does not give one finite number per row.
     """
-    found = np.empty((len(action), arms, targets.shape[1]))
+    predicted = np.empty((len(action), arms, targets.shape[1]))
     for fold in np.unique(folds):
         others, here = folds != fold, folds == fold
         if not others.any():
@@ -287,25 +268,25 @@ def cross_fitted(
         for arm in range(arms):
             learned = others & (action == arm)
             if not learned.any():
-                found[here, arm] = targets[others].mean(axis=0)
+                predicted[here, arm] = targets[others].mean(axis=0)
                 continue
             for column in range(targets.shape[1]):
                 model = make()
                 model.fit(features[learned], targets[learned, column])
-                found[here, arm, column] = _numbers(model.predict(features[here]), rows=int(here.sum()))
-    return found
+                predicted[here, arm, column] = _numbers(model.predict(features[here]), rows=int(here.sum()))
+    return predicted
 
 
 def regressor_named(name: str) -> Callable[[], Regressor]:
     """Factory of a regressor, by "package.module:Name": a class or a function without arguments. Raises ConfigError."""
     remedy = "for example sklearn.ensemble:HistGradientBoostingRegressor"
-    made = import_class(name, where="model")
+    factory = import_class(name, where="model")
     for method in ("fit", "predict"):
-        if isinstance(made, type) and not callable(getattr(made, method, None)):
+        if isinstance(factory, type) and not callable(getattr(factory, method, None)):
             raise ConfigError(f"{name} has no method {method}", field="model", remedy=remedy)
-    if not callable(made):
+    if not callable(factory):
         raise ConfigError(f"{name} is neither a class nor a function", field="model", remedy=remedy)
-    return made  # type: ignore[no-any-return]
+    return factory  # type: ignore[no-any-return]
 
 
 def mrdr_weights(action: Choices, *, logged: Matrix, candidate: Matrix) -> Vector:
@@ -320,13 +301,6 @@ def mrdr_weights(action: Choices, *, logged: Matrix, candidate: Matrix) -> Vecto
     propensity = logged[drawn]
     weight = candidate[drawn] / propensity
     return np.asarray(weight * weight * (1.0 - propensity), dtype=np.float64)
-
-
-def _check_places(name: str, places: Choices, *, rows: int, below: int) -> None:
-    """Raises InvalidInput unless there is one number per row, in 0 ... below - 1."""
-    if len(places) != rows or not ((places >= 0) & (places < below)).all():
-        message = f"not {rows} numbers from 0 to {below - 1}"
-        raise InvalidInput(message, field=name, remedy="give one per row, within the number of arms or folds")
 
 
 def _numbers(predicted: Any, *, rows: int) -> Vector:

@@ -102,10 +102,10 @@ class Trials:
         error = np.sqrt([moments.covariance[0, 0] / moments.rows for moments in self.moments])
         reach = NormalDist().inv_cdf(1.0 - delta) * error
         order = np.argsort(-reach, kind="stable")
-        for place in range(1, len(order)):
-            wider, here = order[:place], order[place]
+        for number in range(1, len(order)):
+            wider, here = order[:number], order[number]
             if (np.abs(value[wider] - value[here]) > reach[here] + _SLOPE * reach[wider]).any():
-                return self.estimators[int(order[place - 1])]
+                return self.estimators[int(order[number - 1])]
         return self.estimators[int(order[-1])]
 
 
@@ -135,8 +135,8 @@ def trials(
     estimators = tuple(Estimator(name=name, parameter=float(parameter)) for parameter in parameters)
     moments = []
     for estimator in estimators:
-        kept = shrunk(estimator, weight=whole.weight)
-        moments.append(Moments.of(whole.baseline + kept * missed, (whole.weight - kept) * missed))
+        weight = shrunk(estimator, weight=whole.weight)
+        moments.append(Moments.of(whole.baseline + weight * missed, (whole.weight - weight) * missed))
     return Trials(
         estimators=estimators,
         moments=tuple(moments),

@@ -338,7 +338,7 @@ def _offsets(column: Any) -> Choices:
 
 
 def _keys(column: Any) -> Keys:
-    """`keys_of` for a column of ids, read where they lie."""
+    """The keys of a column of ids, read where they lie."""
     text, lengths = _bytes_of(column)
     return keys_of_bytes(text, lengths=lengths)
 

@@ -304,10 +304,10 @@ def _predicted(estimator: Estimator, mean: float) -> float:
 def _standing(gap: EstimateWithInterval | None, *, unsupported_mass: float) -> CandidateVerdict:
     if gap is None:
         return "baseline"
-    found: CandidateVerdict = "cannot tell"
+    standing: CandidateVerdict = "cannot tell"
     if gap.low is not None and gap.high is not None and not gap.biased:
-        found = verdict((gap.low, gap.high))
-    return "cannot be judged" if unsupported_mass and found == "cannot tell" else found
+        standing = verdict((gap.low, gap.high))
+    return "cannot be judged" if unsupported_mass and standing == "cannot tell" else standing
 
 
 def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
@@ -331,10 +331,10 @@ def arms_of(summary: LogSummary, *, alpha: float) -> tuple[Arm, ...]:
     means: Matrix = np.divide(
         tally.sums, tally.drawn[:, None], out=np.full(tally.sums.shape, np.nan), where=tally.drawn[:, None] > 0
     )
-    found = []
+    arms = []
     for index, (arm, plausible) in enumerate(zip(summary.names, tally.plausible(alpha=alpha), strict=True)):
         reward, quality, cost = (None if np.isnan(value) else float(value) for value in means[index])
-        found.append(
+        arms.append(
             Arm(
                 name=arm,
                 drawn=float(tally.drawn[index]) / tally.rows,
@@ -345,13 +345,13 @@ def arms_of(summary: LogSummary, *, alpha: float) -> tuple[Arm, ...]:
                 cost=cost,
             )
         )
-    return tuple(found)
+    return tuple(arms)
 
 
 def others_largest(counts: Mapping[str, int], *, most: int = MOST_VERSIONS) -> dict[str, int]:
     """The largest ones by name, the rest together, with how many they are."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    found = dict(ranked[:most])
+    largest = dict(ranked[:most])
     if len(ranked) > most:
-        found[f"by {len(ranked) - most} others"] = sum(count for _, count in ranked[most:])
-    return found
+        largest[f"by {len(ranked) - most} others"] = sum(count for _, count in ranked[most:])
+    return largest

@@ -69,11 +69,11 @@ def array_pmf(spec: CandidateSpec, *, log: Log, named: Callable[[int], str]) -> 
         raise InvalidInput(
             f"{spec.what!r} is not in the log", field=spec.name, remedy=f"use one of {', '.join(log.arms)}"
         )
-    place = log.arms.index(ArmName(spec.what))
+    column = log.arms.index(ArmName(spec.what))
     always = np.zeros(log.pmf.shape)
-    always[:, place] = 1.0
+    always[:, column] = 1.0
     # Where it is not offered it plays what the policy `fixed` plays there.
-    return np.where(log.offered[:, place, None], always, even)
+    return np.where(log.offered[:, column, None], always, even)
 
 
 def row_pmf(spec: CandidateSpec, *, log: MemoryLog) -> CandidatePmf:
@@ -142,9 +142,9 @@ class CandidatePolicy:
         pmf = np.zeros((len(rows), len(self.log.log.arms)))
         for start in range(0, len(rows), BATCH):
             batch = rows[start : start + BATCH]
-            for place, drawn in enumerate(self._drawn(batch), start=start):
-                arms = self.log.rows[rows[place]].decision.arms
-                pmf[place, [self._columns[arm] for arm in arms]] = drawn.pmf
+            for number, drawn in enumerate(self._drawn(batch), start=start):
+                arms = self.log.rows[rows[number]].decision.arms
+                pmf[number, [self._columns[arm] for arm in arms]] = drawn.pmf
         return pmf
 
     def _drawn(self, batch: Choices) -> list[Drawn]:
@@ -156,13 +156,13 @@ class CandidatePolicy:
             features=None if self.features is None else self.features[batch],
             arms=arms,
         )
-        found = drawn_by_arms(
+        draws = drawn_by_arms(
             outputs, arms=arms, seeds=[0] * len(batch), settings=self._settings, seen=self.policy.seen
         )
-        for drawn in found:
+        for drawn in draws:
             if drawn.fault is not None:
                 self.faults, self.reason = self.faults + 1, self.reason or drawn.fault
-        return found
+        return draws
 
     def learn(self, index: int) -> None:
         """Let it learn one row."""
@@ -175,17 +175,17 @@ class CandidatePolicy:
 
 def notes_of(*candidates: CandidatePolicy) -> tuple[str, ...]:
     """Faults and refusals of these policies together, as notes."""
-    found = []
+    notes = []
     faults, refused = (
         sum(candidate.faults for candidate in candidates),
         set().union(*(each.refused for each in candidates)),
     )
     if faults:
         reason = next(candidate.reason for candidate in candidates if candidate.reason)
-        found.append(f"{faults} decisions were the fallback's: {reason}")
+        notes.append(f"{faults} decisions were the fallback's: {reason}")
     if refused:
-        found.append(f"the policy would not learn {len(refused)} rows")
-    return tuple(found)
+        notes.append(f"the policy would not learn {len(refused)} rows")
+    return tuple(notes)
 
 
 #: makes a new, untaught copy of a candidate
@@ -298,14 +298,14 @@ def learned_before(log: MemoryLog) -> Choices:
     A decision's version names the seq that its policy had learned, where that policy is the one of the log's ledger; of
     other rows all before them are taken as learned.
     """
-    found = np.arange(len(log.rows))
+    counts = np.arange(len(log.rows))
     seqs = np.maximum.accumulate([row.seq for row in log.rows])  # of a file in another order: all before must be known
     for at, row in enumerate(log.rows):
         label, _, rest = row.decision.version.partition("-")
         seq = rest.partition("-")[0]
         if label == (log.ledger or row.decision.policy) == row.decision.policy and seq.isdecimal():
-            found[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
-    return found
+            counts[at] = min(at, int(np.searchsorted(seqs, int(seq), side="right")))
+    return counts
 
 
 def uniform(log: Log) -> Vector:

@@ -83,12 +83,12 @@ def _notes_on_questions(summary: LogSummary, *, plan: Plan) -> list[str]:
     """How repeated questions are recognised, where not by their text: the folds hang on it."""
     notes = []
     if summary.known_by[BY_FEATURES]:
-        told = "those with the same features count as the same question in the folds"
-        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {told}")
+        reason = "those with the same features count as the same question in the folds"
+        notes.append(f"{summary.known_by[BY_FEATURES]:,} rows have no text: {reason}")
     if summary.known_by[BY_ID]:
-        told = "a question that occurs several times is not recognised, and may lie in several folds"
-        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {told}")
+        reason = "a question that occurs several times is not recognised, and may lie in several folds"
+        notes.append(f"{summary.known_by[BY_ID]:,} rows have neither text nor features: {reason}")
     if plan.folds_by == "decision":
-        told = "the folds are by decision, so a question may be judged by what was learned from it"
-        notes.append(f"the log has too few different questions: {told}")
+        reason = "the folds are by decision, so a question may be judged by what was learned from it"
+        notes.append(f"the log has too few different questions: {reason}")
     return notes

@@ -123,8 +123,8 @@ class OpenLog:
         assert self.path is not None
         if not self.several:
             return [self.path]
-        found = files_of(self.path)
-        if not found:
+        files = files_of(self.path)
+        if not files:
             raise InvalidInput(
                 "has no Parquet files", field=shown(self.path), remedy="name a folder with *.parquet in it"
             )
@@ -132,7 +132,7 @@ class OpenLog:
             raise InvalidInput(
                 "a log of several files is judged whole", field="skip_bad", remedy="remove the rows, or name one file"
             )
-        return found
+        return files
 
     @contextmanager
     def sources(self, candidates: Sequence[CandidateSpec]) -> Iterator[Sequence[LogSource] | None]:
@@ -161,14 +161,14 @@ class OpenLog:
 
     def arms(self, sources: Sequence[LogSource]) -> tuple[ArmName, ...]:
         """The arms of the log: those of its first row, or all that any row offers where these may differ."""
-        found: dict[ArmName, None] = {}
+        names: dict[ArmName, None] = {}
         for source in sources:
-            found |= dict.fromkeys(source.arms(every=self.mixed_arms))
-            if found and not self.mixed_arms:
+            names |= dict.fromkeys(source.arms(every=self.mixed_arms))
+            if names and not self.mixed_arms:
                 break
-        if not found:
+        if not names:
             raise self.empty(sources)
-        return tuple(found)
+        return tuple(names)
 
     def empty(self, sources: Sequence[LogSource]) -> InvalidInput:
         """The error of a log without rows."""
@@ -233,12 +233,12 @@ class OpenLog:
         rows = []
         with ledger_of(self.settings, label=self.label) as ledger:
             total = ledger.last_seq()
-            found = (
+            source = (
                 rated_rows(ledger.database, settings=self.settings, since=self.since)
                 if self.judged
                 else ledger_rows(ledger, since=self.since)
             )
-            for row in found:
+            for row in source:
                 rows.append(row)
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)
@@ -299,19 +299,21 @@ def memory_log(
     and told as skipped: nobody drew their arm.
     Raises InvalidInput for an empty log, one arm, mixed arms, or a row that cannot be true.
     """
-    found = list(rows)
-    undrawn = {id(row): why for row in found for key, why in _UNDRAWN.items() if key in row.decision.facts}
-    kept = [row for row in found if id(row) not in undrawn]
-    told = (Skipped(where=row_name(row), reason=undrawn[id(row)]) for row in found if id(row) in undrawn)
-    skipped = (*skipped, *told)
-    if not kept:
+    everything = list(rows)
+    undrawn = {id(row): why for row in everything for key, why in _UNDRAWN.items() if key in row.decision.facts}
+    drawn_rows = [row for row in everything if id(row) not in undrawn]
+    left_out = (Skipped(where=row_name(row), reason=undrawn[id(row)]) for row in everything if id(row) in undrawn)
+    skipped = (*skipped, *left_out)
+    if not drawn_rows:
         raise InvalidInput(
             "has no rows", field="log", remedy="feedback must have been learned before it can be replayed"
         )
-    spec = BatchSpec(arms=_arms(kept, mixed=mixed_arms), mixed_arms=mixed_arms, fields=("version",), features=True)
+    spec = BatchSpec(
+        arms=_arms(drawn_rows, mixed=mixed_arms), mixed_arms=mixed_arms, fields=("version",), features=True
+    )
     return MemoryLog(
-        rows=kept,
-        log=decoded(rows_batch(kept), spec=spec, named=lambda row: row_name(kept[row])),
+        rows=drawn_rows,
+        log=decoded(rows_batch(drawn_rows), spec=spec, named=lambda row: row_name(drawn_rows[row])),
         ledger=ledger,
         described=described,
         since=since,
@@ -337,23 +339,23 @@ def strings_of(rows: Sequence[Logged], name: str) -> Strings:
 
     name: tenant, version, policy, or a key of the context; JSON where its value is no text.
     """
-    found = np.empty(len(rows), dtype=np.object_)
+    values = np.empty(len(rows), dtype=np.object_)
     for index, row in enumerate(rows):
         decision = row.decision
         own = {"tenant": decision.query.tenant, "version": decision.version, "policy": decision.policy}
         value = own[name] if name in FIELDS else decision.query.context.get(name)
-        found[index] = value if isinstance(value, str) else "" if value is None else canonical(value)
-    return found
+        values[index] = value if isinstance(value, str) else "" if value is None else canonical(value)
+    return values
 
 
 def segment_of(rows: Sequence[Logged], name: str) -> Strings:
     """`strings_of` for a field that was asked for. Raises InvalidInput if no row has it."""
-    found = strings_of(rows, name)
-    if not any(found):
+    values = strings_of(rows, name)
+    if not any(values):
         known = sorted({key for row in rows for key in row.decision.query.context})
         remedy = f"use one of {', '.join(['tenant', 'version', 'policy', *known])}"
         raise InvalidInput("no row has it", field=f"segment {name}", remedy=remedy)
-    return found
+    return values
 
 
 def no_times(count: int, *, rows: int, log: str) -> InvalidInput:

@@ -238,7 +238,7 @@ def _caught(work: Callable[[Job], Result], job: Job) -> Result | Exception:
 
 def _result(future: "Future[Any]") -> Any:
     try:
-        found = future.result()
+        result = future.result()
     except CancelledError as error:
         message = "the workers were lost, and with them the parts that they had judged"
         raise NotReady(message, field="cluster", remedy="see the scheduler's log, and try again") from error
@@ -248,9 +248,9 @@ def _result(future: "Future[Any]") -> Any:
             remedy = "see the workers' logs; give each more memory, or cut the log into smaller files"
             raise RagBanditError(f"a part ended every worker that took it: {error}", remedy=remedy) from error
         raise
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 @contextmanager

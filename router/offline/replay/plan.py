@@ -89,8 +89,8 @@ class Plan:
 
     def folds_of_whole(self, log: Log) -> Choices:
         """The fold of each row of a whole log, shape (n,); by decision where all questions fall in one fold."""
-        found = self.folds_in(log)
-        return found if len(np.unique(found)) > 1 else self.by_decision().folds_in(log)
+        fold_numbers = self.folds_in(log)
+        return fold_numbers if len(np.unique(fold_numbers)) > 1 else self.by_decision().folds_in(log)
 
     def by_decision(self) -> "Plan":
         """This plan with each row in a fold for itself: where one fold has all questions, no other could teach it."""
@@ -145,15 +145,15 @@ def parse_candidates(
     """
     if not names:
         raise InvalidInput("no candidate is named", field="policy", remedy="for example fixed:single_step")
-    found: list[CandidateSpec] = []
+    specs: list[CandidateSpec] = []
     for name in names:
-        if name in (one.name for one in found):
+        if name in (one.name for one in specs):
             raise InvalidInput(f"{name!r} is named twice", field="policy", remedy="name every candidate once")
         prefix, colon, rest = name.partition(":")
         if colon and prefix in ("fixed", "column") and rest:
-            found.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
+            specs.append(CandidateSpec(name=name, kind="fixed" if prefix == "fixed" else "column", what=rest))
         elif name in known_policies() or is_class_path(name):
-            found.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
+            specs.append(CandidateSpec(name=name, kind="policy", what=name, params=params.get(name, {})))
         elif colon or not name:
             raise InvalidInput(
                 f"{name!r} is not a candidate",
@@ -161,8 +161,8 @@ def parse_candidates(
                 remedy="use fixed:ARM, column:KEY, a version or a policy",
             )
         else:
-            found.append(CandidateSpec(name=name, kind="snapshot", what=name))
-    return found
+            specs.append(CandidateSpec(name=name, kind="snapshot", what=name))
+    return specs
 
 
 def baselines(arms: Sequence[ArmName]) -> list[CandidateSpec]:

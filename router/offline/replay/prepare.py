@@ -228,10 +228,10 @@ def prepare(
     candidate_pmfs: list[CandidatePmf] = []
     progressive: dict[int, ProgressiveResult] = {}
     for index, spec in enumerate(candidates):
-        made = preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name))
-        if isinstance(made, ProgressiveResult):
-            progressive[index] = made
-        candidate_pmfs.append(made.pmf if isinstance(made, ProgressiveResult) else made)
+        candidate = preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name))
+        if isinstance(candidate, ProgressiveResult):
+            progressive[index] = candidate
+        candidate_pmfs.append(candidate.pmf if isinstance(candidate, ProgressiveResult) else candidate)
     if served or snapshots:
         notes.append(service_note(settings))
     return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, served=served, notes=notes)
@@ -253,8 +253,8 @@ def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: boo
             field="policy",
             remedy="judge an older version, log more traffic, or give --in-sample to judge it on its training rows",
         )
-    kept = np.flatnonzero(~learned)
-    left = replace(log, rows=[log.rows[int(index)] for index in kept], log=log.log.part(kept))
+    unlearned = np.flatnonzero(~learned)
+    left = replace(log, rows=[log.rows[int(index)] for index in unlearned], log=log.log.part(unlearned))
     return left, [f"{count} rows are left out: a snapshot has learned them, or may have"]
 
 
@@ -303,12 +303,12 @@ class _Preparation:
             raise ConfigError(
                 "a policy needs features", field="encoder", remedy="pass encoder=, a function that makes one"
             )
-        made = self.encoder()
+        encoder = self.encoder()
         folder = Path(self.settings.data_dir) / "cache" / "features"
         texts = [row.decision.query.text for row in log.rows]
         return embedded(
-            texts, encoder=made, folder=folder, progress=partial(self.progress, "questions encoded")
-        ), made.hash
+            texts, encoder=encoder, folder=folder, progress=partial(self.progress, "questions encoded")
+        ), encoder.hash
 
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, snapshot: tuple[Policy, SnapshotInfo] | None
@@ -354,15 +354,15 @@ class _Preparation:
 
 
 def _with_rejection(
-    found: ReplayResult, *, log: MemoryLog, progressive: Mapping[int, ProgressiveResult], plan: Plan
+    result: ReplayResult, *, log: MemoryLog, progressive: Mapping[int, ProgressiveResult], plan: Plan
 ) -> ReplayResult:
     """Adds the means of rejection-sampling replay to the other estimates."""
     if not progressive:
-        return found
-    candidates = list(found.candidates)
-    for index, result in progressive.items():
-        candidates[index] = _rejected(candidates[index], log=log, result=result, plan=plan)
-    return replace(found, candidates=tuple(candidates))
+        return result
+    candidates = list(result.candidates)
+    for index, validation in progressive.items():
+        candidates[index] = _rejected(candidates[index], log=log, result=validation, plan=plan)
+    return replace(result, candidates=tuple(candidates))
 
 
 def _rejected(candidate: CandidateResult, *, log: MemoryLog, result: ProgressiveResult, plan: Plan) -> CandidateResult:
@@ -375,5 +375,5 @@ def _rejected(candidate: CandidateResult, *, log: MemoryLog, result: Progressive
     extremes = extreme_rows([1.0], rewards=bounds)
     low, high = cressie_read(moments, confidence=plan.confidence, extremes=extremes, value=value)
     # It holds for one look.
-    found = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
-    return replace(candidate, others={**candidate.others, "rejection": found})
+    mean = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
+    return replace(candidate, others={**candidate.others, "rejection": mean})

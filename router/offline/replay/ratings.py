@@ -56,7 +56,7 @@ def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None)
     """
     rows = log.rows
     ratings, pricing = _ratings(log), _pricing(log)
-    found = completed(
+    values = completed(
         ratings,
         pricing=pricing,
         arms=len(log.log.arms),
@@ -65,17 +65,17 @@ def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None)
     )
     arrays = replace(
         log.log,
-        reward=found.reward,
-        quality=found.quality,
+        reward=values.reward,
+        quality=values.quality,
         raw=np.zeros(len(rows), dtype=np.bool_),
         defaulted=np.zeros(len(rows), dtype=np.bool_),
         minimum=pricing.minimum,
         maximum=pricing.maximum,
         # Above 1 in any case: completed rewards may lie outside of the bounds.
-        rating_weight=max(found.facts.largest, 1.0 + 1e-9),
+        rating_weight=max(values.facts.largest, 1.0 + 1e-9),
     )
-    taught = [_taught(row, at=at, ratings=ratings, found=found) for at, row in enumerate(rows)]
-    return JudgedLog(log=replace(log, rows=taught, log=arrays), facts=found.facts)
+    taught = [_taught(row, at=at, ratings=ratings, values=values) for at, row in enumerate(rows)]
+    return JudgedLog(log=replace(log, rows=taught, log=arrays), facts=values.facts)
 
 
 def _ratings(log: MemoryLog) -> Ratings:
@@ -99,7 +99,7 @@ def _is_rated(row: Logged) -> bool:
 
 def _told(rows: Sequence[Logged], key: str, *, least: float | None) -> Vector:
     """The key's number in every row, NaN where it has none. least: 0 for [0, 1]; None for (0, 1]."""
-    found = np.full(len(rows), np.nan)
+    numbers = np.full(len(rows), np.nan)
     for at, row in enumerate(rows):
         value = row.extra.get(key)
         if value is None and key == JUDGE_SCORE and row.reward.judged_by == "judge":
@@ -112,8 +112,8 @@ def _told(rows: Sequence[Logged], key: str, *, least: float | None) -> Vector:
             )
         if not (0.0 <= value <= 1.0) or (least is None and value == 0.0):
             raise InvalidInput(f"{value!r} is out of range", field=f"{row_name(row)} {key}", remedy="use 0 to 1")
-        found[at] = value
-    return found
+        numbers[at] = value
+    return numbers
 
 
 def _pricing(log: MemoryLog) -> Pricing:
@@ -127,14 +127,14 @@ def _pricing(log: MemoryLog) -> Pricing:
     return Pricing(weight=weight, cost=cost, minimum=low, maximum=log.log.maximum)
 
 
-def _taught(row: Logged, *, at: int, ratings: Ratings, found: Completed) -> Logged:
+def _taught(row: Logged, *, at: int, ratings: Ratings, values: Completed) -> Logged:
     """The row as a policy may learn it: unrated with the judge's word, as people would say it; else marked missing."""
     if ratings.rated[at]:
         return row
     reward = row.reward
     if math.isnan(ratings.score[at]):
         return replace(row, reward=replace(reward, preset=MISSING))
-    quality = float(found.judged[at])
+    quality = float(values.judged[at])
     value = min(max(quality - reward.weight * reward.cost, reward.minimum), reward.maximum)
     judged = replace(
         reward,
@@ -150,27 +150,27 @@ def _taught(row: Logged, *, at: int, ratings: Ratings, found: Completed) -> Logg
 
 def rating_notes(facts: RatingFacts) -> list[str]:
     """What a reader must know of the ratings, the worst first."""
-    found = [f"the log is wrong: {fault}" for fault in facts.faults]
+    notes = [f"the log is wrong: {fault}" for fault in facts.faults]
     if facts.selected and facts.selection is not None:
         gap, error = facts.selection
-        found.append(
+        notes.append(
             f"being rated hangs on how good the answer was: rated answers have a judge's score {gap:+.3f} ± "
             f"{error:.3f} from the others of their arm. The estimates hold only if the score tells all that decides "
             "who rates; have a chance sample of the answers rated"
         )
     if facts.rated < FEWEST_RATINGS:
-        found.append(f"only {facts.rated} human ratings: intervals from fewer than {FEWEST_RATINGS} are rough")
-    told = (
+        notes.append(f"only {facts.rated} human ratings: intervals from fewer than {FEWEST_RATINGS} are rough")
+    counts = (
         f"{facts.rated:,} of {facts.rows:,} rows have a human rating, {facts.scored:,} a judge's score, "
         f"{facts.both:,} both; rewards are completed (docs/replay.md)"
     )
-    found.append(told)
+    notes.append(counts)
     if facts.scored:
         agrees = "" if facts.correlation is None else f", correlation with people {facts.correlation:.2f}"
-        found.append(
+        notes.append(
             f"the judge counts {facts.judge_weight:.2f} of 1{agrees}: completed rewards scatter {facts.gain:.2f} times "
             "less than with the ratings alone"
             if facts.gain >= 1.0
             else f"the judge counts {facts.judge_weight:.2f} of 1{agrees}, and brings nothing here"
         )
-    return found
+    return notes

@@ -199,11 +199,11 @@ class ReplayResult:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, keys as documented; None for a number that is not finite."""
-        found: dict[str, Any] = finite_json(asdict(self))
-        for candidate in found["candidates"]:
+        plain: dict[str, Any] = finite_json(asdict(self))
+        for candidate in plain["candidates"]:
             candidate["holes"] = candidate.pop("unsupported")
-        found["logged"] = sorted({policy.name for policy in self.logged})
-        return found
+        plain["logged"] = sorted({policy.name for policy in self.logged})
+        return plain
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -32,14 +32,14 @@ class LoggedPolicies:
 
     def of(self, versions: Iterable[str]) -> tuple[LoggedPolicy, ...]:
         """The policies that may have made decisions with these versions, by name; () where one of them is not known."""
-        found: set[LoggedPolicy] = set()
+        logged: set[LoggedPolicy] = set()
         for version in versions:
             known = self.versions.get(version)
             of_label = self.labels.get(version.partition("-")[0], frozenset()) if known is None else {known}
             if not of_label:
                 return ()
-            found |= of_label
-        return tuple(sorted(found, key=lambda policy: (policy.name, policy.params)))
+            logged |= of_label
+        return tuple(sorted(logged, key=lambda policy: (policy.name, policy.params)))
 
 
 def logged_policies(database: Database) -> LoggedPolicies:
@@ -47,10 +47,10 @@ def logged_policies(database: Database) -> LoggedPolicies:
     versions: dict[str, LoggedPolicy] = {}
     labels: dict[str, set[LoggedPolicy]] = {}
     with database.read() as connection:
-        made = connection.execute(
+        recorded = connection.execute(
             select(snapshots.c.policy, snapshots.c.version, snapshots.c.algorithm, snapshots.c.params)
         )
-        for label, version, algorithm, params in made:
+        for label, version, algorithm, params in recorded:
             versions[version] = LoggedPolicy.of(algorithm, params=json.loads(params))
             labels.setdefault(label, set()).add(versions[version])
         for label, algorithm, params in connection.execute(

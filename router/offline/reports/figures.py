@@ -235,7 +235,9 @@ def _draw_over_time(figure: "Figure", candidates: Sequence[CandidateResult], *, 
     for axes, candidate in zip(grid[:, 0], candidates, strict=True):
         parts = candidate.over_time
         middles = [((part.begin or 0.0) + (part.end or 0.0)) / 2.0 for part in parts]
-        places = [seconds / 86_400.0 for seconds in middles] if dated else [1.0 + place for place in range(len(parts))]
+        places = (
+            [seconds / 86_400.0 for seconds in middles] if dated else [1.0 + number for number in range(len(parts))]
+        )
         bands = [(part.value.low, part.value.high) if interval(part.value) else (math.nan, math.nan) for part in parts]
         lows, highs = zip(*bands, strict=True)
         axes.fill_between(places, lows, highs, color=BLUE, alpha=0.25, linewidth=0)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from ragbandit.router.offline.estimation.bandit_log import keys_of_bytes
 from ragbandit.router.offline.logs.batches import BatchSpec, decoded, drawn
 from ragbandit.router.offline.logs.records import OURS, Defaults, Logged, record_of
 from ragbandit.router.offline.logs.sources import ParquetSource
@@ -176,3 +177,10 @@ def read_log(path, *, fields=(), own=(), features=False, batch_rows=1 << 16, def
             rows = batch.filter(pa.array(drawn(batch)))
             yield decoded(rows, spec=spec, named=lambda row, first=first: source.row_name(first + row, ""))
             first += batch.num_rows
+
+
+def keys_of(texts):
+    """The keys of these texts, shape (n,)."""
+    rows = [text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass") for text in texts]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    return keys_of_bytes(np.frombuffer(b"".join(rows), dtype=np.uint8), lengths=lengths)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.shared.errors import InvalidInput
+from tests.support.logs.log_rows import keys_of
 
 
 def made_log(**changes):

@@ -12,7 +12,6 @@ from ragbandit.router.offline.estimation import intervals
 from ragbandit.router.offline.estimation.intervals import (
     Extremes,
     cressie_read,
-    empirical_bernstein,
     extreme_rows,
     heavy_weight,
     normal,
@@ -123,8 +122,6 @@ def test_too_few_rows(count):
     """Of no more than two rows the interval is the whole range."""
     moments = Moments.of(np.full(count, 0.5), np.full(count, 1.0))
     assert cressie_read(moments, confidence=CONFIDENCE, extremes=extreme_rows([9.0], rewards=(-1.0, 2.0))) == (-1, 2)
-    low, high = empirical_bernstein(moments, confidence=CONFIDENCE, low=-1.0, high=9.0)
-    assert (low, high) == (-1, 9)
 
 
 def test_no_row_of_the_candidate():
@@ -207,13 +204,10 @@ def test_student(freedom, confidence):
     )
 
 
-def test_normal_and_bernstein_by_hand():
-    """1.96 standard errors; Maurer and Pontil's bound with ln(4 / .05) to both sides."""
+def test_normal_by_hand():
+    """1.96 standard errors to both sides."""
     assert normal(1.0, standard_error=2.0, confidence=0.95) == pytest.approx((1 - 3.919928, 1 + 3.919928))
     assert normal(1.0, standard_error=math.inf, confidence=0.95) == (-math.inf, math.inf)
-    moments = Moments.of(np.tile([0.0, 1.0], 5000))
-    reach = math.sqrt(2 * 0.25 * 10_000 / 9_999 * math.log(80) / 10_000) + 7 * math.log(80) / (3 * 9_999)
-    assert empirical_bernstein(moments, confidence=0.95, low=0.0, high=1.0) == pytest.approx((0.5 - reach, 0.5 + reach))
 
 
 @pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0, math.nan])

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragbandit.router.offline.estimation.bandit_log import keys_of, questions_of
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
 from ragbandit.shared.errors import InvalidInput
-from tests.support.logs.log_rows import LEAST, logs, plain_rows, read_log, with_extra
+from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra
 
 
 def whole(logs_):
@@ -31,12 +31,16 @@ def expected(rows, arms):
     for number, row in enumerate(rows):
         for arm, p in zip(row.decision.arms, row.decision.pmf, strict=True):
             pmf[number, arms.index(arm)], offered[number, arms.index(arm)] = p, True
-    keys = keys_of([row.decision.id for row in rows])
-    texts, features = [row.decision.query.text for row in rows], [row.decision.features for row in rows]
-    questions, known_by = questions_of(texts, features=features, ids=keys)
+    known_by = [
+        BY_TEXT if row.decision.query.text else BY_ID if row.decision.features is None else BY_FEATURES for row in rows
+    ]
+    seen = [
+        row.decision.query.text or (row.decision.id if way == BY_ID else row.decision.features.astype("<f4").tobytes())
+        for row, way in zip(rows, known_by, strict=True)
+    ]
     return {
-        "keys": keys,
-        "questions": questions,
+        "keys": keys_of([row.decision.id for row in rows]),
+        "questions": keys_of(seen),
         "known_by": known_by,
         "action": np.array([arms.index(row.decision.arm) for row in rows]),
         "pmf": pmf,

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT, keys_of
+from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
-from tests.support.logs.log_rows import read_log
+from tests.support.logs.log_rows import keys_of, read_log
 from tests.support.logs.replay_logs import close, judged, lived_rows
 
 CANDIDATES = ["fixed:deep", "uniform"]

@@ -15,7 +15,7 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
-from ragbandit.router.storage.ledgers.inheritance import Pace, is_inheriting, retire
+from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError, StoreError
@@ -136,14 +136,12 @@ def _retired(context: Context, version: PolicyVersion) -> bool:
     ledger = Ledger(context.store.database, label=version.label)
     if ledger.registered() is None:
         return True
-    holder, pace, learning = f"retire-{context.ledger.label}-{id(context)}", Pace(), context.settings.learning
+    holder, learning = f"retire-{context.ledger.label}-{id(context)}", context.settings.learning
     try:
         while not context.ending.is_set() and ledger.acquire(holder=holder, lease_s=learning.lease_s):
-            step = retire(ledger, holder=holder, now=time.time(), pace=pace)
-            if step == "done":
+            if retire(ledger, holder=holder, now=time.time()) == "done":
                 log.info("the ledger of a version is retired", extra={"action": "retire", "version": version.name})
                 return True
-            pace.rest(step)
     except Conflict:  # the lease was lost: its next holder does it
         pass
     finally:

@@ -235,14 +235,16 @@ def _rows(
 
 
 def _inherit(database: Database, *, label: PolicyLabel) -> None:
-    """What the learner of a new label does, with its pauses. Before, registering did it in one statement."""
-    try:
-        from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
-    except ImportError:
-        return
-    ledger, pace = Ledger(database, label=label), Pace()
+    """What the learner of a new label does, with its pauses."""
+    module: Any = importlib.import_module("ragbandit.router.storage.ledgers.inheritance")
+    ledger = Ledger(database, label=label)
     ledger.acquire(holder="benchmark", lease_s=1e6)
-    while (step := inherit(ledger, holder="benchmark", pace=pace)) != "done":
+    if not hasattr(module, "Pace"):
+        while module.inherit(ledger, holder="benchmark") != "done":
+            pass
+        return
+    pace = module.Pace()  # of the revision before
+    while (step := module.inherit(ledger, holder="benchmark", pace=pace)) != "done":
         pace.rest(step)
 
 

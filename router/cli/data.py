@@ -151,7 +151,7 @@ def retire(
 def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
     """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
     holder = lease_holder("retire")
-    batches, give_up, pace = 0, time.monotonic() + PATIENCE_S, inheritance.Pace()
+    batches, give_up = 0, time.monotonic() + PATIENCE_S
     try:
         while True:
             if not ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S):
@@ -162,12 +162,11 @@ def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
                     )
                 time.sleep(LOOK_S)
                 continue
-            step = inheritance.retire(ledger, holder=holder, now=time.time(), pace=pace)
+            step = inheritance.retire(ledger, holder=holder, now=time.time())
             if step == "done":
                 return batches
             batches += step == "batch"
             report(batches)
-            pace.rest(step)
     finally:
         ledger.release(holder=holder)
 

@@ -21,7 +21,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
-from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
+from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
@@ -234,11 +234,9 @@ class Learner:
 
     def _inherit(self, give_up: float) -> bool:
         """Give a new label its place for every decision before it; False if that is not done at this time."""
-        pace = Pace()
-        while (step := inherit(self.ledger, holder=self.holder, pace=pace)) != "done":
+        while inherit(self.ledger, holder=self.holder) != "done":
             if time.monotonic() >= give_up or not self._acquire(0.0):
                 return False
-            pace.rest(step)
         return True
 
     def close(self) -> None:

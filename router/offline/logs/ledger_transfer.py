@@ -22,7 +22,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.ledgers.appending import Entry
-from ragbandit.router.storage.ledgers.inheritance import Pace, inherit
+from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row
@@ -152,11 +152,9 @@ def take_in(
             if encoder is None:  # not before there is something to take in: all that is decided waits in a ledger
                 encoder = _register(ledger, now=clock())
             _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
-            pace = Pace()
             # A decision of the log may be here already.
-            while (step := inherit(ledger, holder=holder, pace=pace)) != "done":
+            while inherit(ledger, holder=holder) != "done":
                 _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
-                pace.rest(step)
             marked = [_marked(row, origin=origin) for row in page]
             made = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):

@@ -113,8 +113,9 @@ def archived_decisions(database: Database) -> Iterator[tuple[Segment, list[dict[
         sealed = segments(connection)
     for segment in sealed:
         rows = read_segment(segment, tables=[decisions])["decisions"]
+        moving = select(decisions.c.id).where(decisions.c.id.in_([row["id"] for row in rows]))
         with database.read() as connection:
-            here = _still_here(connection, [row["id"] for row in rows])
+            here = set(connection.execute(moving).scalars())
         yield segment, [row for row in rows if row["id"] not in here]
 
 
@@ -199,12 +200,3 @@ def _end(database: Database, *, label: str, upto: int | None) -> int:
     with database.read() as connection:
         ends = [connection.execute(stored).scalar_one(), *(last for _, last in archived_spans(connection, label=label))]
     return int(max(ends) if upto is None else min(upto, max(ends)))
-
-
-def _still_here(connection: Connection, ids: list[str]) -> set[str]:
-    """Those of the ids that are in the database still: a move that was not finished."""
-    here: set[str] = set()
-    for start in range(0, len(ids), 1000):
-        some = ids[start : start + 1000]
-        here.update(connection.execute(select(decisions.c.id).where(decisions.c.id.in_(some))).scalars())
-    return here

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, delete, exists, func, literal, select, tuple_
 from sqlalchemy import text as sql
@@ -23,8 +23,6 @@ from ragbandit.shared.types import Decision, Json
 
 #: the key of `Query.request` that holds a decision's links
 LINKS: Final = "links"
-#: values of one look-up that one statement asks for
-_BATCH: Final = 500
 #: decisions of one value that a look-up returns: two are enough to see that there are several
 _MOST: Final = 2
 
@@ -80,31 +78,18 @@ def linked_decisions(
     A value that stands for none is left out. tenant: whose decisions, without those in the archive; None: of all.
     """
     made_at = func.coalesce(decisions.c.made_at, 0.0)
+    here: list[ColumnElement[bool]] = [decision_links.c.kind == kind, decision_links.c.value.in_(values)]
+    if tenant is not None:
+        here.append(decisions.c.tenant == tenant)
+    newest_first = [made_at.desc(), decision_links.c.decision_id.desc()]
+    rank = func.row_number().over(partition_by=decision_links.c.value, order_by=newest_first)
+    columns = *decision_links.c["value", "decision_id"], decisions.c.tenant, made_at.label("made_at")
+    rows = select(*columns, rank.label("rank")).where(*here)
+    ranked = rows.outerjoin(decisions, decisions.c.id == decision_links.c.decision_id).subquery()
+    chosen = select(ranked).where(ranked.c.rank <= _MOST).order_by(ranked.c.value, ranked.c.rank)
     by_value: dict[str, list[Linked]] = defaultdict(list)
-    for start in range(0, len(values), _BATCH):
-        here: tuple[ColumnElement[bool], ...] = (
-            decision_links.c.kind == kind,
-            decision_links.c.value.in_(values[start : start + _BATCH]),
-        )
-        if tenant is not None:
-            here = *here, decisions.c.tenant == tenant
-        newest_first = [made_at.desc(), decision_links.c.decision_id.desc()]
-        rank = func.row_number().over(partition_by=decision_links.c.value, order_by=newest_first)
-        rows = (
-            select(
-                decision_links.c.value,
-                decision_links.c.decision_id,
-                decisions.c.tenant,
-                made_at.label("made_at"),
-                rank.label("rank"),
-            )
-            .outerjoin(decisions, decisions.c.id == decision_links.c.decision_id)
-            .where(*here)
-            .subquery()
-        )
-        chosen = select(rows).where(rows.c.rank <= _MOST).order_by(rows.c.value, rows.c.rank)
-        for row in connection.execute(chosen):
-            by_value[row.value].append(Linked(decision_id=row.decision_id, tenant=row.tenant, made_at=row.made_at))
+    for row in connection.execute(chosen):
+        by_value[row.value].append(Linked(decision_id=row.decision_id, tenant=row.tenant, made_at=row.made_at))
     return dict(by_value)
 
 
@@ -149,16 +134,12 @@ def decisions_named(connection: Connection, values: Sequence[str]) -> dict[str, 
     for value in values:
         for key in named_ids(value):
             values_of[key].append(value)
-    ids, found = list(values_of), dict[str, Linked]()
-    columns = decisions.c["id", "tenant", "made_at"]
-    for start in range(0, len(ids), _BATCH):
-        rows: Iterable[Any] = connection.execute(
-            select(*columns).where(decisions.c.id.in_(ids[start : start + _BATCH]))
-        )
-        for row in rows:
-            one = Linked(decision_id=row.id, tenant=row.tenant, made_at=row.made_at)
-            found.update({value: one for value in values_of[row.id] if value not in found or value == row.id})
-    return found
+    query = select(*decisions.c["id", "tenant", "made_at"]).where(decisions.c.id.in_(list(values_of)))
+    named: dict[str, Linked] = {}
+    for row in connection.execute(query):
+        one = Linked(decision_id=row.id, tenant=row.tenant, made_at=row.made_at)
+        named.update({value: one for value in values_of[row.id] if value not in named or value == row.id})
+    return named
 
 
 def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
@@ -166,22 +147,16 @@ def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, 
 
     Raises StoreError.
     """
-    wanted, found = list(ids), dict[str, Mapping[str, Json]]()
+    query = select(decisions.c.id, decisions.c.request)
+    query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
+    known: dict[str, Mapping[str, Json]] = {}
     with database.read() as connection:
-        for start in range(0, len(wanted), _BATCH):
-            some = decisions.c.id.in_(wanted[start : start + _BATCH])
-            rows = connection.execute(
-                select(decisions.c.id, decisions.c.request).where(some, decisions.c.request.is_not(None))
-            )
-            for row in rows:
-                with suppress(ValueError):  # a damaged row is `verify`'s matter
-                    found[row.id] = json.loads(row.request).get("edge", {})
-    return found
+        for row in connection.execute(query):
+            with suppress(ValueError):  # a damaged row is `verify`'s matter
+                known[row.id] = json.loads(row.request).get("edge", {})
+    return known
 
 
 def forget_links(connection: Connection, ids: Iterable[str]) -> None:
     """Remove the links of these decisions."""
-    wanted = list(ids)
-    for start in range(0, len(wanted), _BATCH):
-        some = wanted[start : start + _BATCH]
-        connection.execute(delete(decision_links).where(decision_links.c.decision_id.in_(some)))
+    connection.execute(delete(decision_links).where(decision_links.c.decision_id.in_(list(ids))))

@@ -192,13 +192,13 @@ def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> li
     with ledger.database.read() as connection:
         if among is not None:
             query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
-        rows = connection.execute(query.order_by(updates.c.seq.desc()).limit(limit)).all()
+        newest = query.order_by(updates.c.seq.desc()).limit(limit)
+        rows = connection.execute(newest).all()
+        theirs = feedback.c.decision_id.in_(select(newest.subquery().c.decision_id))
+        notes = select(feedback).where(theirs)
         notes_of: dict[str, list[Any]] = {}
-        for start in range(0, len(rows), 500):
-            ids = [row.decision_id for row in rows[start : start + 500]]
-            notes = select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.id)
-            for note in connection.execute(notes).mappings():
-                notes_of.setdefault(note["decision_id"], []).append(note)
+        for note in connection.execute(notes.order_by(feedback.c.id)).mappings():
+            notes_of.setdefault(note["decision_id"], []).append(note)
     return [_judged(row, notes_of.get(row.decision_id, [])) for row in reversed(rows)]
 
 

@@ -1,7 +1,7 @@
 """Inheritance: a new label gets its place in `waiting` for every decision that was there before it, in short batches.
 
     register   the label is known: from now on new decisions wait for it
-    insert     every other decision, in the order of ids, as many per transaction as `Pace` says
+    insert     every other decision, in the order of ids, BATCH per transaction
     again      the same walk: outcomes and feedback that came in while a decision's row was being inserted
 
 How far it is stands in the label's row of `policies`, written with each batch: a process that dies loses nothing.
@@ -25,10 +25,8 @@ from ragbandit.router.storage.sql.tables import closures, decisions, policies, u
 from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import NotFound
 
-#: decisions of the first transaction of a walk, of the smallest one, and of the largest one
-BATCH, LEAST, MOST = 100, 20, 2000
-#: how long a transaction is to take, seconds: SQLite's other writers wait meanwhile, PostgreSQL's do not
-TARGET_S: Final[Mapping[str, float]] = {"sqlite": 0.006, "postgresql": 0.03}
+#: decisions of one transaction: a few milliseconds on SQLite, whose other writers wait meanwhile
+BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 1000}
 #: least rest after a batch, and rest while transactions of others have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 
@@ -39,33 +37,13 @@ Step = Literal["batch", "wait", "done"]
 BEGUN: Final[dict[str, Any]] = {"inheriting": "insert", "inherited_to": "", "inherit_after": None, "retired_at": None}
 
 
-class Pace:
-    """How many decisions the next batch of a walk has, and the rest after it: both follow from how long batches take.
-
-    On SQLite other writers have the database during the rest, which is as long as the batch was.
-    """
-
-    def __init__(self) -> None:
-        self.rows = BATCH
-        self._took_s = self._target_s = 0.0
-
-    @contextmanager
-    def writing(self, ledger: Ledger, *, holder: str) -> Iterator[tuple[Connection, Moves]]:
-        """The transaction of one batch, timed from where no other writer comes in to the end of its commit."""
-        with ledger.writing(holder=holder) as (connection, moves, _):
-            self._target_s, began = TARGET_S[connection.dialect.name], time.monotonic()
-            yield connection, moves
-        self._took_s = time.monotonic() - began
-
-    def rest(self, step: Step) -> None:
-        """Sleep after this step, and set the size of the next batch."""
-        if step == "wait":
-            time.sleep(WAIT_S)
-            return
-        # Halved or doubled at most: one batch that a busy disk held up says little about the next one.
-        wanted = self.rows * min(2.0, max(0.5, self._target_s / max(self._took_s, 1e-6)))
-        self.rows = max(LEAST, min(MOST, int(wanted)))
-        time.sleep(max(REST_S, self._took_s))
+@contextmanager
+def _batch(ledger: Ledger, *, holder: str) -> Iterator[tuple[Connection, Moves]]:
+    """The transaction of one batch, and after it a rest as long as it took, in which SQLite's other writers come in."""
+    with ledger.writing(holder=holder) as (connection, moves, _):
+        began = time.monotonic()
+        yield connection, moves
+    time.sleep(max(REST_S, time.monotonic() - began))
 
 
 def is_inheriting(ledger: Ledger) -> bool:
@@ -74,87 +52,103 @@ def is_inheriting(ledger: Ledger) -> bool:
     return row is not None and row["inheriting"] is not None
 
 
-def inherit(ledger: Ledger, *, holder: str, pace: Pace) -> Step:
-    """Do the next batch, under the lease of this ledger. Raises Conflict if the lease is lost."""
+def inherit(ledger: Ledger, *, holder: str) -> Step:
+    """Do the next batch, under the lease of this ledger, and rest. Raises Conflict if the lease is lost."""
     if not is_inheriting(ledger):
         return "done"
-    with pace.writing(ledger, holder=holder) as (connection, moves):
-        row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().one()
-        if row["inherit_after"] is None:
-            _number(connection, ledger.label)
-            return "batch"
-        if not _older_ended(connection, row["inherit_after"]):
-            return "wait"
-        if row["inheriting"] == "insert":
-            last = _insert_batch(connection, row, moves=moves, rows=pace.rows)
-            # Only where a writer may have missed a row that was being inserted.
-            following = "again" if connection.dialect.name == "postgresql" else None
-        else:
-            last, following = _look_again(connection, row, moves=moves, rows=pace.rows), None
-        changed: dict[str, Any] = {"inherited_to": last}
-        if last is None:
-            changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
-        connection.execute(update(policies).where(policies.c.label == ledger.label).values(**changed))
+    with _batch(ledger, holder=holder) as (connection, moves):
+        step = _inherit(connection, label=ledger.label, moves=moves)
+    if step == "wait":
+        time.sleep(WAIT_S)
+    return step
+
+
+def _inherit(connection: Connection, *, label: str, moves: Moves) -> Step:
+    row = connection.execute(select(policies).where(policies.c.label == label)).mappings().one()
+    if row["inherit_after"] is None:
+        _number(connection, label)
+        return "batch"
+    if not _older_ended(connection, row["inherit_after"]):
+        return "wait"
+    if row["inheriting"] == "insert":
+        last = _insert_batch(connection, row, moves=moves)
+        # Only where a writer may have missed a row that was being inserted.
+        following = "again" if connection.dialect.name == "postgresql" else None
+    else:
+        last, following = _look_again(connection, row, moves=moves), None
+    changed: dict[str, Any] = {"inherited_to": last}
+    if last is None:
+        changed = {"inheriting": following, "inherited_to": "", "inherit_after": None}
+    connection.execute(update(policies).where(policies.c.label == label).values(**changed))
     return "batch"
 
 
-def retire(ledger: Ledger, *, holder: str, now: float, pace: Pace) -> Step:
-    """Let no decision wait for this label any more; remove a batch of those that do. Under the ledger's lease.
+def retire(ledger: Ledger, *, holder: str, now: float) -> Step:
+    """Let no decision wait for this label any more; remove a batch of those that do, under its lease, and rest.
 
     Its updates stay. A router that opens the label again brings it back by inheriting. Raises NotFound.
     """
-    with pace.writing(ledger, holder=holder) as (connection, moves):
-        row = connection.execute(select(policies).where(policies.c.label == ledger.label)).mappings().first()
-        if row is None:
-            raise NotFound(f"the store has no ledger {ledger.label!r}", field="label")
-        if row["retired_at"] is None:
-            ended = {"inheriting": None, "inherited_to": "", "inherit_after": None, "retired_at": now}
-            connection.execute(update(policies).where(policies.c.label == ledger.label).values(**ended))
-            return "batch"
-        if row["inherit_after"] is None:
-            _number(connection, ledger.label)
-        oldest = (
-            select(waiting).where(waiting.c.policy == ledger.label).order_by(waiting.c.decision_id).limit(pace.rows)
-        )
-        rows = connection.execute(oldest.with_for_update()).mappings().all()
-        ids = [one["decision_id"] for one in rows]
-        here = waiting.c.policy == ledger.label, waiting.c.decision_id.in_(ids)
-        connection.execute(delete(waiting).where(*here))
-        moves.waiting(rows, sign=-1)
-        if rows:
-            return "batch"
-        # A decision whose transaction has not seen that the label is retired may still come to wait for it.
-        ended_all = row["inherit_after"] is not None and _older_ended(connection, row["inherit_after"])
-        return "done" if ended_all else "wait"
+    with _batch(ledger, holder=holder) as (connection, moves):
+        step = _retire(connection, label=ledger.label, now=now, moves=moves)
+    if step == "wait":
+        time.sleep(WAIT_S)
+    return step
 
 
-def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
+def _retire(connection: Connection, *, label: str, now: float, moves: Moves) -> Step:
+    row = connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
+    if row is None:
+        raise NotFound(f"the store has no ledger {label!r}", field="label")
+    if row["retired_at"] is None:
+        ended = {"inheriting": None, "inherited_to": "", "inherit_after": None, "retired_at": now}
+        connection.execute(update(policies).where(policies.c.label == label).values(**ended))
+        return "batch"
+    if row["inherit_after"] is None:
+        _number(connection, label)
+    oldest = select(waiting).where(waiting.c.policy == label).order_by(waiting.c.decision_id)
+    rows = connection.execute(oldest.limit(_size(connection)).with_for_update()).mappings().all()
+    ids = [one["decision_id"] for one in rows]
+    connection.execute(delete(waiting).where(waiting.c.policy == label, waiting.c.decision_id.in_(ids)))
+    moves.waiting(rows, sign=-1)
+    if rows:
+        return "batch"
+    # A decision whose transaction has not seen that the label is retired may still come to wait for it.
+    ended_all = row["inherit_after"] is not None and _older_ended(connection, row["inherit_after"])
+    return "done" if ended_all else "wait"
+
+
+def _size(connection: Connection) -> int:
+    return BATCH[connection.dialect.name]
+
+
+def _insert_batch(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Insert what the label lacks of the next decisions; the last id, None if these were the last."""
     after = row["inherited_to"]
-    last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after, rows=rows)
+    last, more = _next(connection, select(decisions.c.id), decisions.c.id, after=after)
     add_stored(connection, *_unknown(row["label"], after=after, last=last), label=row["label"], moves=moves)
     return last if more else None
 
 
-def _look_again(connection: Connection, row: RowMapping, *, moves: Moves, rows: int) -> str | None:
+def _look_again(connection: Connection, row: RowMapping, *, moves: Moves) -> str | None:
     """Set the flags that writers could not set, since they did not see the row; the last id, None after the last."""
     after = row["inherited_to"]
     ours = select(waiting.c.decision_id).where(waiting.c.policy == row["label"])
-    last, more = _next(connection, ours, waiting.c.decision_id, after=after, rows=rows)
+    last, more = _next(connection, ours, waiting.c.decision_id, after=after)
     here = waiting.c.policy == row["label"], waiting.c.decision_id > after, waiting.c.decision_id <= last
     incomplete = ~and_(waiting.c.has_outcome, waiting.c.has_feedback, waiting.c.has_reward)
     flag_as_stored(connection, lock_rows(connection, *here, incomplete), moves=moves)
     return last if more else None
 
 
-def _next(connection: Connection, query: Select[Any], key: Any, *, after: str, rows: int) -> tuple[str, bool]:
+def _next(connection: Connection, query: Select[Any], key: Any, *, after: str) -> tuple[str, bool]:
     """The id that ends the next batch, and whether there is more.
 
     A batch that is not full is the last one. What is committed after it was begun when the step before was known, so
     it needs no walk; a walk that waited for an empty batch would follow ids that grow for ever.
     """
-    ids = connection.execute(query.where(key > after).order_by(key).limit(rows)).scalars().all()
-    return ids[-1] if ids else after, len(ids) == rows
+    size = _size(connection)
+    ids = connection.execute(query.where(key > after).order_by(key).limit(size)).scalars().all()
+    return ids[-1] if ids else after, len(ids) == size
 
 
 def _unknown(label: str, *, after: str, last: str) -> list[ColumnElement[bool]]:

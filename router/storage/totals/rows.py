@@ -6,7 +6,7 @@ KEPT are deleted.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from operator import add
 from typing import Any, Final
@@ -141,10 +141,11 @@ def add_deltas(connection: Connection, deltas: Deltas, *, now: float) -> None:
     for key, amounts in deltas.items():
         if key[1] == EVER or key[1] >= oldest:
             sums[key] = _sum(sums[key], amounts) if key in sums else amounts
-    for some in _pages(sorted(sums)):
-        rows = connection.execute(select(arm_hours).where(_KEY.in_(some)))
+    keys = sorted(sums)
+    for start in range(0, len(keys), _PAGE):
+        rows = connection.execute(select(arm_hours).where(_KEY.in_(keys[start : start + _PAGE])))
         before = {(row.policy, row.hour, row.arm): json.loads(row.totals) for row in rows}
-        _write(connection, {key: _sum(before.get(key, {}), sums[key]) for key in some})
+        _write(connection, {key: _sum(before.get(key, {}), sums[key]) for key in keys[start : start + _PAGE]})
 
 
 def _sum(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,8 +164,6 @@ _BOTH: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
 
 
 def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> None:
-    if not rows:
-        return
     insert = insert_into(connection, arm_hours)
     changed = {"totals": insert.excluded.totals}
     insert = insert.on_conflict_do_update(index_elements=["policy", "hour", "arm"], set_=changed)
@@ -178,12 +177,6 @@ def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> Non
 def forget_hours(connection: Connection, *, now: float) -> None:
     """Delete the hours that are too old."""
     connection.execute(delete(arm_hours).where(arm_hours.c.hour >= 0, arm_hours.c.hour < hour_of(now) - KEPT))
-
-
-def _pages(keys: Iterable[Key]) -> Iterator[list[Key]]:
-    listed = list(keys)
-    for start in range(0, len(listed), _PAGE):
-        yield listed[start : start + _PAGE]
 
 
 def position_of(connection: Connection, reader: str) -> dict[str, Any]:

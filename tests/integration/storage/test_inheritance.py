@@ -12,7 +12,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.inheritance import Pace, inherit, is_inheriting, retire
+from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
@@ -34,10 +34,10 @@ def register(database, label: str) -> Ledger:
 
 def inherit_all(ledger: Ledger, *, pause_s: float = 0.0) -> int:
     """Inherit to the end; the number of batches."""
-    batches, give_up, pace = 0, time.monotonic() + 30, Pace()
+    batches, give_up = 0, time.monotonic() + 30
     while True:
         assert ledger.acquire(holder=HOLDER, lease_s=60.0)
-        step = inherit(ledger, holder=HOLDER, pace=pace)
+        step = inherit(ledger, holder=HOLDER)
         if step == "done":
             ledger.release(holder=HOLDER)
             return batches
@@ -48,7 +48,7 @@ def inherit_all(ledger: Ledger, *, pause_s: float = 0.0) -> int:
 
 def retire_all(ledger: Ledger) -> None:
     assert ledger.acquire(holder=HOLDER, lease_s=60.0)
-    while retire(ledger, holder=HOLDER, now=1.0, pace=Pace()) != "done":
+    while retire(ledger, holder=HOLDER, now=1.0) != "done":
         time.sleep(0.005)
     ledger.release(holder=HOLDER)
 
@@ -69,8 +69,7 @@ def assert_exact(database, label: str) -> None:
 @pytest.fixture
 def small(monkeypatch):
     """Batches of three decisions."""
-    for name in ("BATCH", "LEAST", "MOST"):
-        monkeypatch.setattr(inheritance, name, 3)
+    monkeypatch.setattr(inheritance, "BATCH", {"sqlite": 3, "postgresql": 3})
 
 
 def test_counters_say_how_far_it_is(database, make_decision, small):
@@ -86,7 +85,7 @@ def test_counters_say_how_far_it_is(database, make_decision, small):
         assert found.balanced
         if not seen or seen[-1] != found.unseen:
             seen.append(found.unseen)
-        if inherit(second, holder=HOLDER, pace=Pace()) == "done":
+        if inherit(second, holder=HOLDER) == "done":
             break
         time.sleep(0.005)
     assert seen == [8, 6, 3, 0]  # the first batch walks over the new one, which has its place
@@ -160,7 +159,7 @@ def test_a_decision_begun_before_the_label(postgres_url, make_decision):
         moves.add("decided")
         second = register(database, "second")
         assert second.acquire(holder=HOLDER, lease_s=60.0)
-        assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(3)] == ["batch", "wait", "wait"]
+        assert [inherit(second, holder=HOLDER) for _ in range(3)] == ["batch", "wait", "wait"]
     inherit_all(second)
     assert set(places(database, "second")) == {"d0", "d1"}
     database.close()
@@ -186,10 +185,10 @@ def test_feedback_begun_before_its_row(postgres_url, make_decision, monkeypatch)
     note = Feedback(id="f", decision_id="d0", kind="reward", value=1.0, source="code", received_at=2.0)
     thread = threading.Thread(target=lambda: store.add_feedback([note]))
     assert second.acquire(holder=HOLDER, lease_s=60.0)
-    assert inherit(second, holder=HOLDER, pace=Pace()) == "batch"  # those that had begun before this step have ended
+    assert inherit(second, holder=HOLDER) == "batch"  # those that had begun before this step have ended
     thread.start()
     assert looked.wait(10)
-    assert [inherit(second, holder=HOLDER, pace=Pace()) for _ in range(3)] == ["batch", "batch", "wait"]
+    assert [inherit(second, holder=HOLDER) for _ in range(3)] == ["batch", "batch", "wait"]
     assert places(database, "second") == {"d0": (False, False, False)}
     inserted.set()
     thread.join()
@@ -202,30 +201,15 @@ def test_ids_that_grow_do_not_keep_it_going(database, make_decision, small):
     """It ends though a decision with a higher id comes in after each of its batches."""
     store, _ = DecisionStore(database, label="main"), register(database, "main")
     store.add_decisions([make_decision(f"d{number}") for number in range(8)])
-    second, pace = register(database, "second"), Pace()
+    second = register(database, "second")
     assert second.acquire(holder=HOLDER, lease_s=60.0)
     for number in range(100, 130):
-        if inherit(second, holder=HOLDER, pace=pace) == "done":
+        if inherit(second, holder=HOLDER) == "done":
             break
         store.add_decisions([make_decision(f"e{number}")])
     assert not is_inheriting(second)
     assert_exact(database, "second")
     assert places(database, "second") == places(database, "main")
-
-
-@pytest.mark.parametrize(("share", "rows"), [(0.0, 200), (1.0, 100), (100.0, 50)])
-def test_a_batch_follows_the_time_of_the_one_before(database, monkeypatch, share, rows):
-    """A batch that took longer than the aim is followed by a smaller one; the rest is as long as the batch."""
-    took_s = share * inheritance.TARGET_S[database.engine.dialect.name]
-    clock, slept = iter([0.0, took_s]), []
-    ledger, pace = register(database, "main"), inheritance.Pace()
-    assert ledger.acquire(holder=HOLDER, lease_s=60.0)
-    monkeypatch.setattr(inheritance, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=slept.append))
-    with pace.writing(ledger, holder=HOLDER):
-        pass
-    pace.rest("batch")
-    assert pace.rows == rows
-    assert slept == [max(inheritance.REST_S, took_s)]
 
 
 def test_it_goes_on_where_it_was(database, make_decision, small):
@@ -235,11 +219,11 @@ def test_it_goes_on_where_it_was(database, make_decision, small):
     second = register(database, "second")
     assert second.acquire(holder="dies", lease_s=60.0)
     for _ in range(3):
-        inherit(second, holder="dies", pace=Pace())
+        inherit(second, holder="dies")
     assert len(places(database, "second")) == 6
     assert not second.acquire(holder=HOLDER, lease_s=60.0)
     with pytest.raises(Conflict, match="lease"):
-        inherit(second, holder=HOLDER, pace=Pace())
+        inherit(second, holder=HOLDER)
     second.release(holder="dies")
     inherit_all(second)
     assert not is_inheriting(second)

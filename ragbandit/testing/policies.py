@@ -21,7 +21,7 @@ import numpy as np
 
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack, policy_sha256
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, schema_of
+from ragbandit.router.policies.base import Arrays, Policy, PolicyOutput, apply, pmf_of_one, restored, schema_of
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import PolicyFault, SnapshotError
@@ -162,8 +162,8 @@ def check_restored_policies_share_nothing(make: Make) -> None:
     arrays, facts = taught(make, made_updates(20)).state()
     arrays = {name: array.copy() for name, array in arrays.items()}
     learner, server = make(), make()
-    learner.restore(arrays, facts)
-    server.restore(arrays, facts)
+    restored(learner, arrays, facts)
+    restored(server, arrays, facts)
     before = sha_of(server)
     for update in made_updates(10, first=21):
         learner.learn(update)
@@ -388,7 +388,7 @@ def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
 
 def _refuses(make: Make, arrays: Arrays, facts: Mapping[str, Json], *, what: str) -> None:
     try:
-        make().restore(dict(arrays), dict(facts))
+        restored(make(), dict(arrays), dict(facts))
     except SnapshotError:
         return
     raise AssertionError(f"a state was taken: {what}")

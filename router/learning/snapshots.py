@@ -15,7 +15,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.policies.base import Policy, restored
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files.folders import Folder
@@ -120,8 +120,8 @@ class SnapshotFiles:
                 remedy="set the encoder back, or start a new ledger with another policy.label",
             )
         try:
-            policy = make_policy(described["algorithm"], params=described["params"])
-            policy.restore(dict(load_tensors(tensors)), described["facts"])
+            fresh = make_policy(described["algorithm"], params=described["params"])
+            policy = restored(fresh, dict(load_tensors(tensors)), described["facts"])
         except (ConfigError, SafetensorError) as error:  # the sha256 fits: another version of ours wrote it
             raise SnapshotError(f"{version} cannot be used here: {error}", remedy=_REMAKE) from error
         info = SnapshotInfo(

@@ -7,9 +7,9 @@ floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> `ch
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
 Arrays = dict[str, npt.NDArray[np.generic]]
+#: the JSON values of a saved state, as `restore` reads them
+Facts = Mapping[str, Any]
 #: one row of the ledger counts as at most this many
 MOST_ROWS: Final = 1e6
 
@@ -116,8 +118,11 @@ class Policy(Protocol):
         """Everything `restore` needs, as arrays (kept in safetensors) and JSON values."""
         ...
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over a saved state. Raises SnapshotError on wrong shapes or values that are not finite."""
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over a saved state, on a fresh policy; `restored` is the way to call it.
+
+        The arrays are finite. Raises SnapshotError on wrong shapes; what else it raises becomes one.
+        """
         ...
 
 
@@ -240,40 +245,45 @@ def tally(seen: dict[ArmName, int], update: Update) -> None:
     seen[update.arm] = seen.get(update.arm, 0) + 1
 
 
-def counted_state(seen: Mapping[ArmName, int], *, mass: float | None = None) -> tuple[Arrays, dict[str, Json]]:
-    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it.
+def counted_state(seen: Mapping[ArmName, int]) -> tuple[Arrays, dict[str, Json]]:
+    """The beginning of every policy's state: no arrays yet, and how many updates of which arm made it."""
+    return {}, {"updates": sum(seen.values()), "seen": dict(sorted(seen.items()))}
 
-    mass: what these updates count as, for a policy that needs to know; kept where it is another number.
+
+def restored(policy: Policy, arrays: Arrays, facts: Facts) -> Policy:
+    """A fresh policy, with a saved state taken over. Raises SnapshotError; the policy is of no use then.
+
+    The bytes of a state are known by their sha256, so what does not fit was written for other params, or by another
+    version of the policy.
     """
-    updates = sum(seen.values())
-    facts: dict[str, Json] = {"updates": updates, "seen": dict(sorted(seen.items()))}
-    return {}, facts if mass is None or mass == updates else facts | {"mass": mass}
+    for name, array in arrays.items():
+        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
+            raise SnapshotError(f"{name} holds numbers that are not finite")
+    try:
+        policy.restore(arrays, facts)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise SnapshotError(f"this is no state of {policy.algorithm} with these params: {error!r}") from error
+    return policy
 
 
-def restored_mass(facts: Mapping[str, Json]) -> float:
-    """What the updates of a saved state count as. Raises SnapshotError."""
-    mass = facts.get("mass", facts["updates"])
-    if not isinstance(mass, int | float) or not 0 <= mass < math.inf:
-        raise SnapshotError(f"what the updates count as is wrong: {mass!r}")
-    return float(mass)
+def checked_arrays(
+    arrays: Arrays, *, shapes: Mapping[str, tuple[int, ...]], float32: Container[str] = frozenset()
+) -> dict[str, npt.NDArray[Any]]:
+    """Copies of a saved state's arrays. Raises SnapshotError for other names, shapes or types than these.
 
-
-def part_of_counts(facts: Mapping[str, Json], name: str, *, seen: Mapping[ArmName, int]) -> dict[ArmName, int]:
-    """Of each arm's updates some, from a saved state; all where it does not tell. Raises SnapshotError."""
-    found = facts.get(name, dict(seen))
-    right = isinstance(found, Mapping) and all(
-        isinstance(n, int) and 0 < n <= seen.get(ArmName(arm), 0) for arm, n in found.items()
-    )
-    if not isinstance(found, Mapping) or not right:
-        raise SnapshotError(f"{name} is wrong: {found!r}")
-    return {ArmName(arm): n for arm, n in found.items()}
-
-
-def restored_counts(arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, int]:
-    """The updates of each arm in a saved state, after the checks that hold for every policy.
-
-    Raises SnapshotError if the counts are missing or do not add up, or a number in an array is not finite.
+    float32: the names of those that are; all others are float64.
     """
+    if arrays.keys() != shapes.keys():
+        raise SnapshotError(f"arrays {sorted(arrays)}, wanted {sorted(shapes)}")
+    for name, shape in shapes.items():
+        kind = np.float32 if name in float32 else np.float64
+        if arrays[name].shape != shape or arrays[name].dtype != kind:
+            raise SnapshotError(f"{name} must be {kind.__name__} of shape {shape}")
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def restored_counts(facts: Facts) -> dict[ArmName, int]:
+    """The updates of each arm in a saved state. Raises SnapshotError if they are missing or do not add up."""
     updates, seen = facts.get("updates"), facts.get("seen")
     if not isinstance(updates, int) or updates < 0:
         raise SnapshotError(f"the number of updates is missing or wrong: {updates!r}")
@@ -281,7 +291,4 @@ def restored_counts(arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, 
         raise SnapshotError(f"the updates of each arm are missing or wrong: {seen!r}")
     if sum(seen.values()) != updates:
         raise SnapshotError(f"{updates} updates, but {sum(seen.values())} of all arms together")
-    for name, array in arrays.items():
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            raise SnapshotError(f"{name} holds numbers that are not finite")
     return {ArmName(arm): n for arm, n in seen.items()}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
-from typing import Annotated, Any, ClassVar, Final, TypeVar
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import Field
 
@@ -73,14 +73,11 @@ class HasParams:
 
     @property
     def params(self) -> Mapping[str, Json]:
-        """The settings it was made with, after defaults, as JSON values."""
-        return _plain(self._params)
+        """The settings it was made with, after defaults, as JSON values; `context` where there is one."""
+        plain: dict[str, Json] = asdict(self._params)  # type: ignore[call-overload] # every subclass is a dataclass
+        return {name: value for name, value in plain.items() if value or name != "context"}
 
     @property
     def arms_named(self) -> Mapping[str, ArmName]:
         """Param -> the arm that it names, for the params of arms that the policy may draw."""
         return {name: getattr(self._params, name) for name in self._params.arms_named}
-
-
-def _plain(params: PolicyParams) -> dict[str, Any]:
-    return asdict(params)  # type: ignore[call-overload,no-any-return] # every subclass is a dataclass

@@ -17,14 +17,13 @@ Whatever is not of the declared type is missing: rows that were logged before th
 
 import hashlib
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema, is_number
+from ragbandit.router.policies.base import Facts
 from ragbandit.router.policies.context.language import language_of
-from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import Json, Query, Vector
 
 #: standard deviations at which a standardised number is cut
@@ -96,12 +95,9 @@ class ContextColumns:
         """The moments, as JSON."""
         return {key: list(moments) for key, moments in sorted(self._moments.items())}
 
-    def restore(self, facts: Json) -> None:
-        """Take over saved moments. Raises SnapshotError."""
-        numbers = {key for key, one in self.schema.items() if one.type in ("number", "question_length")}
-        if not isinstance(facts, Mapping) or not facts.keys() <= numbers:
-            raise SnapshotError(f"the moments of the context are missing, or of other keys: {facts!r:.200}")
-        self._moments = {key: _moments(facts[key]) for key in facts}
+    def restore(self, facts: Facts) -> None:
+        """Take over saved moments."""
+        self._moments = {key: (rows, mean, squares) for key, (rows, mean, squares) in facts.items()}
 
 
 def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
@@ -135,13 +131,3 @@ def _add_hashed(columns: Vector, *, key: str, word: str) -> None:
     text = f"{key}\x00{word}".encode("utf-8", "surrogatepass")
     number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
     columns[(number >> 1) % len(columns)] += 1.0 if number & 1 else -1.0
-
-
-def _moments(found: Any) -> tuple[int, float, float]:
-    three = isinstance(found, list | tuple) and len(found) == 3
-    if not three or not all(isinstance(each, int | float) and math.isfinite(each) for each in found):
-        raise SnapshotError(f"the moments of a number are wrong: {found!r:.200}")
-    rows, mean, squares = found
-    if not isinstance(rows, int) or rows < 1 or squares < 0.0:
-        raise SnapshotError(f"the moments of a number are wrong: {found!r:.200}")
-    return rows, float(mean), float(squares)

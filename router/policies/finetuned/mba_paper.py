@@ -26,15 +26,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-import numpy as np
-
 from ragbandit.router.policies.base import (
     Arrays,
+    Facts,
     PolicyNeed,
     PolicyOutput,
+    checked_arrays,
     counted_state,
     epsilon_greedy,
-    part_of_counts,
     restored_counts,
     rows_of,
     tally,
@@ -225,28 +224,22 @@ class MbaPaper(HasParams):
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """All weights, each with its two moments: "encoder", "pre", and "head/<arm>" for every arm it has learned."""
         arrays, facts = counted_state(self.seen)
-        facts["model"] = self._body.identity
-        if self._steps != self.seen:
-            facts["steps"] = dict(sorted(self._steps.items()))
+        facts |= {"model": self._body.identity, "steps": dict(sorted(self._steps.items()))}
         if self._tuning is not None:
             for key in sorted(self._tuning.slots):
                 arrays[key] = self._tuning.slots[key].cpu().numpy()
         return arrays, facts
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of the same model, whole, float32 and of the right shapes."""
-        seen = restored_counts(arrays, facts)
+        seen = restored_counts(facts)
         if facts.get("model") != self._body.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
-        steps = part_of_counts(facts, "steps", seen=seen)
+        steps = dict(facts["steps"])
         width, size = self._body.width, self._body.size
         shapes: dict[str, tuple[int, ...]] = {"encoder": (3, size), "pre": (3, width, width + 1)} if steps else {}
         shapes |= {HEAD + arm: (3, width + 1) for arm in steps}
-        if set(arrays) != set(shapes):
-            raise SnapshotError(f"arrays {sorted(arrays)}, wanted {sorted(shapes)}")
-        for key, shape in shapes.items():
-            if arrays[key].shape != shape or arrays[key].dtype != np.float32:
-                raise SnapshotError(f"{key} must be float32 of shape {shape}")
+        checked_arrays(arrays, shapes=shapes, float32=shapes)
         self.seen, self._steps, self._tuning = seen, steps, None
         if steps:
             slots = {key: self._body.tensor(array) for key, array in arrays.items()}

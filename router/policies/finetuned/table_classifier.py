@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, restored_counts
+from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput, checked_arrays, restored_counts
 from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import (
     CheckpointFacts,
@@ -170,9 +170,9 @@ class TableClassifier(CountingPolicy, ABC):
         known = {"arms": list(trained.facts.arms), "costs": list(trained.facts.costs)}
         return arrays, facts | known | {"report": dict(trained.facts.report), "model": trained.body.identity}
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; it must be of this trained folder, or carry whole weights of this model."""
-        seen = restored_counts(arrays, facts)
+        seen = restored_counts(facts)
         if "model" in facts:
             self._trained = self._restored(arrays, facts)
         else:
@@ -181,19 +181,16 @@ class TableClassifier(CountingPolicy, ABC):
                 raise SnapshotError("made with another trained folder", field="policy.params.trained")
         self.seen = seen
 
-    def _restored(self, arrays: Arrays, facts: Mapping[str, Json]) -> Trained:
+    def _restored(self, arrays: Arrays, facts: Facts) -> Trained:
         body = self.fitting.body(self.fitting.model)
         if facts["model"] != body.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
-        arms, costs, report = facts.get("arms"), facts.get("costs"), facts.get("report")
-        if not isinstance(arms, list) or not isinstance(costs, list) or not isinstance(report, dict):
-            raise SnapshotError("arms, costs or report of the training are missing")
-        width = body.width
-        wanted = {"encoder": (body.size,), "pre": (width, width + 1), "heads": (len(arms), width + 1)}
-        found = {name: array.shape for name, array in arrays.items() if array.dtype == np.float32}
-        if found != wanted or len(costs) != len(arms):
-            raise SnapshotError(f"float32 arrays of shapes {found}, wanted {wanted}")
-        known = CheckpointFacts(algorithm=self.algorithm, arms=tuple(arms), costs=tuple(costs), report=report)
+        arms, width = tuple(facts["arms"]), body.width
+        shapes = {"encoder": (body.size,), "pre": (width, width + 1), "heads": (len(arms), width + 1)}
+        checked_arrays(arrays, shapes=shapes, float32=shapes)
+        known = CheckpointFacts(
+            algorithm=self.algorithm, arms=arms, costs=tuple(facts["costs"]), report=facts["report"]
+        )
         return Trained(
             body=body,
             encoder=body.tensor(arrays["encoder"]),

@@ -35,11 +35,12 @@ from pydantic import Field
 
 from ragbandit.router.policies.base import (
     Arrays,
+    Facts,
     PolicyOutput,
+    checked_arrays,
     counted_state,
     epsilon_greedy,
     heads_of,
-    part_of_counts,
     pmf_of_one,
     restored_counts,
     rows_of,
@@ -47,7 +48,7 @@ from ragbandit.router.policies.base import (
 )
 from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import Positive, read_params
-from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 #: by how much of itself the target is bent to pay a debt back, at most
@@ -191,27 +192,16 @@ class BudgetPolicy(WrappingPolicy):
         nested["pacer"] = np.array([self._dual, self._debt, self._squares, self._weight])
         for arm in sorted(self._cost):
             nested[f"cost/{arm}"] = np.array([self._cost[arm]])
-        paid: dict[str, Json] = {} if self._paid == self.seen else {"paid": dict(sorted(self._paid.items()))}
-        return nested, {**counted_state(self.seen)[1], "inner": facts} | paid
+        return nested, {**counted_state(self.seen)[1], "inner": facts, "paid": dict(sorted(self._paid.items()))}
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; the inner policy checks its own part."""
-        seen = restored_counts(arrays, facts)
-        inner, paid = facts.get("inner"), part_of_counts(facts, "paid", seen=seen)
+        self.seen, self._paid = restored_counts(facts), dict(facts["paid"])
         own = own_arrays(arrays)
-        if set(own) != {"pacer", *(f"cost/{arm}" for arm in paid)} or not isinstance(inner, Mapping):
-            raise SnapshotError(f"the pacer's state is missing or of other arms: {sorted(own)}")
-        for name, array in own.items():
-            if array.shape != ((4,) if name == "pacer" else (1,)) or array.dtype != np.float64:
-                raise SnapshotError(f"{name} must be float64 of another shape than {array.shape}")
-        dual, debt, squares, weight = (float(number) for number in own["pacer"])
-        if not 0 <= dual <= self.price_max or squares < 0:
-            raise SnapshotError(f"the dual variable {dual} or the sum of squares {squares} is out of range")
-        self.restore_inner(arrays, inner)
-        if {arm: count for arm, count in self.inner.seen.items() if count} != seen:
-            raise SnapshotError("the policy inside has seen other updates than the pacer")
-        self.seen, self._dual, self._debt, self._squares, self._weight = seen, dual, debt, squares, weight
-        self._paid, self._cost = paid, {arm: float(own[f"cost/{arm}"][0]) for arm in paid}
+        checked_arrays(own, shapes={"pacer": (4,)} | {f"cost/{arm}": (1,) for arm in self._paid})
+        self._dual, self._debt, self._squares, self._weight = own["pacer"].tolist()
+        self._cost = {arm: float(own[f"cost/{arm}"][0]) for arm in self._paid}
+        self.restore_inner(arrays, facts["inner"])
 
 
 def _exploration(output: PolicyOutput) -> float:

@@ -33,17 +33,11 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import (
-    Arrays,
-    PolicyOutput,
-    Restraint,
-    is_lean,
-    restored_counts,
-)
+from ragbandit.router.policies.base import Arrays, Facts, PolicyOutput, Restraint, is_lean, restored_counts
 from ragbandit.router.policies.kinds.shortfall import Shortfall
 from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import ArmParam, read_params
-from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 
 #: chance at most that the decisions of one version lose more than the slack
@@ -134,18 +128,10 @@ class ConservativePolicy(WrappingPolicy):
             "inner": facts,
         }
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; the inner policy checks its own part."""
-        seen = restored_counts(arrays, facts)
-        inner = facts.get("inner")
-        if not isinstance(inner, Mapping):
-            raise SnapshotError("the state of the policy inside is missing")
-        shortfall = Shortfall(self.incumbent, harm=self.harm)
-        shortfall.restore(own_arrays(arrays), seen=seen)
-        if (inner.get("updates"), inner.get("seen")) != (facts.get("updates"), facts.get("seen")):
-            raise SnapshotError("the policy inside has seen other updates than the shortfall")
-        self.restore_inner(arrays, inner)
-        self.shortfall = shortfall
+        self.shortfall.restore(own_arrays(arrays), seen=restored_counts(facts))
+        self.restore_inner(arrays, facts["inner"])
 
 
 def _exponential(exponent: float) -> float:

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput, counted_state, restored_counts, tally
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    PolicyNeed,
+    PolicyOutput,
+    counted_state,
+    restored_counts,
+    tally,
+)
 from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyParams, Share, read_params
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
@@ -29,9 +37,10 @@ class CountingPolicy(HasParams):
         """The updates seen."""
         return counted_state(self.seen)
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over the counts."""
-        self.seen = restored_counts(arrays, facts)
+        del arrays
+        self.seen = restored_counts(facts)
 
 
 class _Shares(CountingPolicy, ABC):

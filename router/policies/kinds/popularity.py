@@ -37,8 +37,10 @@ import numpy as np
 
 from ragbandit.router.policies.base import (
     Arrays,
+    Facts,
     PolicyNeed,
     PolicyOutput,
+    checked_arrays,
     counted_state,
     restored_counts,
     rows_of,
@@ -252,37 +254,23 @@ class Popularity(HasParams):
         return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The histogram, and which table it was made with; counts are int64 where all are whole."""
+        """The histogram, and which table it was made with."""
         arrays, facts = counted_state(self.seen)
-        whole = not any((counts % 1.0).any() for counts in (self._questions, self._counts))
-        kind = np.int64 if whole else np.float64
-        arrays |= {
-            "questions": self._questions.astype(kind),
-            "sums": self._sums,
-            "counts": self._counts.astype(kind),
-        }
+        arrays |= {"questions": self._questions, "sums": self._sums, "counts": self._counts}
         return arrays, facts | {"table_sha256": self.table.sha256}
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a histogram made with the very same table."""
-        seen = restored_counts(arrays, facts)
+        seen = restored_counts(facts)
         if facts.get("table_sha256") != self.table.sha256:
             raise SnapshotError(
                 f"made with another table than {self._path}",
                 field="policy.params.table",
                 remedy="put the old table back, or let the learner replay the ledger with this one",
             )
-        shapes = {"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)}
-        for name, shape in shapes.items():
-            array = arrays.get(name)
-            kinds = ("float64",) if name == "sums" else ("int64", "float64")
-            if array is None or array.shape != shape or array.dtype.name not in kinds:
-                raise SnapshotError(f"{name} must be {' or '.join(kinds)} of shape {shape}")
-        questions, counts = (np.array(arrays[name], dtype=np.float64) for name in ("questions", "counts"))
-        if (counts < 0).any() or (counts.sum(axis=0) > questions * (1.0 + 1e-9)).any():
-            raise SnapshotError("the counts of the histogram do not fit together")
-        self.seen, self._questions, self._counts = seen, questions, counts
-        self._sums = np.array(arrays["sums"], dtype=np.float64)
+        own = checked_arrays(arrays, shapes={"questions": (BINS,), "sums": (2, BINS), "counts": (2, BINS)})
+        self.seen = seen
+        self._questions, self._sums, self._counts = (own[name] for name in ("questions", "sums", "counts"))
 
 
 def read_table(path: str) -> PopularityTable:

@@ -16,8 +16,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.policies.base import Arrays
-from ragbandit.shared.errors import SnapshotError
+from ragbandit.router.policies.base import Arrays, checked_arrays
 from ragbandit.shared.types import ArmName, Update
 
 #: the promise holds from this question on; what may be lost until then may be lost at once
@@ -31,8 +30,6 @@ _MEMORY: Final = 1000.0
 _MOST_WEIGHT: Final = 10.0
 #: share of the rewards' standard deviation that stands for the incumbent's mean reward where that is nearer to 0
 _LEAST_SCALE: Final = 0.1
-
-_NUMBERS: Final = ("own rows", "lost", "others", "weight", "rewards", "squares", "all squares")
 
 
 class Shortfall:
@@ -134,17 +131,8 @@ class Shortfall:
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
-        if arrays.keys() != {"shortfall", *(f"rewards/{arm}" for arm in seen)}:
-            raise SnapshotError(f"the shortfall is missing or of other arms: {sorted(arrays)}")
-        for name, array in arrays.items():
-            shape = (len(_NUMBERS),) if name == "shortfall" else (2,)
-            if array.shape != shape or array.dtype != np.float64:
-                raise SnapshotError(f"{name} must be float64 of shape {shape}")
-        if any(float(arrays[f"rewards/{arm}"][0]) != count for arm, count in seen.items()):
-            raise SnapshotError("the shortfall has seen other updates than the policy")
-        own = [float(number) for number in arrays["shortfall"]]
-        if min(own[0], own[2], own[3], own[5], own[6]) < 0.0:
-            raise SnapshotError(f"the shortfall has a weight or a square below 0: {own}")
+        checked_arrays(arrays, shapes={"shortfall": (7,)} | {f"rewards/{arm}": (2,) for arm in seen})
+        own = arrays["shortfall"].tolist()
         self._own, self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares = own
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}

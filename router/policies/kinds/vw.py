@@ -34,12 +34,12 @@ from pydantic import Field
 
 from ragbandit.router.policies.base import (
     Arrays,
+    Facts,
     PolicyNeed,
     PolicyOutput,
     counted_state,
     epsilon_greedy,
     restored_counts,
-    restored_mass,
     rows_of,
     tally,
 )
@@ -116,14 +116,6 @@ class VowpalWabbit(HasParams):
             f"--learning_rate {self.learning_rate!r} --power_t {self.power_t!r} -b {self.bits} --quiet"
         ).split()
 
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings after defaults, as JSON values; `context` where there is one."""
-        params = dict(super().params)
-        if not params["context"]:
-            del params["context"]
-        return params
-
     def pmf(
         self, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[Sequence[ArmName]]
     ) -> list[PolicyOutput]:
@@ -173,36 +165,34 @@ class VowpalWabbit(HasParams):
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """VW's model as bytes, with their sha256, the counts, and d."""
-        arrays, facts = counted_state(self.seen, mass=self._mass)
+        arrays, facts = counted_state(self.seen)
         with self._lock:
             kept = self._workspace.serialize()
         # Loading puts VW's own tallies (examples and features shown, predictions among them) back to 0: what is left
         # depends on the updates alone.
         model = self._vw.Workspace(["--quiet"], model_data=kept).serialize()
         arrays["model"] = np.frombuffer(model, dtype=np.uint8)
-        facts |= {"model_sha256": hashlib.sha256(model).hexdigest(), "dimension": self._dimension}
+        sha256 = hashlib.sha256(model).hexdigest()
+        facts |= {"model_sha256": sha256, "dimension": self._dimension, "mass": self._mass}
         return arrays, facts if self._columns is None else {**facts, "context": self._columns.state()}
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state. The sha256 is checked first: VW may crash on bytes that are not its own."""
-        seen, mass = restored_counts(arrays, facts), restored_mass(facts)
-        model, dimension = arrays.get("model"), facts.get("dimension")
+        seen, model = restored_counts(facts), arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
         kept = model.tobytes()
         if hashlib.sha256(kept).hexdigest() != facts.get("model_sha256"):
             raise SnapshotError("model is damaged: its sha256 does not match")
-        if not isinstance(dimension, int if mass else type(None)):
-            raise SnapshotError(f"the length of the features is missing or wrong: {dimension!r}")
         try:
             workspace = self._vw.Workspace(["--quiet"], model_data=kept)
         except RuntimeError as error:  # another version of VW wrote it
             raise SnapshotError(f"VW cannot load the model: {error}") from error
         if self._columns is not None:
-            self._columns.restore(facts.get("context"))
-        self._dimension = dimension if isinstance(dimension, int) else None
+            self._columns.restore(facts["context"])
+        self._dimension = facts["dimension"]
         with self._lock:
-            self.seen, self._mass, self._workspace = seen, mass, workspace
+            self.seen, self._mass, self._workspace = seen, facts["mass"], workspace
 
     def _shared(self, features: Features, *, query: Query, weight: float = 1.0) -> Any:
         """The question: x / sqrt(d), so that with the intercept 1 both parts weigh alike; and its context."""

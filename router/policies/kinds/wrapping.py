@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.policies.base import Arrays, Policy, PolicyNeed, schema_of, tolerance_of
+from ragbandit.router.policies.base import Arrays, Facts, Policy, PolicyNeed, schema_of, tolerance_of
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.params import HasParams, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError
@@ -68,7 +68,7 @@ class WrappingPolicy(HasParams):
         arrays, facts = self.inner.state()
         return {f"{_INNER}{name}": array for name, array in arrays.items()}, facts
 
-    def restore_inner(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore_inner(self, arrays: Arrays, facts: Facts) -> None:
         """Have the policy inside take over its part of saved arrays, and its facts; it checks them."""
         self.inner.restore({n.removeprefix(_INNER): a for n, a in arrays.items() if n.startswith(_INNER)}, facts)
 

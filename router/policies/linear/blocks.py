@@ -20,14 +20,14 @@ together in the order of w. Old rows fade by what the rows of the block before c
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.base import MOST_ROWS, Arrays, heads_of, rows_of, tally
+from ragbandit.router.policies.base import Arrays, Facts, checked_arrays, heads_of, rows_of, tally
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import (
     LATEST,
@@ -35,10 +35,9 @@ from ragbandit.router.policies.linear.ridge import (
     RidgeHeads,
     add_row,
     design,
-    per_arm,
     whole_matrix,
 )
-from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
 #: Most rows of a block: 2^22 units a feature, squared, times 2^9 rows are 2^53.
@@ -48,7 +47,7 @@ _UNIT: Final = 2.0**-14
 #: features are below this many units, which is 256
 _MOST_UNITS: Final = 2.0**22
 #: arrays of a block in a saved state
-_KINDS: Final = ("precision", "start", "units", "targets")
+_KINDS: Final = ("precision", "start", "units", "targets", "counts")
 #: a block has at most this share of the memory's rows: within a block rows count alike
 _SHARE_OF_MEMORY: Final = 16
 
@@ -271,69 +270,32 @@ class BlockHeads(RidgeHeads):
             arrays[f"start/{arm}"] = block.start
             arrays[f"units/{arm}"] = block.units[: block.rows]
             arrays[f"targets/{arm}"] = block.targets[: block.rows]
-            if (block.counts[: block.rows] != 1.0).any():
-                arrays[f"counts/{arm}"] = block.counts[: block.rows]
+            arrays[f"counts/{arm}"] = block.counts[: block.rows]
         facts["block_leverage"] = {arm: block.leverage for arm, block in sorted(self._blocks.items())}
         return arrays, facts
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state: besides that of RidgeHeads, every arm's block."""
-        own = {name: a for name, a in arrays.items() if name.split("/", 1)[0] in (*_KINDS, "counts")}
-        former = self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage, self._mass
-        served = self._inverse, self._moment, self._mean, self._stack
-        super().restore({name: a for name, a in arrays.items() if name not in own}, facts)
-        try:
-            blocks = self._restored(own, facts)
-        except SnapshotError:
-            self.seen, self.weight, self._scatter, self._rows, self._age, self._leverage, self._mass = former
-            self._inverse, self._moment, self._mean, self._stack = served
-            raise
-        self._blocks, self._behind = blocks, set()
-
-    def _restored(self, arrays: Arrays, facts: Mapping[str, Json]) -> dict[ArmName, _Block]:
-        leverage = per_arm(facts, "block_leverage")
-        names = {f"{kind}/{arm}" for arm in self._age for kind in _KINDS}
-        counted = {f"counts/{arm}" for arm in self._age}  # where a row counts as another number than one
-        if not names <= arrays.keys() <= names | counted or set(leverage) != set(self._age):
-            raise SnapshotError(f"blocks of other arms than {sorted(self._age)}: {sorted(arrays)}")
-        blocks: dict[ArmName, _Block] = {}
+        of_blocks = {name: array for name, array in arrays.items() if name.split("/", 1)[0] in _KINDS}
+        super().restore({name: array for name, array in arrays.items() if name not in of_blocks}, facts)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for arm in self._age:
+            rows, size = len(arrays[f"units/{arm}"]), len(self._inverse[arm])
+            parts = {"precision": (size * (size + 1) // 2,), "start": (2, size), "targets": (rows, 2)}
+            parts |= {"units": (rows, size - 1), "counts": (rows,)}
+            shapes |= {f"{kind}/{arm}": shape for kind, shape in parts.items()}
+        own = checked_arrays(of_blocks, shapes=shapes, float32={f"units/{arm}" for arm in self._age})
+        self._blocks, self._behind = {}, set()
         for arm, age in self._age.items():
-            size = len(self._inverse[arm])
-            units, targets = arrays[f"units/{arm}"], arrays[f"targets/{arm}"]
-            rows = len(units) if units.ndim == 2 else -1
-            room = self.block_rows(age - rows)
-            shapes = {
-                f"precision/{arm}": (size * (size + 1) // 2,),
-                f"start/{arm}": (2, size),
-                f"units/{arm}": (rows, size - 1),
-                f"targets/{arm}": (rows, 2),
-            }
-            for name, shape in shapes.items():
-                kind = np.float32 if name.startswith("units/") else np.float64
-                array = arrays[name]
-                if array.shape != shape or array.dtype != kind or not np.isfinite(array).all():
-                    raise SnapshotError(f"{name} must be finite {kind.__name__} of shape {shape}")
-            if not 0 <= rows < room:
-                raise SnapshotError(f"{rows} rows in a block of {room} of the arm {arm}")
-            triangle = np.array(arrays[f"precision/{arm}"], dtype=np.float64)
-            block = self._opened(self._new(size), rows=room)
-            block.precision, block.moment = whole_matrix(triangle, size=size), self._moment[arm].copy()
-            block.start, block.leverage = np.array(arrays[f"start/{arm}"], dtype=np.float64), leverage[arm]
-            block.units[:rows], block.targets[:rows] = units, targets
-            block.counts[:rows] = _restored_counts(arrays.get(f"counts/{arm}"), arm=arm, rows=rows)
+            rows, size = len(own[f"units/{arm}"]), len(self._inverse[arm])
+            block = self._opened(self._new(size), rows=self.block_rows(age - rows))
+            block.precision = whole_matrix(own[f"precision/{arm}"], size=size)
+            block.moment, block.start = self._moment[arm].copy(), own[f"start/{arm}"]
+            block.leverage = facts["block_leverage"][arm]
+            block.units[:rows], block.targets[:rows] = own[f"units/{arm}"], own[f"targets/{arm}"]
+            block.counts[:rows] = own[f"counts/{arm}"]
             block.rows = block.taken = rows
-            blocks[arm] = block
-        return blocks
-
-
-def _restored_counts(counts: npt.NDArray[np.generic] | None, *, arm: ArmName, rows: int) -> Vector:
-    """What the rows of an arm's block count as, from a saved state; one each where it does not tell."""
-    if counts is None:
-        return np.ones(rows)
-    found = np.array(counts, dtype=np.float64)
-    if counts.shape != (rows,) or counts.dtype != np.float64 or not ((found > 0.0) & (found <= MOST_ROWS)).all():
-        raise SnapshotError(f"counts/{arm} must be float64 in (0, {MOST_ROWS:g}] of shape {(rows,)}")
-    return found
+            self._blocks[arm] = block
 
 
 def _rounded(features: Features) -> Vector:

@@ -29,11 +29,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, part_of_counts, tally
+from ragbandit.router.policies.base import Arrays, Facts, tally
 from ragbandit.router.policies.linear.policy import RESTART_ROWS, RidgeParams, RidgePolicy
-from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction, per_arm
+from ragbandit.router.policies.linear.ridge import LEAST_MEMORY, Prediction
 from ragbandit.router.policies.params import Number, Positive, Share, read_params
-from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import ArmName, Features, Json, Update
 
 # Page's test (Page 1954), one two-sided CUSUM per arm on its standardised residuals; the threshold h is the param
@@ -134,28 +133,16 @@ class MbaRag(RidgePolicy):
         facts[_CUSUM_KEY] = {arm: [self._cusum_up[arm], self._cusum_down[arm]] for arm in sorted(self._cusum_up)}
         facts["alarms"] = dict(sorted(self.alarms.items()))
         facts[_VARIANCE_KEY] = dict(sorted(self._residual_variance.items()))
-        if self._rows != self.seen:
-            facts["counted"] = dict(sorted(self._rows.items()))
+        facts["counted"] = dict(sorted(self._rows.items()))
         return arrays, facts
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over a saved state. Raises SnapshotError for sums that are missing or are no numbers."""
-        cusum, alarms = facts.get(_CUSUM_KEY), facts.get("alarms")
-        if not isinstance(cusum, Mapping) or not isinstance(alarms, Mapping):
-            raise SnapshotError("the CUSUM sums or the alarms are missing")
-        for sums in cusum.values():
-            two = isinstance(sums, list | tuple) and len(sums) == 2
-            if not two or not all(isinstance(s, int | float) and 0 <= s < math.inf for s in sums):
-                raise SnapshotError(f"the CUSUM sums are wrong: {sums!r}")
-        if not all(isinstance(count, int) and count > 0 for count in alarms.values()):
-            raise SnapshotError(f"the alarms are wrong: {alarms!r}")
-        variance = per_arm(facts, _VARIANCE_KEY)
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over a saved state."""
         super().restore(arrays, facts)
-        self._rows = part_of_counts(facts, "counted", seen=self.seen)
-        self._residual_variance = variance
-        self._cusum_up = {arm: float(sums[0]) for arm, sums in cusum.items()}
-        self._cusum_down = {arm: float(sums[1]) for arm, sums in cusum.items()}
-        self.alarms = dict(alarms)
+        self._rows, self.alarms = dict(facts["counted"]), dict(facts["alarms"])
+        self._residual_variance = dict(facts[_VARIANCE_KEY])
+        self._cusum_up = {arm: up for arm, (up, _) in facts[_CUSUM_KEY].items()}
+        self._cusum_down = {arm: down for arm, (_, down) in facts[_CUSUM_KEY].items()}
 
 
 def chances(means: Sequence[float], *, widths: Sequence[float]) -> list[float]:

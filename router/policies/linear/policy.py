@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, PolicyNeed, PolicyOutput
+from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
 from ragbandit.router.policies.linear.context_heads import ContextHeads
-from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads, per_arm
+from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
@@ -66,14 +66,6 @@ class RidgePolicy(HasParams, ABC):
         """Whether a row of weight 2 is the same row twice: row by row, and where none fades."""
         return type(self._heads) is RidgeHeads and self._heads.memory is None
 
-    @property
-    def params(self) -> Mapping[str, Json]:
-        """The settings after defaults, as JSON values; `context` where there is one."""
-        params = dict(super().params)
-        if not params["context"]:
-            del params["context"]
-        return params
-
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """The posterior for a question, with the widths of that question."""
         return self._heads.predict(features, arms=arms)
@@ -124,14 +116,11 @@ class RidgePolicy(HasParams, ABC):
         return None if before is None else max(self._heads.mass(arm) - before, RESTART_ROWS)
 
     def state(self) -> tuple[Arrays, dict[str, Json]]:
-        """The heads', and per arm what scores count as that nobody has calibrated, where there are any."""
+        """The heads', and per arm what scores count as that nobody has calibrated."""
         arrays, facts = self._heads.state()
-        if self._uncalibrated:
-            facts["uncalibrated"] = dict(sorted(self._uncalibrated.items()))
-        return arrays, facts
+        return arrays, facts | {"uncalibrated": dict(sorted(self._uncalibrated.items()))}
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over the heads of a saved state."""
-        uncalibrated = per_arm(facts, "uncalibrated") if "uncalibrated" in facts else {}
         self._heads.restore(arrays, facts)
-        self._uncalibrated = uncalibrated
+        self._uncalibrated = dict(facts["uncalibrated"])

@@ -27,7 +27,7 @@ Sums run through einsum and numpy's own loops, never BLAS: its result depends on
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +35,15 @@ import numpy.typing as npt
 
 from ragbandit.router.policies.base import (
     Arrays,
+    Facts,
+    checked_arrays,
     counted_state,
     heads_of,
     restored_counts,
     rows_of,
     tally,
 )
-from ragbandit.shared.errors import PolicyFault, SnapshotError
+from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
 #: The noise before any row: quality in [0, 1] has a variance of at most 1/4; of cost nothing is known, not even its
@@ -294,42 +296,24 @@ class RidgeHeads:
             arrays[f"moment/{arm}"] = self._moment[arm]
             arrays[f"mean/{arm}"] = self._mean[arm]
         arrays["scatter"] = self._scatter
-        facts["weight"] = self.weight
-        facts["rows"] = self._rows
-        facts["age"] = dict(sorted(self._age.items()))
-        if any(self._mass[arm] != age for arm, age in self._age.items()):  # a row counted as more or less than one
-            facts["mass"] = dict(sorted(self._mass.items()))
-        facts["leverage"] = dict(sorted(self._leverage.items()))
+        facts |= {"weight": self.weight, "rows": self._rows}
+        for name, of_arm in (("age", self._age), ("mass", self._mass), ("leverage", self._leverage)):
+            facts[name] = dict(sorted(of_arm.items()))
         return arrays, facts
 
-    def restore(self, arrays: Arrays, facts: Mapping[str, Json]) -> None:
-        """Take over a saved state: every arm that has an age has its three arrays, finite, of one size; no other."""
-        seen = restored_counts(arrays, facts)
-        weight, rows = _finite(facts, "weight"), _finite(facts, "rows")
-        if rows < 0:
-            raise SnapshotError(f"rows is missing or wrong: {rows!r}")
-        age, leverage = per_arm(facts, "age"), per_arm(facts, "leverage")
-        mass = per_arm(facts, "mass") if "mass" in facts else {arm: float(rows) for arm, rows in age.items()}
-        if not set(age) == set(leverage) == set(mass) <= set(seen):
-            raise SnapshotError(
-                f"age {sorted(age)}, mass or leverage {sorted(leverage)} are not of arms that were seen"
-            )
-        size = max(
-            (array.shape[-1] for name, array in arrays.items() if name.startswith("mean/") and array.ndim), default=0
-        )
-        shapes = {f"{kind}/{arm}": shape for arm in age for kind, shape in _shapes(size)} | {"scatter": (2, 2)}
-        if shapes.keys() != arrays.keys():
-            raise SnapshotError(f"arrays of other arms than {sorted(age)}: {sorted(arrays)}")
-        for name, shape in shapes.items():
-            if arrays[name].shape != shape or arrays[name].dtype != np.float64:
-                raise SnapshotError(f"{name} must be float64 of shape {shape}")
-        taken = {name: np.array(array, dtype=np.float64) for name, array in arrays.items()}
-        self.seen, self.weight, self._scatter, self._rows = seen, weight, taken["scatter"], rows
-        self._age, self._leverage = {ArmName(arm): int(n) for arm, n in age.items()}, leverage
-        self._mass = mass
-        self._inverse = {arm: whole_matrix(taken[f"inverse/{arm}"], size=size) for arm in self._age}
-        self._moment = {arm: taken[f"moment/{arm}"] for arm in self._age}
-        self._mean = {arm: taken[f"mean/{arm}"] for arm in self._age}
+    def restore(self, arrays: Arrays, facts: Facts) -> None:
+        """Take over a saved state: every arm that has an age has its three arrays, of one size; no other has any."""
+        self.seen = restored_counts(facts)
+        self.weight, self._rows = facts["weight"], facts["rows"]
+        self._age, self._mass, self._leverage = dict(facts["age"]), dict(facts["mass"]), dict(facts["leverage"])
+        size = arrays[f"mean/{next(iter(self._age))}"].shape[1] if self._age else 0
+        shapes = {"inverse": (size * (size + 1) // 2,), "moment": (2, size), "mean": (2, size)}
+        of_arms = {f"{kind}/{arm}": shape for arm in self._age for kind, shape in shapes.items()}
+        own = checked_arrays(arrays, shapes=of_arms | {"scatter": (2, 2)})
+        self._scatter = own["scatter"]
+        self._inverse = {arm: whole_matrix(own[f"inverse/{arm}"], size=size) for arm in self._age}
+        self._moment = {arm: own[f"moment/{arm}"] for arm in self._age}
+        self._mean = {arm: own[f"mean/{arm}"] for arm in self._age}
         self._stack, self._packed = None, {}
 
     @property
@@ -343,33 +327,11 @@ class RidgeHeads:
         return precision
 
 
-def _shapes(size: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ("inverse", (size * (size + 1) // 2,)), ("moment", (2, size)), ("mean", (2, size))
-
-
 def whole_matrix(triangle: Vector, *, size: int) -> Matrix:
     """The symmetric matrix of an upper triangle."""
     matrix = np.zeros((size, size))
     matrix[np.triu_indices(size)] = triangle
     return np.triu(matrix, 1).T + matrix
-
-
-def _finite(facts: Mapping[str, Json], name: str) -> float:
-    value = facts.get(name)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise SnapshotError(f"{name} is missing or wrong: {value!r}")
-    return float(value)
-
-
-def per_arm(facts: Mapping[str, Json], name: str) -> dict[ArmName, float]:
-    """Arm -> number >= 0, from a saved state. Raises SnapshotError."""
-    found = facts.get(name)
-    if not isinstance(found, Mapping):
-        raise SnapshotError(f"{name} is missing or wrong: {found!r}")
-    for value in found.values():
-        if not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise SnapshotError(f"{name} is missing or wrong: {found!r}")
-    return dict(found)
 
 
 def _add_at(inverse: Matrix, *, place: int, precision: float) -> None:

@@ -1,12 +1,16 @@
-"""Example params of every policy; the fine-tuned ones read with tiny models."""
+"""Params of every policy: its examples, and that its ranges are kept; the fine-tuned ones read with tiny models."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import fields
+from typing import get_args, get_type_hints
 
 import pytest
 
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.params import PolicyParams
+from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS
 from tests.support.policy_examples import EXAMPLES, context_maker, maker
 
@@ -45,3 +49,35 @@ def test_every_param_with_an_arms_name_is_checked(name):
     policy = make_policy(name, params=EXAMPLES[name])
     given = {key for key, value in EXAMPLES[name].items() if isinstance(value, str) and value in ARMS}
     assert given <= set(policy.arms_named)
+
+
+def wrong_values(policy: str) -> Iterator[tuple[str, object]]:
+    """(param, a value that it does not take): of another type, NaN, beyond the ends of its range."""
+    kind = params_of(policy)
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        if each.name != "context":
+            yield each.name, object()
+            yield each.name, [object()]
+        for part in (hints[each.name], *get_args(hints[each.name])):
+            for bound in [one for field in getattr(part, "__metadata__", ()) for one in field.metadata]:
+                ends = {name: getattr(bound, name) for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)}
+                if not ends:
+                    continue
+                yield from ((each.name, value) for value in (math.nan, math.inf, -math.inf, 10**400, True, "1"))
+                for name, end in ends.items():
+                    beyond = {"ge": end - abs(end) / 2 - 1, "gt": end, "le": end * 2 + 1, "lt": end}[name]
+                    yield each.name, type(end)(beyond)
+                if int in get_args(part) and float not in get_args(part):
+                    yield each.name, 3.5
+    yield "no_such_param", 1
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_wrong_params_are_refused(name):
+    """A param that is unknown, of another type or out of its range is a ConfigError with field and remedy."""
+    for param, value in wrong_values(name):
+        with pytest.raises(ConfigError) as caught:
+            make_policy(name, params=EXAMPLES[name] | {param: value})
+        assert str(caught.value.field).startswith(f"policy.params.{param}"), (param, value)
+        assert caught.value.remedy

@@ -244,7 +244,7 @@ def test_a_fresh_policy_keeps_no_weights():
     """Before its first lesson a policy's state is its counts and the model's name: no copy of the encoder."""
     arrays, facts = mba().state()
     assert arrays == {}
-    assert set(facts) == {"updates", "seen", "model"}
+    assert set(facts) == {"updates", "seen", "model", "steps"}
 
 
 def test_heads_begin_by_name():

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored_counts, tally
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import PolicyOutput, counted_state, epsilon_greedy, restored, restored_counts, tally
 from ragbandit.router.policies.draw import choose, cold_start_floors, draw, gate, raised_floors, seed_of, with_floor
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.testing.policy_examples import made_updates
@@ -265,7 +266,7 @@ def test_epsilon_greedy_vector():
 def test_state_begins_with_the_count():
     """Every policy's state begins with no arrays and the number of updates, of each arm and of all."""
     assert counted_state({"b": 2, "a": 3}) == ({}, {"updates": 5, "seen": {"a": 3, "b": 2}})
-    assert restored_counts({}, {"updates": 5, "seen": {"a": 3, "b": 2}}) == {"a": 3, "b": 2}
+    assert restored_counts({"updates": 5, "seen": {"a": 3, "b": 2}}) == {"a": 3, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_state_begins_with_the_count():
 def test_counts_that_do_not_fit_are_refused(facts):
     """A saved state whose counts are missing, of another type, or do not add up is refused."""
     with pytest.raises(SnapshotError):
-        restored_counts({}, facts)
+        restored_counts(facts)
 
 
 def test_tally_counts_each_arm():
@@ -299,9 +300,11 @@ def test_tally_counts_each_arm():
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_numbers_that_are_not_finite_are_named(number, kind):
-    """A saved array with a number that is not finite is refused by its name."""
+    """A saved array with a number that is not finite is refused by its name, before the policy sees it."""
+    policy = make_policy("uniform", params={})
+    arrays, facts = policy.state()
     with pytest.raises(SnapshotError, match="weights holds numbers that are not finite"):
-        restored_counts({"weights": np.array([0, number], dtype=kind)}, {"updates": 1, "seen": {"a": 1}})
+        restored(policy, arrays | {"weights": np.array([0, number], dtype=kind)}, facts)
 
 
 def test_cold_start_floors_of_stored_decisions():

@@ -8,7 +8,7 @@ import pytest
 from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
@@ -107,24 +107,6 @@ def test_a_row_that_is_refused_changes_nothing(name):
         with pytest.raises(PolicyFault):
             policy.learn(wrong)
         assert sha_of(policy) == before
-
-
-@pytest.mark.parametrize("change", ["losses", "models", "context", "rows", "length"])
-def test_a_damaged_state_is_refused(change):
-    """A state without one of its parts is a SnapshotError, and nothing of it is taken over."""
-    policy = context_maker("mba")()
-    for row in made_updates(12):
-        policy.learn(row)
-    arrays, facts = policy.state()
-    other = context_maker("mba")()
-    other.learn(made_updates(1)[0])
-    before = sha_of(other)
-    with pytest.raises(SnapshotError):
-        other.restore(arrays, {**facts, change: None})
-    broken = {name: array for name, array in arrays.items() if name != "product/scatter"}
-    with pytest.raises(SnapshotError):
-        other.restore(broken, facts)
-    assert sha_of(other) == before
 
 
 def test_the_schema_comes_with_the_configuration_alone():

@@ -13,7 +13,7 @@ from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy, pmf_of_one
 from ragbandit.router.policies.draw import choose, gate, seed_of
 from ragbandit.router.policies.kinds.budget import BEND, MEMORY, TEMPERATURE, BudgetPolicy
-from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
+from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
@@ -381,50 +381,10 @@ def test_a_row_that_the_inner_policy_refuses_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda a, f: (a, f | {"inner": None}),
-        lambda a, f: (a, f | {"inner": {"updates": 3, "seen": {ARMS[0]: 3}}}),
-        lambda a, f: (a | {"pacer": np.array([2.0, 0.0, 0.0, 0.0])}, f),
-        lambda a, f: (a | {"pacer": np.array([0.0, 0.0, -1.0, 0.0])}, f),
-        lambda a, f: (a | {"pacer": a["pacer"].astype(np.float32)}, f),
-        lambda a, f: (a | {"cost/unheard": np.zeros(1)}, f),
-    ],
-)
-def test_wrong_state_is_refused(spoil):
-    """A state without its inner part, of other counts, or with the dual variable out of range is a SnapshotError."""
-    arrays, facts = spoil(*taught(lambda: BudgetPolicy(target=1.2, policy="uniform"), made_updates(9)).state())
-    with pytest.raises(SnapshotError):
-        BudgetPolicy(target=1.2, policy="uniform").restore(arrays, facts)
-
-
-@pytest.mark.parametrize(
     ("params", "field"),
     [
-        ({}, "target"),
-        ({"target": 0}, "target"),
-        ({"target": -1.0}, "target"),
-        ({"target": "2"}, "target"),
-        ({"target": True}, "target"),
-        ({"target": math.nan}, "target"),
-        ({"target": math.inf}, "target"),
-        ({"target": 1e-200}, "target"),
-        ({"target": 1e200}, "target"),
-        ({"target": 10**400}, "target"),
-        ({"target": 1.0, "step": 1e-200}, "step"),
-        ({"target": 1.0, "horizon": 1e300}, "horizon"),
-        ({"target": 1.0, "price_max": 1e300}, "price_max"),
-        ({"target": 1.0, "step": 0.0}, "step"),
-        ({"target": 1.0, "horizon": 0.5}, "horizon"),
-        ({"target": 1.0, "horizon": None}, "horizon"),
-        ({"target": 1.0, "price_max": 0.0}, "price_max"),
         ({"target": 1.0, "policy": "oracle"}, "policy"),
-        ({"target": 1.0, "policy": 3}, "policy"),
-        ({"target": 1.0, "policy": ["mba"]}, "policy"),
-        ({"target": 1.0, "policy": {"name": "mba"}}, "policy"),
-        ({"target": 1.0, "policy": None}, "policy"),
         ({"target": 1.0, "policy": "budget", "params": {"target": 1.0}}, "policy"),
-        ({"target": 1.0, "params": [1]}, "params"),
         ({"target": 1.0, "params": {"ridge": -1.0}}, "params.ridge"),
         ({"target": 1.0, "params": {"colour": 1.0}}, "params.colour"),
         ({"target": 1.0, "policy": "fixed"}, "params.arm"),

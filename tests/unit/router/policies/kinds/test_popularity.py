@@ -404,14 +404,6 @@ def test_snapshot_of_another_table_is_refused(tmp_path):
         other.restore(*one.state())
 
 
-def test_counts_that_do_not_fit_are_refused():
-    """More answers than questions in a bin, or a negative count, is a SnapshotError."""
-    arrays, facts = taught(lambda: Popularity(table=TABLE), made_updates(9)).state()
-    for broken in (arrays["counts"] + 100, -1 - arrays["counts"]):
-        with pytest.raises(SnapshotError, match="do not fit together"):
-            Popularity(table=TABLE).restore(arrays | {"counts": broken}, facts)
-
-
 @pytest.mark.parametrize(
     "content",
     [
@@ -443,20 +435,7 @@ def test_file_that_is_no_table_is_refused(tmp_path, content):
     [
         ({}, "table"),
         ({"table": "/nowhere/popularity.json"}, "table"),
-        ({"table": ""}, "table"),
-        ({"table": 3}, "table"),
-        ({"table": TABLE, "below": ""}, "below"),
-        ({"table": TABLE, "below": 3}, "below"),
-        ({"table": TABLE, "above": None}, "above"),
         ({"table": TABLE, "below": "x", "above": "x"}, "below"),
-        ({"table": TABLE, "threshold": -1.0}, "threshold"),
-        ({"table": TABLE, "threshold": "high"}, "threshold"),
-        ({"table": TABLE, "threshold": True}, "threshold"),
-        ({"table": TABLE, "threshold": math.inf}, "threshold"),
-        ({"table": TABLE, "threshold": math.nan}, "threshold"),
-        ({"table": TABLE, "epsilon": 1.1}, "epsilon"),
-        ({"table": TABLE, "epsilon": None}, "epsilon"),
-        ({"table": TABLE, "epsilon": math.nan}, "epsilon"),
     ],
 )
 def test_wrong_params_are_refused(params, field):

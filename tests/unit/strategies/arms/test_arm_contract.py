@@ -3,6 +3,7 @@
 from typing import get_args
 
 import pytest
+import yaml
 
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Need
@@ -15,135 +16,65 @@ from ragbandit.testing.arms import (
     generator,
     run,
 )
-from tests.unit.strategies.arms import test_dragin as test_strategies_dragin
-from tests.unit.strategies.arms import test_flare as test_strategies_flare
-from tests.unit.strategies.arms import test_seakr as test_strategies_seakr
-from tests.unit.strategies.arms import test_self_rag_trained as test_strategies_self_rag_trained
 
 #: for every arm a value other than the default for every param
-SETTINGS = {
-    "no_retrieval": [
-        {"preset": "gpt", "style": "reasoned", "max_tokens": 20, "templates": {"recall_reasoned": "[body]\n{question}"}}
-    ],
-    "single_step": [
-        {
-            "preset": "gpt",
-            "style": "reasoned",
-            "passages": 2,
-            "passage_words": 5,
-            "max_tokens": 20,
-            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
-        },
-        {"preset": "flan"},
-    ],
-    "multi_step": [
-        {
-            "preset": "gpt",
-            "style": "reasoned",
-            "rounds": 2,
-            "passages_per_round": 1,
-            "passages": 2,
-            "keep": "latest",
-            "passage_words": 5,
-            "sentence_tokens": 7,
-            "max_tokens": 20,
-            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
-        },
-        {"preset": "flan"},
-        {"passages": 1, "keep": "best"},
-    ],
-    "adaptive_note": [
-        {
-            "preset": "paper",
-            "style": "long",
-            "updates": 4,
-            "failures": 2,
-            "passages": 5,
-            "count_rejected": False,
-            "passages_per_round": 1,
-            "query_characters": 60,
-            "passage_words": 5,
-            "note_tokens": 20,
-            "question_tokens": 9,
-            "max_tokens": 20,
-            "templates": {"read_notes_long": "[body]\n{notes}{question}"},
-        },
-        {"preset": "paper"},
-    ],
-    **{
-        name: [
-            {
-                "preset": "paper",
-                "style": "long",
-                "passages": 2,
-                "passage_words": 5,
-                "note_tokens": 20,
-                "max_tokens": 20,
-                "templates": {name: "[body]\n{passages}{question}"},
-            }
-        ]
-        for name in ("chain_of_note", "self_refine", "self_rerank")
-    },
-    "react": [
-        {
-            "preset": "paper",
-            "unfinished": "thought",
-            "style": "reasoned",
-            "turns": 3,
-            "passages_per_search": 2,
-            "passages": 5,
-            "sentences": 1,
-            "passage_words": 5,
-            "turn_tokens": 40,
-            "max_tokens": 20,
-            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
-        },
-        {"preset": "paper"},
-    ],
-    "self_rag": [
-        {
-            "preset": "paper",
-            "style": "reasoned",
-            "rewrites": 2,
-            "regenerations": 2,
-            "passages_per_round": 2,
-            "passages": 5,
-            "passage_words": 5,
-            "grade_tokens": 4,
-            "query_tokens": 20,
-            "max_tokens": 20,
-            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
-        },
-        {},
-    ],
-    "rq_rag": [
-        {
-            "preset": "paper",
-            "style": "reasoned",
-            "tree": True,
-            "choose": "confidence",
-            "depth": 2,
-            "queries": 2,
-            "passages_per_query": 1,
-            "passages": 5,
-            "passage_words": 5,
-            "decide_tokens": 8,
-            "query_tokens": 20,
-            "max_tokens": 20,
-            "templates": {"read_reasoned": "[body]\n{passages}{question}"},
-        },
-        {"preset": "paper"},
-        {"preset": "paper", "tree": True},
-    ],
-    "dragin": [test_strategies_dragin.SETTINGS],
-    "flare": [test_strategies_flare.SETTINGS, {}],
-    "seakr": [
-        test_strategies_seakr.SETTINGS,
-        {"samples": 2, "delta": -9.0},
-        {"hops": "multi", "samples": 2, "delta": -6.0},
-    ],
-    "self_rag_trained": [test_strategies_self_rag_trained.SETTINGS, {}],
-}
+SETTINGS = yaml.safe_load(r"""
+no_retrieval:
+- {preset: gpt, style: reasoned, max_tokens: 20, templates: {recall_reasoned: "[body]\n{question}"}}
+single_step:
+- {preset: gpt, style: reasoned, passages: 2, passage_words: 5, max_tokens: 20,
+   templates: &read {read_reasoned: "[body]\n{passages}{question}"}}
+- {preset: flan}
+multi_step:
+- {preset: gpt, style: reasoned, rounds: 2, passages_per_round: 1, passages: 2, keep: latest, passage_words: 5,
+   sentence_tokens: 7, max_tokens: 20, templates: *read}
+- {preset: flan}
+- {passages: 1, keep: best}
+adaptive_note:
+- {preset: paper, style: long, updates: 4, failures: 2, passages: 5, count_rejected: false, passages_per_round: 1,
+   query_characters: 60, passage_words: 5, note_tokens: 20, question_tokens: 9, max_tokens: 20,
+   templates: {read_notes_long: "[body]\n{notes}{question}"}}
+- {preset: paper}
+chain_of_note: &stages
+- {preset: paper, style: long, passages: 2, passage_words: 5, note_tokens: 20, max_tokens: 20}
+self_refine: *stages
+self_rerank: *stages
+react:
+- {preset: paper, unfinished: thought, style: reasoned, turns: 3, passages_per_search: 2, passages: 5, sentences: 1,
+   passage_words: 5, turn_tokens: 40, max_tokens: 20, templates: *read}
+- {preset: paper}
+self_rag:
+- {preset: paper, style: reasoned, rewrites: 2, regenerations: 2, passages_per_round: 2, passages: 5, passage_words: 5,
+   grade_tokens: 4, query_tokens: 20, max_tokens: 20, templates: *read}
+- {}
+rq_rag:
+- {preset: paper, style: reasoned, tree: true, choose: confidence, depth: 2, queries: 2, passages_per_query: 1,
+   passages: 5, passage_words: 5, decide_tokens: 8, query_tokens: 20, max_tokens: 20, templates: *read}
+- {preset: paper}
+- {preset: paper, tree: true}
+dragin:
+- {preset: llama2_2wiki, theta: 0.2, query_words: 3, rounds: 1, sentences: 2, passages: 1, passage_words: 5,
+   text_tokens: 30, max_tokens: 20, templates: &conclude {conclude: "[body]\n{passages}{question}\n{thoughts}"}}
+flare:
+- {preset: code, theta: 0.6, beta: 0.3, second_call: true, rounds: 2, sentences: 2, passages: 1, passage_words: 5,
+   query_words: 4, sentence_tokens: 30, max_tokens: 20, templates: *conclude}
+- {}
+seakr:
+- {preset: single_hop, hops: multi, delta: -5.0, alpha: 0.01, layer: 2, samples: 2, temperature: 0.7, top_p: 0.8,
+   top_k: 5, seed: 3, passages: 2, kept_passages: 1, sentences: 2, sure: 0.5, passage_words: 5, sentence_tokens: 30,
+   sample_tokens: 7, max_tokens: 20, templates: *conclude}
+- {samples: 2, delta: -9.0}
+- {hops: multi, samples: 2, delta: -6.0}
+self_rag_trained:
+- {preset: paper, threshold: 0.3, passages: 2, passage_words: 5, max_tokens: 20, relevance_weight: 0.5,
+   support_weight: 0.5, utility_weight: 1.0, gate_tokens: ["[Search]", "[No Retrieval]"],
+   relevance_tokens: ["[Relevant]", "[Off]"], utility_tokens: ["[U1]", "[U2]", "[U3]", "[U4]", "[U5]"],
+   support_tokens: ["[Fully supported]", "[Partially supported]", "[Unsupported]"],
+   templates: {self_rag_answer: "[body]\nQ: {question}"}}
+- {}
+""")
+for _name in ("chain_of_note", "self_refine", "self_rerank"):
+    SETTINGS[_name] = [{**SETTINGS[_name][0], "templates": {_name: "[body]\n{passages}{question}"}}]
 CHAT = ("no_retrieval", "single_step", "multi_step", "adaptive_note", "react", "self_rag", "rq_rag")
 CHAT += ("chain_of_note", "self_refine", "self_rerank")
 for _name in CHAT:

@@ -106,7 +106,7 @@ def test_an_answer_that_the_deadline_cut_is_kept(arm, texts):
 
 
 WILD = [
-    *(
+    *[
         "Mr. ",
         "A. ",
         "a.",
@@ -123,8 +123,8 @@ WILD = [
         "北京",
         "北京。",
         "'",
-    ),
-    *(
+    ],
+    *[
         '"',
         '\\"',
         "{",
@@ -139,7 +139,7 @@ WILD = [
         "not ",
         "1. ",
         "passage ",
-    ),
+    ],
 ]
 READERS = {
     "first_sentence": passages.first_sentence,

@@ -9,15 +9,29 @@ from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.testing.doubles import LateGenerator
 from tests.support.arms.arm_runs import JAWS, MAN, TOWN, branches, outcome_of, purposes, queries
 
 
-def test_no_retrieval_asks_once_and_takes_no_step():
-    """no_retrieval makes one call, no search and zero steps, and gives the extracted answer."""
-    outcome = outcome_of(NoRetrieval(), ["So the answer is: Ohio.\nMore."])
+@pytest.mark.parametrize(
+    ("arm", "script", "budget", "ended"),
+    [
+        (NoRetrieval(), ["So the answer is: Ohio.\nMore."], {}, ("Ohio", "answered", 0)),
+        (NoRetrieval(), ["  "], {}, ("", "empty_answer", 0)),
+        (SingleStep(), ["  "], {}, ("", "empty_answer", 1)),
+        (MultiStep(), ["So the answer is: Toledo.", "Cincinnati"], {}, ("Cincinnati", "answer_found", 1)),
+        (MultiStep(), ["Spielberg made Jaws.", "\n", "Ohio"], {}, ("Ohio", "empty_sentence", 2)),
+        (MultiStep(think="reasoned"), ["Spielberg made Jaws.", "Ohio"], {"rounds": 1}, ("Ohio", "budget_rounds", 1)),
+    ],
+)
+def test_every_end_has_its_reason(arm, script, budget, ended):
+    """The reader's answer counts, not the chain's; one without words is "" and no error; all calls are made."""
+    outcome = outcome_of(arm, script, **budget)
 
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answered", 0)
-    assert (outcome.cost.llm_calls, outcome.cost.retriever_calls, outcome.cost.passages) == (1, 0, 0)
+    assert (outcome.status, (outcome.answer, outcome.stop_reason, outcome.steps)) == ("answered", ended)
+    assert outcome.cost.llm_calls == len(script)
+    assert branches(outcome, "chain_ended") == ([ended[1]] if isinstance(arm, MultiStep) else [])
+    assert (outcome.cost.retriever_calls, outcome.cost.passages > 0) == (outcome.steps, outcome.steps > 0)
 
 
 def test_single_step_searches_the_cleaned_question_and_reads():
@@ -27,13 +41,6 @@ def test_single_step_searches_the_cleaned_question_and_reads():
     assert queries(outcome) == ["the maker of Jaws from?"]
     assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answered", 1)
     assert outcome.cost.passages == 2
-
-
-def test_an_answer_without_words_is_called_empty():
-    """A model that says nothing gives the answer "" with stop reason empty_answer, not an error."""
-    for arm in (NoRetrieval(), SingleStep()):
-        outcome = outcome_of(arm, ["  "])
-        assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "", "empty_answer")
 
 
 def test_a_question_of_question_words_skips_the_search():
@@ -70,28 +77,6 @@ def test_multi_step_searches_with_its_last_sentence():
     assert generator.prompts[2].prefix.endswith("Spielberg made Jaws. Spielberg came from Cincinnati.")
     assert "came from Cincinnati. Cincinnati" not in generator.prompts[3].body
     assert "Jaws was made by Spielberg." in generator.prompts[3].body
-
-
-def test_multi_step_stops_at_an_announced_answer():
-    """A sentence with "answer is" ends the chain; the reader's answer counts, not the chain's."""
-    outcome = outcome_of(MultiStep(), ["So the answer is: Toledo.", "Cincinnati"])
-
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "answer_found", 1)
-    assert branches(outcome, "chain_ended") == ["answer_found"]
-
-
-def test_multi_step_stops_at_an_empty_sentence():
-    """An empty sentence ends the chain, and the reader still answers."""
-    outcome = outcome_of(MultiStep(), ["Spielberg made Jaws.", "\n", "Ohio"])
-
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "empty_sentence", 2)
-
-
-def test_multi_step_stops_when_the_budget_has_no_more_rounds():
-    """The budget's rounds end the chain under a reason of their own."""
-    outcome = outcome_of(MultiStep(rounds=3, think="reasoned"), ["Spielberg made Jaws.", "Ohio"], rounds=1)
-
-    assert (outcome.status, outcome.stop_reason, outcome.steps) == ("answered", "budget_rounds", 1)
 
 
 class Endless(ScriptedGenerator):
@@ -208,14 +193,6 @@ def test_the_draft_of_multi_step_survives_the_budget():
     assert (announced.status, announced.answer, announced.stop_reason) == ("exhausted", "Ohio", "budget_tokens")
 
 
-class Stalling(ScriptedGenerator):
-    """The last of its answers is cut short by the deadline."""
-
-    async def complete(self, request):
-        done = await super().complete(request)
-        return done if self._used < len(self._answers) else replace(done, finish="deadline")
-
-
 @pytest.mark.parametrize(
     ("arm", "answers", "draft"),
     [
@@ -232,7 +209,7 @@ class Stalling(ScriptedGenerator):
 )
 def test_what_the_reader_had_written_at_the_deadline_is_the_draft(arm, answers, draft):
     """A reader cut short leaves its text as the answer where it is one; else the earlier draft stays."""
-    outcome = outcome_of(arm, Stalling(answers), seconds=60)
+    outcome = outcome_of(arm, LateGenerator(*answers, calls=len(answers)), seconds=60)
 
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
     assert purposes(outcome)[-1] in ("answer", "read", "think")
@@ -257,19 +234,3 @@ def test_params_cannot_be_changed():
     """An arm's params are read-only."""
     with pytest.raises(TypeError):
         SingleStep().params["passages"] = 9
-
-
-@pytest.mark.parametrize(
-    ("preset", "expected"),
-    [
-        ("flan", ("direct", "reasoned", 10, 6, 15, 350, 200, 200)),
-        ("gpt", ("reasoned", "reasoned", 10, 3, 15, 350, 300, 300)),
-        ("small", ("direct", "quoted", 3, 2, 6, 350, 48, 32)),
-    ],
-)
-def test_presets_of_multi_step_are_whole(preset, expected):
-    """Every number of a preset of multi_step stands, not only the ones that are changed most."""
-    names = ("style", "think", "rounds", "passages_per_round", "passages", "passage_words", "sentence_tokens")
-    wanted = dict(zip((*names, "max_tokens"), expected, strict=True))
-
-    assert MultiStep(preset=preset).params == {"preset": preset, "keep": "first", "templates": {}, **wanted}

@@ -19,25 +19,15 @@ def made(name, **params):
 
 @pytest.mark.parametrize("name", CHAT)
 def test_an_answer_of_several_lines_comes_whole(name):
-    """Neither a line break nor "the answer is" cuts what the model wrote."""
-    outcome = outcome_of(made(name, preset="chat"), lambda prompt: PARAGRAPHS)
+    """Neither a line break nor "the answer is" cuts what the model wrote, of 512 tokens; without it a line of 32."""
+    small, chat = made(name).params, made(name, preset="chat", max_tokens=99).params
+    assert (small["preset"], small["max_tokens"], chat["max_tokens"]) == ("small", 32, 99)
+    assert small["style"] in ("direct", "short")
+    arm = made(name, preset="chat")
+    assert arm.params["max_tokens"] == 512
+    outcome = outcome_of(arm, lambda prompt: PARAGRAPHS)
     assert outcome.status == "answered", outcome.error
     assert outcome.answer == PARAGRAPHS
-
-
-@pytest.mark.parametrize("name", CHAT)
-def test_the_default_stays_a_few_words(name):
-    """Without the preset an answer is of one line and at most 32 tokens."""
-    arm = made(name)
-    assert (arm.params["preset"], arm.params["max_tokens"]) == ("small", 32)
-    assert arm.params["style"] in ("direct", "short")
-
-
-@pytest.mark.parametrize("name", CHAT)
-def test_there_is_room_for_paragraphs(name):
-    """The preset allows 512 tokens, and a param given beside it wins."""
-    assert made(name, preset="chat").params["max_tokens"] == 512
-    assert made(name, preset="chat", max_tokens=99).params["max_tokens"] == 99
 
 
 @pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http"}))

@@ -13,18 +13,6 @@ from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Attention
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
-SETTINGS = {
-    "preset": "llama2_2wiki",
-    "theta": 0.2,
-    "query_words": 3,
-    "rounds": 1,
-    "sentences": 2,
-    "passages": 1,
-    "passage_words": 5,
-    "text_tokens": 30,
-    "max_tokens": 20,
-    "templates": {"conclude": "[body]\n{passages}{question}\n{thoughts}"},
-}
 PIECE = re.compile(r"\s*\S+")
 TEXT = "Spielberg came from Toledo. He"
 
@@ -66,14 +54,6 @@ def model(*answers, **settings):
 
 def arm(**params):
     return Dragin(**{"theta": 1.0, "sentences": 3, **params})
-
-
-def test_a_sure_text_is_accepted_whole_without_a_search():
-    """Where no word's value is above theta all sentences are kept, in no round at all."""
-    outcome = outcome_of(arm(), model(telling("Jaws is old. So the answer is: Ohio.")))
-
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "answer_found", 0)
-    assert purposes(outcome) == ["look_ahead"]
 
 
 def test_an_uncertain_word_is_searched_for_with_what_it_looked_at():
@@ -174,36 +154,25 @@ def test_a_query_of_nothing_falls_back_to_the_question(keys):
     assert len(branches(outcome, "query_fallback")) == 1
 
 
-def test_the_text_ends_by_every_rule():
-    """An empty text, the model's own end and the cap on sentences each have a stop reason; the answer is asked."""
-    empty = outcome_of(arm(), model("", "Ohio"))
-    ended = outcome_of(arm(), model(telling("Jaws is old."), "Ohio"))
-    capped = outcome_of(arm(sentences=1), model(telling("Jaws is old. He"), "Ohio"))
+@pytest.mark.parametrize(
+    ("params", "script", "budget", "ended"),
+    [
+        ({}, [telling("Jaws is old. So the answer is: Ohio.")], {}, ("Ohio", "answer_found", 0)),
+        ({}, ["", "Ohio"], {}, ("Ohio", "empty_text", 0)),
+        ({}, [telling("Toledo.", doubts={"Toledo.": 9.0}), "", "Ohio"], {}, ("Ohio", "empty_text", 1)),
+        ({}, [telling("Jaws is old."), "Ohio"], {}, ("Ohio", "model_ended", 0)),
+        ({"sentences": 1}, [telling("Jaws is old. He"), "Ohio"], {}, ("Ohio", "max_sentences", 0)),
+        ({}, [telling("Toledo.", doubts={"Toledo.": 9.0}), "Ohio"], {"rounds": 0}, ("Ohio", "model_ended", 0)),
+        ({}, ["", ""], {}, ("", "empty_answer", 0)),
+    ],
+)
+def test_the_text_ends_by_every_rule(params, script, budget, ended):
+    """A sure text is accepted whole; where none announces an answer it is asked for; a search refused is noted."""
+    outcome = outcome_of(arm(**params), model(*script), **budget)
 
-    assert [each.stop_reason for each in (empty, ended, capped)] == ["empty_text", "model_ended", "max_sentences"]
-    assert {each.answer for each in (empty, ended, capped)} == {"Ohio"}
-
-
-def test_nothing_written_after_a_search_ends_the_text():
-    """An empty sentence after the search is no growth: empty_text."""
-    outcome = outcome_of(arm(), model(telling("Toledo.", doubts={"Toledo.": 9.0}), "", "Ohio"))
-
-    assert (outcome.stop_reason, outcome.steps, outcome.answer) == ("empty_text", 1, "Ohio")
-
-
-def test_without_rounds_the_text_goes_on_without_searches():
-    """When no round is left an uncertain text is accepted, and the trace says so."""
-    outcome = outcome_of(arm(), model(telling("Toledo.", doubts={"Toledo.": 9.0}), "Ohio"), rounds=0)
-
-    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "Ohio", 0)
-    assert branches(outcome, "search_skipped") == ["no round is left"]
-
-
-def test_nothing_said_at_the_end_is_an_empty_answer():
-    """A model that says nothing gives "" with stop reason empty_answer."""
-    outcome = outcome_of(arm(), model("", ""))
-
-    assert (outcome.answer, outcome.stop_reason) == ("", "empty_answer")
+    assert (outcome.status, (outcome.answer, outcome.stop_reason, outcome.steps)) == ("answered", ended)
+    assert len(purposes(outcome)) == len(script)
+    assert branches(outcome, "search_skipped") == (["no round is left"] if budget else [])
 
 
 def test_the_draft_is_the_latest_sentence():

@@ -14,20 +14,6 @@ from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
-SETTINGS = {
-    "preset": "code",
-    "theta": 0.6,
-    "beta": 0.3,
-    "second_call": True,
-    "rounds": 2,
-    "sentences": 2,
-    "passages": 1,
-    "passage_words": 5,
-    "query_words": 4,
-    "sentence_tokens": 30,
-    "max_tokens": 20,
-    "templates": {"conclude": "[body]\n{passages}{question}\n{thoughts}"},
-}
 SURE = "Spielberg made Jaws. "
 ENDED = "So the answer is: Ohio."
 
@@ -133,31 +119,23 @@ def test_the_code_preset_writes_a_sure_sentence_twice():
     assert len(queries(outcome)) == 1
 
 
-def test_the_text_ends_by_every_rule():
-    """An empty sentence, the model's own end and the cap on sentences each have a stop reason; the answer is asked."""
-    empty = outcome_of(arm(), model(said(""), "Ohio"))
-    ended = outcome_of(arm(), model(said("Spielberg made Jaws."), "Ohio"))
-    capped = outcome_of(arm(sentences=2), model(said(f"{SURE}He"), said(f"{SURE}He"), "Ohio"))
+@pytest.mark.parametrize(
+    ("sentences", "script", "budget", "ended"),
+    [
+        (3, [said(""), "Ohio"], {}, ("Ohio", "empty_sentence")),
+        (3, [said("Spielberg made Jaws."), "Ohio"], {}, ("Ohio", "model_ended")),
+        (2, [said(f"{SURE}He"), said(f"{SURE}He"), "Ohio"], {}, ("Ohio", "max_sentences")),
+        (1, [said("Toledo. He", unlikely=["Toledo."]), "Ohio"], {"rounds": 1}, ("Ohio", "max_sentences")),
+        (3, [said(""), ""], {}, ("", "empty_answer")),
+    ],
+)
+def test_the_text_ends_by_every_rule(sentences, script, budget, ended):
+    """Each rule has its reason, and the answer is asked for; an unsure text without a round left is accepted."""
+    outcome = outcome_of(arm(sentences=sentences), model(*script), **budget)
 
-    assert [each.stop_reason for each in (empty, ended, capped)] == ["empty_sentence", "model_ended", "max_sentences"]
-    assert {each.answer for each in (empty, ended, capped)} == {"Ohio"}
-    assert purposes(capped)[-1] == "conclude"
-
-
-def test_without_rounds_the_text_goes_on_without_searches():
-    """When no round is left an unsure look-ahead is accepted, and the trace says so."""
-    unsure = said("Toledo. He", unlikely=["Toledo."])
-    outcome = outcome_of(arm(sentences=1), model(unsure, "Ohio"), rounds=1)
-
-    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", "Ohio", 1)
-    assert branches(outcome, "search_skipped") == ["no round is left"]
-
-
-def test_nothing_said_at_the_end_is_an_empty_answer():
-    """A model that announces nothing and concludes nothing gives "" with stop reason empty_answer."""
-    outcome = outcome_of(arm(), model(said(""), ""))
-
-    assert (outcome.answer, outcome.stop_reason) == ("", "empty_answer")
+    assert (outcome.status, outcome.answer, outcome.stop_reason, outcome.steps) == ("answered", *ended, 1)
+    assert purposes(outcome) == ["look_ahead"] * (len(script) - 1) + ["conclude"]
+    assert branches(outcome, "search_skipped") == (["no round is left"] if budget else [])
 
 
 def test_the_draft_is_the_latest_sentence():

@@ -1,6 +1,5 @@
 """adaptive_note, chain_of_note, self_refine and self_rerank, with a scripted model."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,6 +8,7 @@ from ragbandit.strategies.arms.adaptive_note import AdaptiveNote
 from ragbandit.strategies.arms.two_stages import ChainOfNote, SelfRefine, SelfRerank
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.testing.doubles import LateGenerator
 from tests.support.arms import arm_runs
 from tests.support.arms.arm_runs import branches, purposes, queries
 
@@ -24,18 +24,16 @@ BETTER, WORSE = ' true, "why": "more facts"}', '{"status": false}'
 outcome_of = partial(arm_runs.outcome_of, question=QUESTION, corpus=(JAWS, MAN, TOWN, STATE))
 
 
-def update(asks, note, verdict):
-    return [asks, note, verdict]
-
-
-ROUND_TWO = update(
-    "1. Where did Spielberg come from?\n2. Which films?", "Spielberg made Jaws.\nHe came from Cincinnati.", BETTER
-)
-ROUND_THREE = update(
+ROUND_TWO = [
+    "1. Where did Spielberg come from?\n2. Which films?",
+    "Spielberg made Jaws.\nHe came from Cincinnati.",
+    BETTER,
+]
+ROUND_THREE = [
     "Which state lies beside Kentucky, and has Cincinnati inside?",
     "Spielberg made Jaws. Cincinnati lies in Ohio.",
     BETTER,
-)
+]
 
 
 def test_a_note_grows_until_the_updates_are_used_up():
@@ -88,7 +86,7 @@ def test_a_note_that_is_not_better_is_dropped_and_ends_the_updates(verdict):
 
 def test_more_failures_may_be_allowed():
     """With two failures allowed a dropped note is followed by another update on the old one."""
-    failed = update("Where did Spielberg come from?", "Bad note.", WORSE)
+    failed = ["Where did Spielberg come from?", "Bad note.", WORSE]
     generator = ScriptedGenerator(["First note.", *failed, *ROUND_THREE, "Ohio"])
 
     outcome = outcome_of(AdaptiveNote(passages_per_round=1, failures=2), generator)
@@ -102,7 +100,7 @@ def test_more_failures_may_be_allowed():
 def test_passages_of_a_dropped_note_count_or_not(count_rejected, reason, steps):
     """The passages of a rejected note fill the cap as in the paper, or leave room for as many more."""
     arm = AdaptiveNote(passages_per_round=1, passages=2, failures=2, count_rejected=count_rejected)
-    failed = update("Where did Spielberg come from?", "Bad note.", WORSE)
+    failed = ["Where did Spielberg come from?", "Bad note.", WORSE]
     last = ["Ohio"] if count_rejected else [*ROUND_THREE, "Ohio"]
 
     outcome = outcome_of(arm, ["First note.", *failed, *last])
@@ -199,14 +197,6 @@ def test_the_long_style_gives_the_whole_text():
     assert outcome_of(SelfRerank(style="long"), ["1. useful", text]).answer == text
 
 
-class Stalling(ScriptedGenerator):
-    """The last of its answers is cut short by the deadline."""
-
-    async def complete(self, request):
-        done = await super().complete(request)
-        return done if self._used < len(self._answers) else replace(done, finish="deadline")
-
-
 @pytest.mark.parametrize(
     ("arm", "answers", "draft"),
     [
@@ -225,7 +215,7 @@ class Stalling(ScriptedGenerator):
 )
 def test_what_stands_at_the_deadline_is_the_draft(arm, answers, draft):
     """The latest kept note, or what the reader had written, is the answer when the seconds run out."""
-    outcome = outcome_of(arm, Stalling(answers), seconds=60)
+    outcome = outcome_of(arm, LateGenerator(*answers, calls=len(answers)), seconds=60)
 
     assert (outcome.status, outcome.stop_reason, outcome.answer) == ("exhausted", "budget_seconds", draft)
     assert outcome.cost.llm_calls == len(answers)
@@ -257,17 +247,12 @@ def test_without_passages_the_reader_is_alone(make):
     assert branches(outcome_of(make(), ["Ohio"], rounds=0), "search_skipped") == ["the budget has no round"]
 
 
-@pytest.mark.parametrize("make", [ChainOfNote, SelfRefine, SelfRerank])
-def test_an_answer_without_words_is_called_empty(make):
+@pytest.mark.parametrize("arm", [ChainOfNote(), SelfRefine(), SelfRerank(), AdaptiveNote(updates=0)])
+def test_an_answer_without_words_is_called_empty(arm):
     """A reader that says nothing gives "" and empty_answer, also after good notes."""
-    outcome = outcome_of(make(), ["1. useful", " "])
+    outcome = outcome_of(arm, ["1. useful", " "])
 
     assert (outcome.status, outcome.answer, outcome.stop_reason) == ("answered", "", "empty_answer")
-
-
-def test_an_empty_answer_of_adaptive_note_is_called_so():
-    """A reader that says nothing gives empty_answer instead of the rule that ended the updates."""
-    assert outcome_of(AdaptiveNote(updates=0), ["First note.", " "]).stop_reason == "empty_answer"
 
 
 @pytest.mark.parametrize(
@@ -291,18 +276,3 @@ def test_self_rerank_reads_the_useful_passages(verdicts, shown, failed, branch):
     assert branches(outcome, branch[0]) == [branch[1]]
     assert "Passage 1: Jaws: Jaws was made" in generator.prompts[0].body
     assert (outcome.answer, outcome.steps, outcome.cost.passages) == ("Cincinnati", 1, 2)
-
-
-@pytest.mark.parametrize(
-    ("arm", "expected"),
-    [
-        (AdaptiveNote(preset="paper"), {"updates": 3, "failures": 1, "passages": 15, "passages_per_round": 5}),
-        (AdaptiveNote(preset="paper"), {"query_characters": 500, "count_rejected": True, "note_tokens": 1280}),
-        (AdaptiveNote(preset="paper", passages_per_round=2), {"passages_per_round": 2, "passages": 15}),
-        (ChainOfNote(preset="paper"), {"passages": 5, "note_tokens": 1280, "max_tokens": 1280}),
-        (SelfRerank(preset="paper", passages=4), {"passages": 4}),
-    ],
-)
-def test_presets_give_the_numbers_of_the_paper(arm, expected):
-    """A preset sets Adaptive-Note's numbers, and a value given beside it wins."""
-    assert {name: arm.params[name] for name in expected} == expected

@@ -21,27 +21,6 @@ from ragbandit.strategies.run import Run
 from ragbandit.testing.arms import PASSAGES
 from tests.support.arms.arm_runs import branches, outcome_of, purposes, queries
 
-SETTINGS = {
-    "preset": "single_hop",
-    "hops": "multi",
-    "delta": -5.0,
-    "alpha": 0.01,
-    "layer": 2,
-    "samples": 2,
-    "temperature": 0.7,
-    "top_p": 0.8,
-    "top_k": 5,
-    "seed": 3,
-    "passages": 2,
-    "kept_passages": 1,
-    "sentences": 2,
-    "sure": 0.5,
-    "passage_words": 5,
-    "sentence_tokens": 30,
-    "sample_tokens": 7,
-    "max_tokens": 20,
-    "templates": {"conclude": "[body]\n{passages}{question}\n{thoughts}"},
-}
 CAPABILITIES = frozenset({"completion", "stop", "logprobs", "hidden_states"})
 #: hidden states of five layers and four features
 FLAT = np.ones((5, 4), dtype=np.float32)

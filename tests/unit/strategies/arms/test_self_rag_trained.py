@@ -14,21 +14,6 @@ from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from tests.support.arms.arm_runs import MAN, branches, outcome_of, purposes, queries
 
-SETTINGS = {
-    "preset": "paper",
-    "threshold": 0.3,
-    "passages": 2,
-    "passage_words": 5,
-    "max_tokens": 20,
-    "relevance_weight": 0.5,
-    "support_weight": 0.5,
-    "utility_weight": 1.0,
-    "gate_tokens": ["[Search]", "[No Retrieval]"],
-    "relevance_tokens": ["[Relevant]", "[Off]"],
-    "support_tokens": ["[Fully supported]", "[Partially supported]", "[Unsupported]"],
-    "utility_tokens": ["[U1]", "[U2]", "[U3]", "[U4]", "[U5]"],
-    "templates": {"self_rag_answer": "[body]\nQ: {question}"},
-}
 SUPPORT = ("[Fully supported]", "[Partially supported]", "[No support / Contradictory]")
 UTILITY = tuple(f"[Utility:{level}]" for level in range(1, 6))
 WANTED = {"[Retrieval]": math.log(0.9), "[No Retrieval]": math.log(0.1)}

@@ -35,6 +35,8 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
+    #: of a candidate that learns along the log: the rows that its rejection sampling accepted, shape (n,)
+    accepted: Flags | None = None
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
@@ -241,18 +243,9 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
     return files.load_named(spec.what)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProgressiveResult:
-    """Progressive validation of a candidate, and the rows that its rejection sampling accepted."""
-
-    pmf: CandidatePmf
-    #: accepted rows, shape (n,)
-    accepted: Flags
-
-
 def progressive_validation(
     spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, progress: Progress
-) -> ProgressiveResult:
+) -> CandidatePmf:
     """A candidate that learns along the log, asked about every row before it learns that row.
 
     It is asked when it has learned as many rows as the policy that was served had learned then (`learned_before`): a
@@ -287,9 +280,7 @@ def progressive_validation(
         *notes_of(all_rows),
         f"rejection accepted {np.count_nonzero(accepted)} of {len(arrays)} rows (least probability {1.0 / bound:.3g})",
     )
-    return ProgressiveResult(
-        pmf=CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes), accepted=accepted
-    )
+    return CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes, accepted=accepted)
 
 
 def learned_before(log: MemoryLog) -> Choices:

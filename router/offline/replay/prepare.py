@@ -12,6 +12,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
@@ -22,7 +23,6 @@ from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
-    ProgressiveResult,
     check_candidate,
     crossfitted,
     described,
@@ -92,8 +92,7 @@ def replay(
         judged = False
     facts: RatingFacts | None = None
     if judged:
-        completed = judged_log(log, plan=plan)
-        log, facts = completed.log, completed.facts
+        log, facts = judged_log(log, plan=plan)
         notes = (*rating_notes(facts), *notes)
     specs = baselines(log.log.arms) if specs is None else specs
     ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
@@ -108,8 +107,7 @@ def replay(
         skipped=log.skipped,
     )
     result = replace(result, ratings=facts)
-    result = _with_rejection(result, log=ready.log, progressive=ready.progressive, plan=plan)
-    return with_sides(result, served=ready.served)
+    return with_sides(_with_rejection(result, ready=ready), served=ready.served)
 
 
 def _replay_sources(
@@ -187,8 +185,6 @@ class PreparedLog:
 
     log: MemoryLog
     candidate_pmfs: Sequence[CandidatePmf]
-    #: of candidates that learn along the log, by index
-    progressive: Mapping[int, ProgressiveResult]
     #: the policy that each candidate of the registry is, by its name
     served: Mapping[str, Policy]
     notes: Sequence[str]
@@ -225,16 +221,12 @@ def prepare(
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
-    candidate_pmfs: list[CandidatePmf] = []
-    progressive: dict[int, ProgressiveResult] = {}
-    for index, spec in enumerate(candidates):
-        candidate = preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name))
-        if isinstance(candidate, ProgressiveResult):
-            progressive[index] = candidate
-        candidate_pmfs.append(candidate.pmf if isinstance(candidate, ProgressiveResult) else candidate)
+    candidate_pmfs = [
+        preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name)) for spec in candidates
+    ]
     if served or snapshots:
         notes.append(service_note(settings))
-    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, progressive=progressive, served=served, notes=notes)
+    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, served=served, notes=notes)
 
 
 def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:
@@ -312,7 +304,7 @@ class _Preparation:
 
     def candidate_pmf(
         self, spec: CandidateSpec, *, log: MemoryLog, snapshot: tuple[Policy, SnapshotInfo] | None
-    ) -> CandidatePmf | ProgressiveResult:
+    ) -> CandidatePmf:
         """This candidate on all rows."""
         if not spec.needs_rows:
             return row_pmf(spec, log=log)
@@ -353,26 +345,24 @@ class _Preparation:
         return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
 
 
-def _with_rejection(
-    result: ReplayResult, *, log: MemoryLog, progressive: Mapping[int, ProgressiveResult], plan: Plan
-) -> ReplayResult:
+def _with_rejection(result: ReplayResult, *, ready: PreparedLog) -> ReplayResult:
     """Adds the means of rejection-sampling replay to the other estimates."""
-    if not progressive:
-        return result
-    candidates = list(result.candidates)
-    for index, validation in progressive.items():
-        candidates[index] = _rejected(candidates[index], log=log, result=validation, plan=plan)
+    candidates = [
+        candidate
+        if pmf.accepted is None
+        else _rejected(candidate, log=ready.log.log.part(pmf.accepted), plan=result.plan)
+        for candidate, pmf in zip(result.candidates, ready.candidate_pmfs, strict=True)
+    ]
     return replace(result, candidates=tuple(candidates))
 
 
-def _rejected(candidate: CandidateResult, *, log: MemoryLog, result: ProgressiveResult, plan: Plan) -> CandidateResult:
-    rewards = log.log.reward[result.accepted]
-    if not len(rewards):
+def _rejected(candidate: CandidateResult, *, log: Log, plan: Plan) -> CandidateResult:
+    """log: the rows that were accepted."""
+    if not len(log):
         return candidate
-    bounds = (log.log.minimum, log.log.maximum)
-    moments = Moments.of(rewards, np.ones(len(rewards)))
-    value = float(rewards.mean())
-    extremes = extreme_rows([1.0], rewards=bounds)
+    moments = Moments.of(log.reward, np.ones(len(log)))
+    value = float(log.reward.mean())
+    extremes = extreme_rows([1.0], rewards=(log.minimum, log.maximum))
     low, high = cressie_read(moments, confidence=plan.confidence, extremes=extremes, value=value)
     # It holds for one look.
     mean = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)

@@ -6,7 +6,7 @@ which the judge sampled the row. A reward that the judge made (`judged_by`) or t
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,14 +25,6 @@ from ragbandit.router.offline.types import Vector
 from ragbandit.shared.errors import InvalidInput
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JudgedLog:
-    """A log with its rewards completed."""
-
-    log: MemoryLog
-    facts: RatingFacts
-
-
 def check_judged(*, several: bool, anytime: bool) -> None:
     """Raises InvalidInput for what completed rewards do not allow. several: the log is a folder of files."""
     if anytime:
@@ -49,8 +41,10 @@ def check_judged(*, several: bool, anytime: bool) -> None:
         )
 
 
-def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None) -> JudgedLog:
-    """The log with completed rewards; its rows, for policies that learn from it, have them too where somebody judged.
+def judged_log(log: MemoryLog, *, plan: Plan) -> tuple[MemoryLog, RatingFacts]:
+    """The log with completed rewards, and what the report says of the ratings.
+
+    Its rows, for policies that learn from it, have completed rewards too where somebody judged.
 
     plan: its folds. Raises InvalidInput naming the row for a score or a chance out of range, and where nobody rated.
     """
@@ -61,7 +55,6 @@ def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None)
         pricing=pricing,
         arms=len(log.log.arms),
         folds_of_rows=plan.folds_of_whole(log.log),
-        judge_weight=judge_weight,
     )
     arrays = replace(
         log.log,
@@ -75,7 +68,7 @@ def judged_log(log: MemoryLog, *, plan: Plan, judge_weight: float | None = None)
         rating_weight=max(values.facts.largest, 1.0 + 1e-9),
     )
     taught = [_taught(row, at=at, ratings=ratings, values=values) for at, row in enumerate(rows)]
-    return JudgedLog(log=replace(log, rows=taught, log=arrays), facts=values.facts)
+    return replace(log, rows=taught, log=arrays), values.facts
 
 
 def _ratings(log: MemoryLog) -> Ratings:

@@ -320,20 +320,29 @@ def test_other_settings_of_the_generator_are_other_work(run, tmp_path, change, l
     assert len(kept(tmp_path)) == lines
 
 
-def test_edited_template_is_other_work(run, tmp_path):
-    """After its own prompt file was edited an arm answers again; other arms do not."""
+def test_what_is_other_work(run, tmp_path):
+    """After its params, its prompt file or the corpus changed an arm answers again; other arms do not."""
     prompt = "[body]\n{passages}\n{question}\n[prefix]\n"
     (tmp_path / "mine.txt").write_text(prompt)
-    write_config(tmp_path, arms={"single_step": {"templates": {"read_direct": "mine.txt"}}, "no_retrieval": {}})
-    report(run("--json"))
-    (tmp_path / "mine.txt").write_text("# the same prompt under a title\n" + prompt)
-    report(run("--json", "--resume"))
-    assert len(kept(tmp_path)) == 8
 
+    def counts(**params):
+        write_config(tmp_path, arms={"single_step": params, "no_retrieval": {}})
+        report(run("--json", "--resume"))
+        arms = [row["arm"] for row in kept(tmp_path)]
+        return arms.count("single_step"), arms.count("no_retrieval")
+
+    assert counts() == (4, 4)
+    assert counts(passages=1) == (8, 4)
+    own = {"templates": {"read_direct": "mine.txt"}}
+    assert counts(**own) == (12, 4)
+    (tmp_path / "mine.txt").write_text("# the same prompt under a title\n" + prompt)
+    assert counts(**own) == (12, 4)
     (tmp_path / "mine.txt").write_text(prompt + "Capital of Ohio?")
-    report(run("--json", "--resume"))
-    arms = [row["arm"] for row in kept(tmp_path)]
-    assert (arms.count("single_step"), arms.count("no_retrieval")) == (8, 4)
+    assert counts(**own) == (16, 4)
+    write_lines(tmp_path / "corpus.jsonl", CORPUS[:1])
+    report(run("--json", "--resume", strategy="single_step"))
+    assert len({row["made_by"]["retriever"] for row in kept(tmp_path) if row["arm"] == "single_step"}) == 2
+    assert len(kept(tmp_path)) == 24
 
 
 def test_failed_answers_are_asked_again_on_request(run, tmp_path):
@@ -410,26 +419,6 @@ def test_arm_that_answered_before_is_not_named(run, tmp_path):
     assert done.exit_code == 0
     assert done.stdout.count("failed: ailing") == 6
     assert "answers of ailing failed" not in done.stderr
-
-
-def test_other_params_are_other_work(run, tmp_path):
-    """An arm with other params answers again, the others do not."""
-    report(run("--json"))
-    write_config(tmp_path, arms={"single_step": {"passages": 1}, "no_retrieval": {}})
-    report(run("--json", "--resume"))
-    arms = [row["arm"] for row in kept(tmp_path)]
-
-    assert (arms.count("single_step"), arms.count("no_retrieval")) == (8, 4)
-
-
-def test_other_corpus_is_other_work(run, tmp_path):
-    """Answers from another corpus are not taken for these."""
-    report(run("--json", strategy="single_step"))
-    write_lines(tmp_path / "corpus.jsonl", CORPUS[:1])
-    report(run("--json", "--resume", strategy="single_step"))
-
-    assert len({row["made_by"]["retriever"] for row in kept(tmp_path)}) == 2
-    assert len(kept(tmp_path)) == 8
 
 
 def test_reranker_is_used_and_another_depth_is_other_work(run, tmp_path):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, replay
-from ragbandit.router.offline.replay.plan import baselines
 from ragbandit.router.offline.replay.results import Skipped
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from tests.support.logs.log_rows import with_extra
-from tests.support.logs.replay_logs import ARMS, judged, lived_rows, rows_from
+from tests.support.logs.replay_logs import judged, lived_rows, rows_from
 
 
 def hand_rows():
@@ -107,40 +105,13 @@ def test_rows_without_times():
     assert all(part.begin >= 1.7e9 for part in found.candidates[0].over_time)
 
 
-def test_rows_without_versions():
-    """Rows that name no version are not counted as one of no name."""
-    assert judged(hand_rows(), "uniform").versions == {}
-
-
-def test_baselines_are_the_arms_and_chance():
-    """Where nothing is named, every arm of the log and uniform are judged."""
-    assert [asked.name for asked in baselines(ARMS)] == ["fixed:fast", "fixed:deep", "fixed:slow", "uniform"]
-
-
-def test_column_that_no_row_has():
-    """A key that is in no row is refused with those that are there."""
-    rows = with_extra(with_extra(lived_rows(3), "new", [[1.0, 0.0, 0.0]] * 3), "newer", [[1.0, 0.0, 0.0]] * 3)
-    with pytest.raises(InvalidInput, match="no row has this key") as caught:
-        judged(rows, "column:old")
-    assert caught.value.field == "column:old"
-    assert "newer" in caught.value.remedy
-    with pytest.raises(InvalidInput, match="no row has this key") as caught:
-        judged(lived_rows(3), "column:old")
-    assert "in every row" in caught.value.remedy
-
-
-def test_plan_is_kept():
-    """What was asked for stands beside the numbers, no floor where none was given: candidates have the service's."""
-    assert judged(lived_rows(5), "uniform", folds=3).plan == Plan(folds=3)
-    assert judged(lived_rows(5), "uniform", floor=0.1).plan.floor == 0.1
-
-
 def test_versions_of_the_log():
     """The versions in the log are counted, the largest by name and the rest together."""
     assert judged(lived_rows(250), "uniform").versions == {"main-0-x": 100, "main-1-x": 100, "main-2-x": 50}
     many = [replace(row, decision=replace(row.decision, version=f"v{n // 2}")) for n, row in enumerate(lived_rows(30))]
     versions = judged(many, "uniform").versions
     assert (len(versions), sum(versions.values())) == (5, 30)
+    assert judged(hand_rows(), "uniform").versions == {}, "rows that name none are not counted as one of no name"
 
 
 @pytest.mark.parametrize(
@@ -193,11 +164,3 @@ def test_candidates_are_refused(names, said):
         parse_candidates(names)
     assert caught.value.field == "policy"
     assert caught.value.remedy
-
-
-def test_unknown_arm():
-    """A fixed arm that the log does not know is refused with those that it knows."""
-    with pytest.raises(InvalidInput, match="'quick' is not in the log") as caught:
-        judged(lived_rows(5), "fixed:quick")
-    assert caught.value.field == "fixed:quick"
-    assert caught.value.remedy == "use one of fast, deep, slow"

@@ -180,13 +180,13 @@ def shares(
     data = world.data(seed=seed, schema={} if reads == "question" else world.schema, features=features)
     params = with_settings(policy, params=more, schema=data.settings.context)
     learning = Learning(SimulationRun(policy=policy, params=params, weight=0.05, seed=seed, fold=0), world=data)
-    split = split_of(data, seed=seed, fold=0)
-    for place in split.train:
+    train, test = split_of(data, seed=seed, fold=0)
+    for place in train:
         learning.step(int(place))
     if learning.refused or learning.faults:
         raise RuntimeError(f"{policy}: {learning.reason}")
     means, floor = world.means[LEARNED:], data.settings.policy.floor_share
-    drawn, _ = learning.predicted(split.test)
+    drawn, _ = learning.predicted(test)
     greedy = served = 0.0
     for one, mean in zip(drawn, means, strict=True):
         assert one.scores is not None

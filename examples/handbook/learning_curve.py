@@ -21,7 +21,7 @@ from examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.offline.simulation.first_pass import first_pass, incumbent_of
+from ragbandit.router.offline.simulation.first_pass import first_pass
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.process_pool import cores, played
 from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun
@@ -166,14 +166,13 @@ def curve_of(
     passes: Sequence[Played], *, name: str, table: LabelledTable, rewards: Matrix, incumbent: str | None
 ) -> Curve:
     """The curve of these passes, each over the whole table. rewards: of every row and arm, (n, arms)."""
-    incumbent = incumbent_of(incumbent, arms=table.arms, rewards=rewards)
     found = first_pass([[one] for one in passes], arms=table.arms, rewards=rewards, incumbent=incumbent, harm=0.05)
     count = len(table.rows)
     ahead = _per_question(passes, count=count) - rewards[:, int(rewards.mean(axis=0).argmax())]
     so_far = np.array([np.cumsum(one.earned) / np.arange(1, count + 1) for one in passes])  # (seeds, n)
     return Curve(
         name=name,
-        incumbent=incumbent,
+        incumbent=found.incumbent,
         seeds=len(passes),
         questions=count,
         points=tuple(_point(so_far[:, at - 1], questions=at) for at in _places(count)),

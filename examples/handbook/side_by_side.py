@@ -11,7 +11,7 @@ from rich.table import Table as Printed
 
 from examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.simulation.frontier import best_by_reward, mean_and_error, one_hot, rewards_of
+from ragbandit.router.offline.simulation.frontier import greedy, mean_and_error, one_hot, rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
 
@@ -67,7 +67,7 @@ def by_kind(table: LabelledTable, *, kinds: Mapping[str, str], reward: RewardSet
     count = len(table.arms)
     everywhere = np.eye(count)
     chosen = {str(arm): np.tile(everywhere[place], (len(table.rows), 1)) for place, arm in enumerate(table.arms)}
-    chosen["oracle"] = one_hot(best_by_reward(rewards, table=table), arms=count)
+    chosen["oracle"] = one_hot(greedy(rewards, cost=table.steps), arms=count)
     needs = [kinds[row.id] for row in table.rows]
     return [
         {"strategy": name, **_row(shares, table=table, rewards=rewards, needs=needs)} for name, shares in chosen.items()

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ragbandit.router.offline.estimation.bandit_log import SUM_TOLERANCE
-from ragbandit.router.offline.logs.jsonl import line_of
+from ragbandit.router.offline.logs import jsonl
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
-from ragbandit.router.offline.logs.row_checks import RowReader, bad_row, number
+from ragbandit.router.offline.logs.row_checks import number
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.json_lines import lines, new_lines, parsed
 from ragbandit.shared.types import Decision
 
 _KNOWN = (
@@ -53,38 +52,26 @@ _NAMES = ("id", "name", "arm", "_tag", "tag")
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
     """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
-    reader = RowReader(defaults=defaults)
-    for line, raw in lines(Path(path)):
-        try:
-            found = _record(parsed(raw))
-        except InvalidInput as error:
-            yield bad_row(error, line=line)
-            continue
-        yield reader.row(found, line=line)
+    return jsonl.read(path, defaults=defaults, record=_record)
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
     """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
-    count = 0
-    with new_lines(Path(path)) as out:
-        for row in rows:
-            out.write(line_of(event_of(row)) + b"\n")
-            count += 1
-    return count
+    return jsonl.write(path, rows, entry=_event_of)
 
 
-def event_of(row: Logged) -> Record:
+def _event_of(row: Logged) -> Record:
     """The row as an event, its keys in the order in which they are written."""
     decision, record = row.decision, record_of(row)
     drawn = decision.arms.index(decision.arm)
     order = [drawn, *(place for place in range(len(decision.arms)) if place != drawn)]
     shared, context = _shared(decision)
-    kept = {key: value for key, value in record.items() if key not in ("id", "arms", "pmf", "arm", "features")}
-    kept["reward"] = {key: value for key, value in record["reward"].items() if key != "value"}
-    if context is None:
-        del kept["context"]
-    else:
-        kept["context"] = context
+    beside = {
+        key: value for key, value in record.items() if key not in ("id", "arms", "pmf", "arm", "features", "context")
+    }
+    beside["reward"] = {key: value for key, value in record["reward"].items() if key != "value"}
+    if context is not None:
+        beside["context"] = context
     return {
         "_label_cost": -row.reward.value,
         "_label_probability": decision.propensity,
@@ -99,7 +86,7 @@ def event_of(row: Logged) -> Record:
         "p": [decision.pmf[place] for place in order],
         "VWState": {"m": decision.version},
         "pdrop": 0.0,
-        "_ragbandit": kept,
+        "_ragbandit": beside,
     }
 
 
@@ -135,17 +122,17 @@ def _readable(context: Mapping[str, object]) -> Record:
     An object is a namespace; a name of one that does not begin in ASCII makes it crash. A list of texts is a feature
     for each of them.
     """
-    found: Record = {}
+    features: Record = {}
     for key, value in context.items():
         if not key or key.startswith("_"):
             continue
         if isinstance(value, dict) and key[0].isascii():
-            found[key] = _readable(value)
+            features[key] = _readable(value)
         elif isinstance(value, list) and all(isinstance(one, str) for one in value):
-            found |= {f"{key}={one}": 1 for one in value}
+            features |= {f"{key}={one}": 1 for one in value}
         elif isinstance(value, str | int | float):
-            found[key] = value
-    return found
+            features[key] = value
+    return features
 
 
 def _timestamp(made_at: float) -> str | None:
@@ -158,7 +145,7 @@ def _timestamp(made_at: float) -> str | None:
 
 def _record(event: Record) -> Record:
     """The event's record. Raises InvalidInput."""
-    _check_kept(event)
+    _check_usable(event)
     ours = event.get("_ragbandit")
     shared = _object(event.get("c"), "c")
     several = shared.get("_multi")
@@ -166,11 +153,11 @@ def _record(event: Record) -> Record:
         raise InvalidInput("is missing", field="c._multi", remedy="log an object per action")
     arms = _arms(several)
     drawn, pmf = _drawn(event, count=len(arms))
-    kept = {} if ours is None else _object(ours, "_ragbandit")
-    whole = ours is None or kept.get("context") == _WHOLE
+    beside = {} if ours is None else _object(ours, "_ragbandit")
+    whole = ours is None or beside.get("context") == _WHOLE
     embedded = not whole or _is_embedding(shared.get("e"))
     rest = {key: value for key, value in shared.items() if key != "e" or not embedded}
-    said: Record = {
+    record: Record = {
         "id": event.get("EventId"),
         "context": rest if whole else shared.get("context", {}),
         "features": shared.get("e") if embedded else None,
@@ -181,22 +168,22 @@ def _record(event: Record) -> Record:
     }
     cost = number(event.get("_label_cost"), "_label_cost")
     if ours is not None:
-        kept = {key: value for key, value in kept.items() if key != "context" or not whole}
-        return said | kept | {"reward": _object(kept.get("reward"), "_ragbandit.reward") | {"value": -cost}}
-    said |= {key: value for key, value in event.items() if key not in _KNOWN}
+        beside = {key: value for key, value in beside.items() if key != "context" or not whole}
+        return record | beside | {"reward": _object(beside.get("reward"), "_ragbandit.reward") | {"value": -cost}}
+    record |= {key: value for key, value in event.items() if key not in _KNOWN}
     state = event.get("VWState")
-    said["version"] = state.get("m") if isinstance(state, dict) else None
-    return said | {"reward": -cost, "made_at": _seconds(event.get("Timestamp"))}
+    version = state.get("m") if isinstance(state, dict) else None
+    return record | {"version": version, "reward": -cost, "made_at": _seconds(event.get("Timestamp"))}
 
 
-def _check_kept(event: Record) -> None:
+def _check_usable(event: Record) -> None:
     """Raises InvalidInput for an event that nothing can be learned from as it stands."""
     if event.get("_skipLearn") is True:
         raise InvalidInput("the action was never shown", field="_skipLearn", remedy="leave the row out")
     dropped = number(event.get("pdrop", 0.0), "pdrop")
     if dropped != 0.0:
-        told = f"the row stands for {1.0 / (1.0 - dropped):.3g}" if 0.0 < dropped < 1.0 else "is no share below 1"
-        raise InvalidInput(f"{dropped:g}: {told}", field="pdrop", remedy="read the log before rows were dropped")
+        reason = f"the row stands for {1.0 / (1.0 - dropped):.3g}" if 0.0 < dropped < 1.0 else "is no share below 1"
+        raise InvalidInput(f"{dropped:g}: {reason}", field="pdrop", remedy="read the log before rows were dropped")
     if not event.get("o") and not event.get("_label_cost"):
         raise InvalidInput("no outcome was observed", field="o", remedy="leave the row out, or join its outcome")
 
@@ -213,10 +200,10 @@ def _name(one: object) -> str | None:
     """Name of an action, also from inside one of its namespaces."""
     if not isinstance(one, dict):
         return None
-    for place in (one, *(value for value in one.values() if isinstance(value, dict))):
+    for namespace in (one, *(value for value in one.values() if isinstance(value, dict))):
         for key in _NAMES:
-            if isinstance(place.get(key), str) and place[key]:
-                return str(place[key])
+            if isinstance(namespace.get(key), str) and namespace[key]:
+                return str(namespace[key])
     return None
 
 
@@ -237,13 +224,13 @@ def _drawn(event: Record, *, count: int) -> tuple[int, list[float]]:
         )
     if event.get("_labelIndex", chosen - 1) != chosen - 1:
         raise InvalidInput("is not _label_Action - 1", field="_labelIndex", remedy="count the actions from 0")
-    told = number(event.get("_label_probability", pmf[chosen - 1]), "_label_probability")
-    if not 0.0 < told <= 1.0:
+    label = number(event.get("_label_probability", pmf[chosen - 1]), "_label_probability")
+    if not 0.0 < label <= 1.0:
         raise InvalidInput(
-            f"{told:.9g} is outside (0, 1]", field="_label_probability", remedy="log the probability it had"
+            f"{label:.9g} is outside (0, 1]", field="_label_probability", remedy="log the probability it had"
         )
-    if abs(told - pmf[chosen - 1]) > SUM_TOLERANCE:
-        reason = f"{told!r}, but p gives the drawn action {pmf[chosen - 1]!r}"
+    if abs(label - pmf[chosen - 1]) > SUM_TOLERANCE:
+        reason = f"{label!r}, but p gives the drawn action {pmf[chosen - 1]!r}"
         raise InvalidInput(reason, field="_label_probability", remedy="log both from the same draw")
     return chosen - 1, pmf
 

@@ -21,17 +21,20 @@ from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.archive.reading import rows_of_ledger
+from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row
+from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row, update_value
+from ragbandit.router.storage.rows.mapping import Row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use
-from ragbandit.shared.errors import Conflict, NotReady
+from ragbandit.shared.errors import Conflict, NotReady, StoreError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
 
@@ -60,18 +63,21 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
 
     upto: the last seq. Raises StoreError at a row that cannot be read.
     """
-    pages = ledger.read_with_decisions(after=0, upto=upto, page=PAGE)
-    for page in _pages(pages, size=PAGE):
-        late = late_decisions(ledger, page[0][0].seq, page[-1][0].seq)
-        times = _feedback_times(ledger, [update for update, _ in page])
-        for update, decision in page:
+    rows = rows_of_ledger(ledger.database, label=ledger.label, after=0, upto=upto, page=PAGE)
+    for page in _pages(rows, size=PAGE):
+        late = late_decisions(ledger, page[0][0]["seq"], page[-1][0]["seq"])
+        for row, decided in page:
+            decision = readable(decided)
+            if isinstance(decision, StoreError):
+                raise decision
+            update = update_value(row, decision=decision)
             if since is None or decision.made_at >= since:
                 yield Logged(
                     decision=decision,
                     reward=update.reward,
                     seq=update.seq,
                     feedback_ids=update.feedback_ids,
-                    feedback_at=times[update.seq],
+                    feedback_at=row["feedback_at"],
                     learned_at=update.made_at,
                     late=decision.id in late,
                 )
@@ -81,49 +87,32 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
     """Decisions among the updates first to last that more feedback came for after they were learned."""
     span = updates.c.policy == ledger.label, updates.c.seq.between(first, last)
     with ledger.database.read() as connection:
-        notes = connection.execute(
-            select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids)
-            .join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
-            .where(*span, feedback.c.late)
-        ).all()
-        marks = connection.execute(
-            select(outcomes.c.decision_id, outcomes.c.made_by)
-            .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
-            .where(*span, outcomes.c.stop_reason == IMPORTED)
-        ).all()
-    late = {note.decision_id for note in notes if _is_more(note.id, note.decision_id, used=note.feedback_ids)}
-    late |= {mark.decision_id for mark in marks if json.loads(mark.made_by).get("late")}
-    return late | _late_and_archived(ledger, first, last)
-
-
-def _late_and_archived(ledger: Ledger, first: int, last: int) -> set[str]:
-    archived = ledger.archived.updates(first, last)
-    if not archived:
-        return set()
-    used = {row["decision_id"]: row["feedback_ids"] for row in archived.values()}
-    notes = [row for row in ledger.archived.beside(feedback, first, last) if row["late"]]
-    marks = [row for row in ledger.archived.beside(outcomes, first, last) if row["stop_reason"] == IMPORTED]
-    late = {
-        row["decision_id"] for row in notes if _is_more(row["id"], row["decision_id"], used=used[row["decision_id"]])
-    }
+        notes: list[Row] = list(
+            connection.execute(
+                select(feedback.c.id, feedback.c.decision_id, updates.c.feedback_ids)
+                .join_from(updates, feedback, feedback.c.decision_id == updates.c.decision_id)
+                .where(*span, feedback.c.late)
+            ).mappings()
+        )
+        marks: list[Row] = list(
+            connection.execute(
+                select(outcomes.c.decision_id, outcomes.c.made_by)
+                .join_from(updates, outcomes, outcomes.c.decision_id == updates.c.decision_id)
+                .where(*span, outcomes.c.stop_reason == IMPORTED)
+            ).mappings()
+        )
+    if archived := ledger.archived.updates(first, last):
+        used = {row["decision_id"]: row["feedback_ids"] for row in archived.values()}
+        beside = [row for row in ledger.archived.beside(feedback, first, last) if row["late"]]
+        notes += [{**row, "feedback_ids": used[row["decision_id"]]} for row in beside]
+        marks += [row for row in ledger.archived.beside(outcomes, first, last) if row["stop_reason"] == IMPORTED]
+    late = {row["decision_id"] for row in notes if _is_more(row)}
     return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
 
 
-def _is_more(feedback_id: str, decision_id: str, *, used: str) -> bool:
-    """Whether feedback is none of those that made the update. used: their ids, as JSON."""
-    return feedback_id not in json.loads(used) and feedback_id != _feedback_id(decision_id)
-
-
-def _feedback_times(ledger: Ledger, page: Sequence[Update]) -> dict[int, float | None]:
-    """When the last feedback that made each of these updates came in."""
-    with ledger.database.read() as connection:
-        times = connection.execute(
-            select(updates.c.seq, updates.c.feedback_at).where(
-                updates.c.policy == ledger.label, updates.c.seq.between(page[0].seq, page[-1].seq)
-            )
-        ).all()
-    archived = ledger.archived.updates(page[0].seq, page[-1].seq)
-    return {seq: row["feedback_at"] for seq, row in archived.items()} | {row.seq: row.feedback_at for row in times}
+def _is_more(note: Row) -> bool:
+    """Whether feedback is none of those that made the update."""
+    return note["id"] not in json.loads(note["feedback_ids"]) and note["id"] != _feedback_id(note["decision_id"])
 
 
 def take_in(
@@ -156,14 +145,14 @@ def take_in(
             while inherit(ledger, holder=holder) != "done":
                 _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
             marked = [_marked(row, origin=origin) for row in page]
-            made = {row.decision.id: decision_row(row.decision) for row in marked}
+            decision_rows = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):
                 work = _Page(
                     ledger=ledger,
                     connection=connection,
                     moves=moves,
                     rows=marked,
-                    made=made,
+                    decision_rows=decision_rows,
                     source=source,
                     origin=origin,
                 )
@@ -188,7 +177,7 @@ def _pages(rows: Iterator[T], *, size: int) -> Iterator[list[T]]:
 def _register(ledger: Ledger, *, now: float) -> str:
     """Make the ledger known, so that every decision in the store has its place in it; the encoder it learns from.
 
-    What a router has said of it stands. "" where any encoder will do.
+    What a router has registered stands. "" where any encoder will do.
     """
     if ledger.registered() is None:
         with contextlib.suppress(Conflict):  # a router has opened it just now
@@ -238,13 +227,13 @@ class _Page:
     moves: Moves
     rows: Sequence[Logged]
     #: the rows of `decisions`, by id
-    made: Mapping[DecisionId, Mapping[str, Any]]
+    decision_rows: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
 
     def write(self, *, end: int, now: float) -> list[Logged]:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
-        new = insert_new(self.connection, decisions, list(self.made.values()), key="id")
+        new = insert_new(self.connection, decisions, list(self.decision_rows.values()), key="id")
         self.moves.add("decided", len(new))
         self._check_standing(new)
         known = self._check_learned()
@@ -272,9 +261,9 @@ class _Page:
         """A decision that the store has already must be this one, in every field."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
         standing = select(decisions).where(decisions.c.id.in_(rows))
-        for found in self.connection.execute(standing).mappings().all() if rows else ():
-            row = rows[found["id"]]
-            other = [name for name, value in decision_row(row.decision).items() if found[name] != value]
+        for stored in self.connection.execute(standing).mappings().all() if rows else ():
+            row = rows[stored["id"]]
+            other = [name for name, value in self.decision_rows[row.decision.id].items() if stored[name] != value]
             if other:
                 name = next((name for name in other if name != "body_hash"), other[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
@@ -286,11 +275,11 @@ class _Page:
         learned = self.connection.execute(select(updates).where(*here)).mappings()
         by_id = {row.decision.id: row for row in self.rows}
         known: set[str] = set()
-        for found in learned:
-            row = by_id[found["decision_id"]]
-            entry = self._entry(row, seq=found["seq"])
-            asked = update_row(entry.update, feedback_at=entry.feedback_at)
-            other = [name for name, value in asked.items() if name != "seq" and found[name] != value]
+        for stored in learned:
+            row = by_id[stored["decision_id"]]
+            entry = self._entry(row, seq=stored["seq"])
+            values = update_row(entry.update, feedback_at=entry.feedback_at)
+            other = [name for name, value in values.items() if name != "seq" and stored[name] != value]
             if other:
                 raise self._conflict(row, other[0], f"the ledger learned something else from {row.decision.id!r}")
             known.add(row.decision.id)

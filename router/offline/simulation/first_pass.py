@@ -92,31 +92,24 @@ class FirstPass:
     curve: tuple[Stretch, ...]
 
 
-def incumbent_of(asked: str | None, *, arms: Sequence[ArmName], rewards: Matrix) -> ArmName:
-    """The arm to compare with: the one asked for, else the arm of the highest mean reward, the first of equal ones.
-
-    rewards: (n, arms).
-    """
-    return arms[int(rewards.mean(axis=0).argmax())] if asked is None else ArmName(asked)
-
-
 def first_pass(
-    seeds: Sequence[Sequence[Played]], *, arms: Sequence[ArmName], rewards: Matrix, incumbent: ArmName, harm: float
+    seeds: Sequence[Sequence[Played]], *, arms: Sequence[ArmName], rewards: Matrix, incumbent: str | None, harm: float
 ) -> FirstPass:
     """The passes of one policy, a sequence of runs per seed.
 
-    rewards: of every row and arm of the table that was learned, (n, arms).
+    rewards: of every row and arm of the table that was learned, (n, arms). incumbent: the arm to compare with; None:
+    the one of the highest mean reward, the first of equal ones.
     """
     runs = [run for folds in seeds for run in folds]
     known = [rewards[run.order] for run in runs]  # a pass each: (questions, arms)
-    column = arms.index(incumbent)
-    always = dict(zip(arms, _means(known), strict=True))
+    column = int(rewards.mean(axis=0).argmax()) if incumbent is None else list(arms).index(ArmName(incumbent))
+    always = {arm: _mean([one[:, place] for one in known]) for place, arm in enumerate(arms)}
     cut = min(len(run.order) for run in runs)
     ahead = np.array([np.cumsum(run.earned - one[:, column])[:cut] for run, one in zip(runs, known, strict=True)])
     regret = np.array([np.cumsum(one.max(axis=1) - run.earned)[:cut] for run, one in zip(runs, known, strict=True)])
     reward, reward_se = mean_and_error([_mean([run.earned for run in folds]) for folds in seeds])
     return FirstPass(
-        incumbent=incumbent,
+        incumbent=arms[column],
         best_fixed=max(arms, key=lambda arm: always[arm]),
         reward=reward,
         reward_se=reward_se,
@@ -132,10 +125,6 @@ def first_pass(
 
 def _mean(parts: Sequence[Vector]) -> float:
     return math.fsum(float(v) for part in parts for v in part) / max(1, sum(map(len, parts)))
-
-
-def _means(known: Sequence[Matrix]) -> list[float]:
-    return [_mean([one[:, column] for one in known]) for column in range(known[0].shape[1])]
 
 
 def _break_even(ahead: Matrix) -> BreakEven:
@@ -190,20 +179,11 @@ def _curve(ahead: Matrix, *, regret: Matrix) -> tuple[Stretch, ...]:
     step = next(size for size in _steps() if count <= size * _POINTS)
     stretches = []
     for questions in [*range(step, count, step), count]:
-        mine, theirs = ahead[:, questions - 1], regret[:, questions - 1]
-        low, high = np.quantile(mine, _BAND)
-        regret_low, regret_high = np.quantile(theirs, _BAND)
-        stretches.append(
-            Stretch(
-                questions=questions,
-                ahead=float(mine.mean()),
-                ahead_low=float(low),
-                ahead_high=float(high),
-                regret=float(theirs.mean()),
-                regret_low=float(regret_low),
-                regret_high=float(regret_high),
-            )
-        )
+        values: dict[str, float] = {}
+        for name, sums in (("ahead", ahead[:, questions - 1]), ("regret", regret[:, questions - 1])):
+            low, high = map(float, np.quantile(sums, _BAND))
+            values |= {name: float(sums.mean()), f"{name}_low": low, f"{name}_high": high}
+        stretches.append(Stretch(questions=questions, **values))
     return tuple(stretches)
 
 

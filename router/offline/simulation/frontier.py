@@ -129,11 +129,6 @@ def rewards_of(table: LabelledTable, *, weight: float, price: float, bounds: tup
     return np.clip(table.correct - weight * (price * table.steps), *bounds)
 
 
-def best_by_reward(rewards: Matrix, *, table: LabelledTable) -> Choices:
-    """The oracle of one weight of cost: the arm that earns most, of equal ones the cheaper."""
-    return greedy(rewards, cost=table.steps)
-
-
 def interpolated(points: Sequence[FrontierPoint], *, steps: float) -> float | None:
     """EM along the frontier through these points at given steps; None outside of them.
 

@@ -60,7 +60,7 @@ def _draw_frontier(figure: "Figure", rows: Sequence[Simulated]) -> None:
     above.set_ylabel("EM above the line")
     above.set_title("What routing adds", loc="left")
     if learned:
-        _name_above(above, learned, line=line)
+        _frame_above(above, learned, line=line)
     _finish(figure, label="mean steps per question", columns=6)
 
 
@@ -128,33 +128,13 @@ def _draw_policy(
     )
 
 
-def _name_above(axes: "Axes", learned: Sequence[Simulated], *, line: MixtureLine) -> None:
-    """Names beside the picture, from above in the order of the curves, each led to the place where it stands."""
-    # What is far below the line stands in the other picture; here it would flatten the rest.
+def _frame_above(axes: "Axes", learned: Sequence[Simulated], *, line: MixtureLine) -> None:
+    """What is far below the line stands in the other picture; here it would flatten the rest."""
     heights = [line.above(row) for row in learned]
     low, high = min([0.0, *(value for value in heights if value > _DEEPEST)]), max([0.0, *heights])
     axes.set_ylim(low - 0.15 * (high - low) - 0.3, high + 0.15 * (high - low) + 0.3)
     steps = [row.steps for row in learned]
     axes.set_xlim(max(0.0, min(line.cheap.steps, *steps) - 0.1), max(line.dear.steps, *steps) + 0.1)
-    bottom, top = axes.get_ylim()
-    first = {row.policy: row for row in reversed(learned)}.values()
-    named = sorted((one for one in first if line.above(one) > _DEEPEST), key=line.above)
-    places: list[float] = []
-    for row in named:
-        places.append(max((line.above(row) - bottom) / (top - bottom), places[-1] + 0.045 if places else 0.0))
-    down = max(0.0, places[-1] - 1.0) if places else 0.0
-    for row, height in zip(named, places, strict=True):
-        colour = _look(learned, policy=row.policy)[0]
-        axes.annotate(
-            _title(row),
-            (row.steps, line.above(row)),
-            xytext=(1.02, height - down),
-            textcoords="axes fraction",
-            va="center",
-            color=colour,
-            size=9,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.5},
-        )
 
 
 def _look(learned: Sequence[Simulated], *, policy: str) -> tuple[str, str, str]:

@@ -1,13 +1,13 @@
 """Simulation results as tables for the terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, FirstPass, Stretch
+from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX
 from ragbandit.router.offline.simulation.frontier import STEPS_READ
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
 from ragbandit.shared.formats import decimal
@@ -18,7 +18,7 @@ _STRETCHES = 5
 
 def print_training(rows: Sequence[Simulated], *, console: Console, by_dataset: bool) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    learning = [first_pass_table(rows), ahead_table(rows), regret_table(rows)]
+    learning = [first_pass_table(rows), *stretch_tables(rows)]
     tables = [main_table(rows), frontier_table(rows), *learning, dataset_table(rows) if by_dataset else None]
     for table in tables:
         if table is not None:
@@ -98,36 +98,22 @@ def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
     return table
 
 
-def ahead_table(rows: Sequence[Simulated]) -> Printed | None:
-    """Sum of rewards minus the incumbent's after so many questions, with the band."""
-    return _stretches(
-        rows,
-        title=lambda one: f"ahead of always {one.incumbent} after",
-        shown=lambda s: f"{s.ahead:+.1f} ({s.ahead_low:+.1f} to {s.ahead_high:+.1f})",
-    )
-
-
-def regret_table(rows: Sequence[Simulated]) -> Printed | None:
-    """Regret against the best arm of each question after so many questions, with the band."""
-    return _stretches(
-        rows,
-        title=lambda _one: "regret after",
-        shown=lambda s: f"{s.regret:.1f} ({s.regret_low:.1f} to {s.regret_high:.1f})",
-    )
-
-
-def _stretches(
-    rows: Sequence[Simulated], *, title: Callable[[FirstPass], str], shown: Callable[[Stretch], str]
-) -> Printed | None:
+def stretch_tables(rows: Sequence[Simulated]) -> list[Printed]:
+    """After so many questions, with the band: sum of rewards minus the incumbent's, and regret."""
     passes = passes_of(rows)
     if not passes:
-        return None
+        return []
     first = passes[0][1]
     places = sorted({round(len(first.curve) * part / _STRETCHES) - 1 for part in range(1, _STRETCHES + 1)} - {-1})
-    table = _table(escape(title(first)), "lambda", *(str(first.curve[index].questions) for index in places))
+    questions = [str(first.curve[index].questions) for index in places]
+    ahead = _table(escape(f"ahead of always {first.incumbent} after"), "lambda", *questions)
+    regret = _table("regret after", "lambda", *questions)
     for row, one in passes:
-        table.add_row(escape(row.policy), f"{row.weight:g}", *(shown(one.curve[index]) for index in places))
-    return table
+        shown = [one.curve[index] for index in places]
+        name = escape(row.policy), f"{row.weight:g}"
+        ahead.add_row(*name, *(f"{s.ahead:+.1f} ({s.ahead_low:+.1f} to {s.ahead_high:+.1f})" for s in shown))
+        regret.add_row(*name, *(f"{s.regret:.1f} ({s.regret_low:.1f} to {s.regret_high:.1f})" for s in shown))
+    return [ahead, regret]
 
 
 def dataset_table(rows: Sequence[Simulated]) -> Printed:
@@ -143,9 +129,22 @@ def dataset_table(rows: Sequence[Simulated]) -> Printed:
 def footnotes(rows: Sequence[Simulated]) -> list[str]:
     """Notes below the tables."""
     first, seeds = rows[0], max(row.seeds for row in rows)
-    em = f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds"
-    notes = [em, f"arms %: {' / '.join(first.arms)}. reward, regret, ms: while learning"]
-    notes += learning_notes(rows)
+    notes = [
+        f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
+        f"arms %: {' / '.join(first.arms)}. reward, regret, ms: while learning",
+    ]
+    for _, one in passes_of(rows)[:1]:
+        even = (
+            "reward: mean per question while learning. break-even: the question from which on the sum of rewards is "
+            f"never again below that of always {one.incumbent}, in the middle one of {one.passes} passes; passes: the "
+            "share that gets there"
+        )
+        worst = (
+            f"worst prefix: least sum of rewards over the incumbent's, of the first {LEAST_PREFIX} questions or more "
+            f"of any pass; harmed: passes that fall below {1 - one.worst_prefix.harm:g}. In brackets: 10th to 90th "
+            "percentile of the passes. regret: against the best arm of each question"
+        )
+        notes += [even, worst]
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [
@@ -153,25 +152,6 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
         for row in rows
         if row.faults or row.refused
     ]
-
-
-def learning_notes(rows: Sequence[Simulated]) -> list[str]:
-    """Notes on the tables of the first pass."""
-    passes = passes_of(rows)
-    if not passes:
-        return []
-    one = passes[0][1]
-    even = (
-        f"reward: mean per question while learning. break-even: the question from which on the sum of rewards is never "
-        f"again below that of always {one.incumbent}, in the middle one of {one.passes} passes; passes: the share that "
-        "gets there"
-    )
-    worst = (
-        f"worst prefix: least sum of rewards over the incumbent's, of the first {LEAST_PREFIX} questions or more of "
-        f"any pass; harmed: passes that fall below {1 - one.worst_prefix.harm:g}. In brackets: 10th to 90th percentile "
-        "of the passes. regret: against the best arm of each question"
-    )
-    return [even, worst]
 
 
 def _milliseconds(row: Simulated, kind: str) -> float | None:

@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.simulation.first_pass import FirstPass, first_pass, incumbent_of
+from ragbandit.router.offline.simulation.first_pass import FirstPass, first_pass
 from ragbandit.router.offline.simulation.frontier import (
     STEPS_READ,
     SWEEP,
     FrontierPoint,
     MixtureLine,
-    best_by_reward,
     cheapest_right,
     greedy,
     interpolated,
@@ -141,32 +140,35 @@ class Group:
 
 def by_seed(runs: Sequence[SimulationRun], results: Sequence[Played], *, table: LabelledTable) -> list[Group]:
     """The runs put together, in the order in which policies and weights were given."""
-    groups: dict[tuple[str, float], dict[int, list[Played]]] = {}
-    params: dict[str, Mapping[str, Json]] = {}
+    groups: dict[tuple[str, float], tuple[SimulationRun, dict[int, list[Played]]]] = {}
     for run, one in zip(runs, results, strict=True):
-        groups.setdefault((run.policy, run.weight), {}).setdefault(run.seed, []).append(one)
-        params[run.policy] = run.params
+        groups.setdefault((run.policy, run.weight), (run, {}))[1].setdefault(run.seed, []).append(one)
     return [
         Group(
-            policy=policy,
-            params=params[policy],
-            weight=weight,
+            policy=run.policy,
+            params=run.params,
+            weight=run.weight,
             seeds=[_pooled(folds, rows=len(table.rows)) for folds in seeds.values()],
         )
-        for (policy, weight), seeds in groups.items()
+        for run, seeds in groups.values()
     ]
 
 
 def _pooled(folds: Sequence[Played], *, rows: int) -> Seed:
     places = np.concatenate([fold.test for fold in folds])
     assert len(places) == rows, "every row is predicted once"
-    back = np.argsort(places)
-    heads: dict[str, Matrix | None] = {}
-    for head in ("quality", "cost"):
-        parts = [getattr(fold, head) for fold in folds]
-        heads[head] = None if any(part is None for part in parts) else np.concatenate(parts)[back]
-    shares = np.concatenate([fold.shares for fold in folds])[back]
-    return Seed(shares=shares, quality=heads["quality"], cost=heads["cost"], runs=folds)
+    order = np.argsort(places)
+
+    def joined(parts: Sequence[Matrix | None]) -> Matrix | None:
+        there = [part for part in parts if part is not None]
+        return np.concatenate(there)[order] if len(there) == len(parts) else None
+
+    return Seed(
+        shares=np.concatenate([fold.shares for fold in folds])[order],
+        quality=joined([fold.quality for fold in folds]),
+        cost=joined([fold.cost for fold in folds]),
+        runs=folds,
+    )
 
 
 #: a frontier: (weight, where each seed stands)
@@ -232,17 +234,17 @@ class Measure:
         )
 
     def _passed(self, group: Group) -> FirstPass:
-        reward = self.reward
-        bounds = (reward.minimum, reward.maximum)
-        rewards = rewards_of(self.learned, weight=group.weight, price=reward.cost["steps"], bounds=bounds)
-        arms = self.learned.arms
         return first_pass(
             [seed.runs for seed in group.seeds],
-            arms=arms,
-            rewards=rewards,
-            incumbent=incumbent_of(self.incumbent, arms=arms, rewards=rewards),
+            arms=self.learned.arms,
+            rewards=self._rewards(self.learned, weight=group.weight),
+            incumbent=self.incumbent,
             harm=self.harm,
         )
+
+    def _rewards(self, table: LabelledTable, *, weight: float, bounded: bool = True) -> Matrix:
+        bounds = (self.reward.minimum, self.reward.maximum) if bounded else (-math.inf, math.inf)
+        return rewards_of(table, weight=weight, price=self.reward.cost["steps"], bounds=bounds)
 
     def row(
         self, policy: str, *, weight: float | None, shares: Sequence[Matrix], frontier: Points, **more: Any
@@ -266,7 +268,7 @@ class Measure:
             above_line_se=above_se,
             arms=self._arms(mean),
             oracle_share=above / best if best > 0.0 else None,
-            frontier=self._steps(frontier),
+            frontier=tuple(self._step(weight, stood) for weight, stood in frontier),
             above_line_at=at,
             above_line_at_se=at_se,
             by_dataset=self._by_dataset(mean),
@@ -277,7 +279,7 @@ class Measure:
 
     def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
         """Rows without a learner: always one arm, uniform, half of the line each, the oracles."""
-        (count, arms), reward = self.table.correct.shape, self.reward
+        count, arms = self.table.correct.shape
         rows = [
             self._plain(f"always-{arm}", np.eye(arms)[[column] * count]) for column, arm in enumerate(self.table.arms)
         ]
@@ -285,15 +287,14 @@ class Measure:
         rows.append(self._halves())
         rows.append(self._plain("oracle", self._one_hot(cheapest_right(self.table))))
 
-        def oracle(weight: float, *, bounds: tuple[float, float]) -> Matrix:
-            rewards = rewards_of(self.table, weight=weight, price=reward.cost["steps"], bounds=bounds)
-            return self._one_hot(best_by_reward(rewards, table=self.table))
+        def oracle(weight: float, *, bounded: bool) -> Matrix:
+            rewards = self._rewards(self.table, weight=weight, bounded=bounded)
+            return self._one_hot(greedy(rewards, cost=self.table.steps))
 
-        bounds = (reward.minimum, reward.maximum)
         # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
-        swept = [(weight, [self.point(oracle(weight, bounds=(-math.inf, math.inf)))]) for weight in SWEEP]
+        swept = [(weight, [self.point(oracle(weight, bounded=False))]) for weight in SWEEP]
         return rows + [
-            self.row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounds=bounds)], frontier=swept)
+            self.row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounded=True)], frontier=swept)
             for weight in weights
         ]
 
@@ -319,9 +320,6 @@ class Measure:
         return [
             (weight, [self.point(self._one_hot(greedy(q - weight * c, cost=c))) for q, c in heads]) for weight in SWEEP
         ]
-
-    def _steps(self, points: Points) -> tuple[Step, ...]:
-        return tuple(self._step(weight, stood) for weight, stood in points)
 
     def _step(self, weight: float | None, stood: Sequence[FrontierPoint]) -> Step:
         return Step(

@@ -85,14 +85,6 @@ class SimulationRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Split:
-    """Places of rows: `train` in the table, in the order of the pass; `test` in the judged table."""
-
-    train: Places
-    test: Places
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
     """Calls of one kind and the seconds that they took together."""
 
@@ -102,7 +94,7 @@ class Timed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
-    """Result of a run. The matrices have shape (tests, arms), their rows are the split's test rows."""
+    """Result of a run. The matrices have shape (tests, arms), their rows are those of `test`."""
 
     test: Places
     #: the greedy choice: shared by the arms of the best score, or the pmf of a policy without scores
@@ -130,13 +122,16 @@ class Played:
     full_information: bool
 
 
-def split_of(world: SimulationData, *, seed: int, fold: int) -> Split:
-    """The same for every policy: the seed's order of the table; of that every folds-th row is the fold's test."""
+def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
+    """The rows to learn, in the order of the pass, and those of the judged table to predict; alike for every policy.
+
+    The seed gives the order of the table; of that every folds-th row is the fold's test.
+    """
     order = np.random.default_rng(seed).permutation(len(world.table.rows))
     if world.test is not None:
-        return Split(train=order, test=np.arange(len(world.test.rows)))
+        return order, np.arange(len(world.test.rows))
     mine = np.arange(len(order)) % world.folds == fold
-    return Split(train=order[~mine], test=order[mine])
+    return order[~mine], order[mine]
 
 
 def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
@@ -145,31 +140,26 @@ def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
     return DecisionId(f"simulated-{digest[:40]}")
 
 
-def weighted(settings: Settings, *, weight: float) -> Settings:
-    """These settings with another weight of cost in the reward."""
-    return settings.model_copy(update={"reward": settings.reward.model_copy(update={"weight": weight})})
-
-
 def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = lambda _done, _total: None) -> Played:
     """Learn, then predict. progress: training rows done, and how many there are."""
     began = time.perf_counter()
-    split = split_of(world, seed=run.seed, fold=run.fold)
+    train, test = split_of(world, seed=run.seed, fold=run.fold)
     learning = Learning(run, world=world)
     policy = learning.policy
     full_information = isinstance(policy, TableTrained)
     if not isinstance(policy, TableTrained):
-        for row in split.train[: world.warm]:
+        for row in train[: world.warm]:
             learning.show(int(row))
-        for done, row in enumerate(split.train[world.warm :], start=world.warm + 1):
+        for done, row in enumerate(train[world.warm :], start=world.warm + 1):
             learning.step(int(row))
-            progress(done, len(split.train))
+            progress(done, len(train))
     elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
         # An id might spell the data set.
-        policy.fit([replace(world.table.rows[row], id="") for row in split.train], progress=progress)
-    drawn, predicting = learning.predicted(split.test)
+        policy.fit([replace(world.table.rows[row], id="") for row in train], progress=progress)
+    drawn, predicting = learning.predicted(test)
     quality, cost = _heads(drawn, arms=len(world.table.arms))
     return Played(
-        test=split.test,
+        test=test,
         shares=np.array([_greedy_shares(one) for one in drawn]),
         quality=quality,
         cost=cost,
@@ -193,15 +183,11 @@ class Learning:
 
     def __init__(self, run: SimulationRun, *, world: SimulationData) -> None:
         self.run, self.world = run, world
-        self.policy: Policy = _made(run, settings=world.settings)
-        self.settings = weighted(world.settings, weight=run.weight)
-        reward = self.settings.reward
-        self._rewards = rewards_of(
-            world.table,
-            weight=reward.weight,
-            price=reward.cost["steps"],
-            bounds=(reward.minimum, reward.maximum),
-        )
+        self.policy: Policy = _policy_of(run, settings=world.settings)
+        reward = world.settings.reward.model_copy(update={"weight": run.weight})
+        self.settings = world.settings.model_copy(update={"reward": reward})
+        bounds = (reward.minimum, reward.maximum)
+        self._rewards = rewards_of(world.table, weight=run.weight, price=reward.cost["steps"], bounds=bounds)
         self._sees = "features" in self.policy.needs
         self.order: list[int] = []
         self.drawn: list[int] = []
@@ -327,7 +313,7 @@ class Learning:
         self.reason = self.reason or reason
 
 
-def _made(run: SimulationRun, *, settings: Settings) -> Policy:
+def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
     """The run's policy as it is served: held back, where an incumbent is set, unless it is fitted to a table first."""
     policy = make_policy(run.policy, params=run.params)
     if isinstance(policy, TableTrained) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:

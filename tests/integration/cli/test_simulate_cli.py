@@ -85,7 +85,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
         encoder_hash=encoder.hash,
     )
     learning = Learning(SimulationRun(policy=name, params=params, weight=0.04, seed=3, fold=1), world=world)
-    for place in split_of(world, seed=3, fold=1).train:
+    for place in split_of(world, seed=3, fold=1)[0]:
         row = table.rows[place]
         there = live.route(row.question, key=decision_id(row, seed=3, fold=1))
         steps = row.steps[there.arm]

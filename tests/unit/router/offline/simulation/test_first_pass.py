@@ -5,7 +5,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass, incumbent_of
+from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass
 from ragbandit.router.offline.simulation.plots import plot_learning
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
@@ -133,8 +133,12 @@ def test_the_curve_ends_with_the_shortest_pass_and_has_few_points():
 
 def test_without_a_name_the_incumbent_is_the_best_fixed_arm():
     """The arm of the highest mean reward is the default."""
-    assert incumbent_of(None, arms=ARMS, rewards=np.array([[0.2, 0.3], [0.5, 0.1]])) == "low"
-    assert incumbent_of("high", arms=ARMS, rewards=np.array([[0.2, 0.3], [0.5, 0.1]])) == "high"
+    rewards = np.array([[0.2, 0.3], [0.5, 0.1]])
+    for asked, incumbent in ((None, "low"), ("high", "high")):
+        assert (
+            first_pass([[played([0, 0])]], arms=ARMS, rewards=rewards, incumbent=asked, harm=0.05).incumbent
+            == incumbent
+        )
 
 
 def test_simulate_says_it_of_each_learner():

@@ -16,7 +16,6 @@ from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import (
     SWEEP,
     FrontierPoint,
-    best_by_reward,
     cheapest_right,
     greedy,
     interpolated,
@@ -128,14 +127,14 @@ def test_oracle_of_fractions_is_the_cheapest_of_the_best():
 def test_oracle_by_reward(weight, choices):
     """The best arm by correct - weight * steps; of equal ones the cheaper."""
     rewards = rewards_of(TABLE, weight=weight, price=1.0, bounds=(-math.inf, math.inf))
-    assert best_by_reward(rewards, table=TABLE).tolist() == choices
+    assert greedy(rewards, cost=TABLE.steps).tolist() == choices
 
 
 def test_oracle_by_reward_is_no_worse_than_any_choice():
     """Of all 81 ways to answer the four questions none earns more."""
     for weight in (0.03, 0.3):
         rewards = rewards_of(TABLE, weight=weight, price=1.0, bounds=(-1.0, 1.0))
-        best = rewards[np.arange(4), best_by_reward(rewards, table=TABLE)].sum()
+        best = rewards[np.arange(4), greedy(rewards, cost=TABLE.steps)].sum()
         every = [rewards[np.arange(4), list(way)].sum() for way in itertools.product(range(3), repeat=4)]
         assert best == max(every)
 

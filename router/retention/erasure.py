@@ -19,9 +19,9 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     RowMapping,
+    Table,
     and_,
     bindparam,
-    case,
     delete,
     func,
     insert,
@@ -46,7 +46,6 @@ from ragbandit.router.storage.sql.tables import (
     erasures,
     feedback,
     held_feedback,
-    outcomes,
     waiting,
 )
 from ragbandit.router.storage.sql.waiting import lock_rows
@@ -239,37 +238,50 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
+    """Blank these decisions and all that is about them, as in the archive."""
     ids = [row["id"] for row in rows]
-    blank = [
-        {"key": row["id"], **{f"new_{name}": value for name, value in _blank_decision(row, features=features).items()}}
-        for row in rows
-    ]
-    names = [name.removeprefix("new_") for name in blank[0] if name != "key"]
-    changed: dict[str, Any] = {name: bindparam(f"new_{name}") for name in names}
-    connection.execute(update(decisions).where(decisions.c.id == bindparam("key")).values(changed), blank)
-    error = case((outcomes.c.error.is_(None), None), else_=ERASED)
-    texts = {"answer": None, "trace": None, "error": error, "sources": None}
-    connection.execute(update(outcomes).where(outcomes.c.decision_id.in_(ids)).values(texts))
-    named_rater = held_feedback.c.source.startswith("rater:")
-    connection.execute(
-        update(held_feedback).where(held_feedback.c.decision_id.in_(ids), named_rater).values(source=ERASED)
-    )
-    labels = feedback.c.decision_id.in_(ids), feedback.c.kind == "label", feedback.c.value != "null"
-    connection.execute(update(feedback).where(*labels).values(value="[]"))
-    ours = feedback.c.decision_id.in_(ids)
-    connection.execute(update(feedback).where(ours, feedback.c.rater.is_not(None)).values(rater=ERASED))
-    with_facts = connection.execute(
-        select(feedback.c.id, feedback.c.facts).where(ours, feedback.c.facts.is_not(None))
-    ).all()
-    if with_facts:
-        numbers = [{"key": row.id, "new_facts": _numbers_of(row.facts)} for row in with_facts]
-        connection.execute(
-            update(feedback).where(feedback.c.id == bindparam("key")).values(facts=bindparam("new_facts")), numbers
-        )
+    for table in ARCHIVED:
+        about = select(table).where(table.c[decision_key(table)].in_(ids))
+        found = rows if table is decisions else connection.execute(about).mappings().all()
+        blanks = [(row, _blank(table.name, row, features=features)) for row in found]
+        _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
+    named_rater = held_feedback.c.decision_id.in_(ids), held_feedback.c.source.startswith("rater:")
+    connection.execute(update(held_feedback).where(*named_rater).values(source=ERASED))
     forget_links(connection, ids)
     forget_due(connection, ids)  # a label that is blank tells nothing of a score
-    named = closures.c.decision_id.in_(ids), closures.c.state == "quarantined"
-    connection.execute(update(closures).where(*named).values(reason=ERASED))
+
+
+def _overwrite_columns(
+    connection: Connection, table: Table, changes: Sequence[tuple[RowMapping, Mapping[str, Any]]]
+) -> None:
+    """Give rows other values, by their primary keys; rows of the same columns in one statement."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    keys = [column.name for column in table.primary_key]
+    for row, values in changes:
+        parameters = {f"of_{key}": row[key] for key in keys} | {f"new_{name}": value for name, value in values.items()}
+        groups.setdefault(tuple(values), []).append(parameters)
+    here = and_(*(table.c[key] == bindparam(f"of_{key}") for key in keys))
+    for names, parameters in groups.items():
+        new = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
+        connection.execute(update(table).where(here).values(new), parameters)
+
+
+def _blank(table: str, row: Row, *, features: bool) -> dict[str, Any]:
+    """The columns of a row that change, with what is in them then."""
+    match table:
+        case "decisions":
+            return _blank_decision(row, features=features)
+        case "outcomes":
+            return {"answer": None, "trace": None, "error": row["error"] and ERASED, "sources": None}
+        case "feedback":
+            notes = {
+                "rater": row["rater"] and ERASED,
+                "facts": None if row["facts"] is None else _numbers_of(row["facts"]),
+            }
+            return notes | ({"value": "[]"} if row["kind"] == "label" and row["value"] != "null" else {})
+        case "closures" if row["state"] == "quarantined":
+            return {"reason": ERASED}
+    return {}
 
 
 def _blank_decision(row: Row, *, features: bool) -> dict[str, Any]:
@@ -316,7 +328,7 @@ def _erase_segment(database: Database, segment: Segment, selection: Selection, *
     for table in ARCHIVED:
         key = decision_key(table)
         blank[table.name] = [
-            {**row, **_blank_archived(table.name, row, features=features)} if row[key] in chosen else row
+            {**row, **_blank(table.name, row, features=features)} if row[key] in chosen else row
             for row in tables[table.name]
         ]
     change_segment(database, segment, blank)
@@ -324,20 +336,3 @@ def _erase_segment(database: Database, segment: Segment, selection: Selection, *
         _overwrite(connection)
         forget_links(connection, sorted(chosen))
     return len(chosen - segment.kept)
-
-
-def _blank_archived(table: str, row: Mapping[str, Any], *, features: bool) -> dict[str, Any]:
-    if table == "decisions":
-        return _blank_decision(row, features=features)
-    if table == "outcomes":
-        error = None if row["error"] is None else ERASED
-        return {"answer": None, "trace": None, "error": error, "sources": None}
-    if table == "feedback":
-        blank = {
-            "rater": None if row["rater"] is None else ERASED,
-            "facts": None if row["facts"] is None else _numbers_of(row["facts"]),
-        }
-        return {**blank, "value": "[]"} if row["kind"] == "label" else blank
-    if table == "closures" and row["state"] == "quarantined":
-        return {"reason": ERASED}
-    return {}

@@ -26,7 +26,7 @@ from ragbandit.client.arms import (
     with_configuration,
 )
 from ragbandit.client.bodies import answer_call, item_list, json_object, new_id, not_sent, post, quoted, replies_of
-from ragbandit.client.connection import connection
+from ragbandit.client.connection import Connection
 from ragbandit.client.exchange import Call, away, pause_after, refused, value_of
 from ragbandit.client.fallback import Fallback
 from ragbandit.client.replies.decisions import (
@@ -83,7 +83,7 @@ class Client:
         route_timeout_s: float = 1.0,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._connection = connection(
+        self._connection = Connection(
             url=url,
             api_key=api_key,
             timeout_s=timeout_s,

@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
@@ -16,9 +16,12 @@ DEFAULT_URL: Final = "http://127.0.0.1:8100"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Connection:
-    """Where and how to call. The key is never shown."""
+    """Where and how to call; url and api_key are those of RAGBANDIT_URL and RAGBANDIT_API_KEY where they are None.
 
-    url: str
+    The key is never shown. Raises InvalidInput naming the field.
+    """
+
+    url: str | None
     api_key: str | None = field(repr=False)
     #: longest a call may take from its first byte to its last, retries and waits included, seconds
     timeout_s: float
@@ -33,57 +36,38 @@ class Connection:
     #: connections at most; further calls wait for one
     connections: int
 
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = math.inf if name == "read_timeout_s" and self.read_timeout_s is None else getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > least:
+                remedy = "pass a number above 0" if least == 0 else "pass a number, 0 or more"
+                raise InvalidInput(f'"{name}" is out of range: {value!r:.80}', field=name, remedy=remedy)
+        url = os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if self.url is None else self.url
+        key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if self.api_key is None else self.api_key
+        object.__setattr__(self, "url", _checked_url(url))
+        object.__setattr__(self, "api_key", None if key is None else _checked_key(key))
+
     @property
     def shown_url(self) -> str:
         """The URL without a password."""
-        return without_secrets(self.url)
+        return without_secrets(self.url or "")
 
-    def headers(self) -> dict[str, str]:
-        """Of every request."""
-        return {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"}
+    def pool(self) -> dict[str, Any]:
+        """Arguments of a client of httpx."""
+        most = self.connections
+        return {
+            "base_url": self.url,
+            "headers": {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"},
+            "limits": httpx.Limits(max_connections=most, max_keepalive_connections=min(20, most)),
+            "follow_redirects": False,
+        }
 
-    def limits(self) -> httpx.Limits:
-        """Of the connection pool."""
-        return httpx.Limits(max_connections=self.connections, max_keepalive_connections=min(20, self.connections))
 
-
-def connection(
-    *,
-    url: str | None,
-    api_key: str | None,
-    timeout_s: float,
-    connect_timeout_s: float,
-    read_timeout_s: float | None,
-    retries: int,
-    retry_after_most_s: float,
-    connections: int,
-) -> Connection:
-    """The settings, checked; url and api_key from RAGBANDIT_URL and RAGBANDIT_API_KEY where they are None.
-
-    Raises InvalidInput naming the argument; a key is not repeated.
-    """
-    key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if api_key is None else api_key
-    for name, value, least in (
-        ("timeout_s", timeout_s, 0.0),
-        ("connect_timeout_s", connect_timeout_s, 0.0),
-        ("read_timeout_s", math.inf if read_timeout_s is None else read_timeout_s, 0.0),
-        ("retries", retries, -1),
-        ("retry_after_most_s", retry_after_most_s, -1),
-        ("connections", connections, 0),
-    ):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > least:
-            remedy = "pass a number above 0" if least == 0 else "pass a number, 0 or more"
-            raise InvalidInput(f'"{name}" is out of range: {value!r:.80}', field=name, remedy=remedy)
-    return Connection(
-        url=_checked_url(os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if url is None else url),
-        api_key=None if key is None else _checked_key(key),
-        timeout_s=timeout_s,
-        connect_timeout_s=connect_timeout_s,
-        read_timeout_s=read_timeout_s,
-        retries=int(retries),
-        retry_after_most_s=retry_after_most_s,
-        connections=int(connections),
-    )
+#: what each number must be above
+_LEAST: Final = {"timeout_s": 0, "connect_timeout_s": 0, "read_timeout_s": 0, "connections": 0} | {
+    "retries": -1,
+    "retry_after_most_s": -1,
+}
 
 
 def _checked_url(url: str) -> str:

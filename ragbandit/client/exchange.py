@@ -67,10 +67,6 @@ class Call:
     #: a good reply is handed on as it opens, its body unread
     stream: bool = False
 
-    def headers(self) -> dict[str, str]:
-        """Beside those of every request."""
-        return {} if self.body is None else {"Content-Type": "application/json"}
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Received:
@@ -149,12 +145,21 @@ def refused(received: Received, *, path: str) -> RagBanditError:
     return error
 
 
-def timeout_until(ends: float, *, connection: Connection) -> httpx.Timeout:
-    """What one attempt may wait for each thing, so that it ends by then. ends: a time.monotonic()."""
+def request_of(
+    call: Call, *, http: httpx.Client | httpx.AsyncClient, ends: float, connection: Connection
+) -> httpx.Request:
+    """One attempt at a call, which waits for each thing no longer than until `ends`, a time.monotonic()."""
     left = max(ends - time.monotonic(), 0.001)
     silence = left if connection.read_timeout_s is None else min(connection.read_timeout_s, left)
     connect = min(connection.connect_timeout_s, left)
-    return httpx.Timeout(silence, connect=connect, pool=connect)
+    return http.build_request(
+        call.method,
+        call.path,
+        params=call.params,
+        content=call.body,
+        headers={} if call.body is None else {"Content-Type": "application/json"},
+        timeout=httpx.Timeout(silence, connect=connect, pool=connect),
+    )
 
 
 def value_of(received: Received, *, path: str) -> Any:

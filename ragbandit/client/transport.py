@@ -13,7 +13,7 @@ from typing import Final, TypeVar, cast
 import httpx
 
 from ragbandit.client.connection import Connection
-from ragbandit.client.exchange import Call, Received, check_size, timeout_until
+from ragbandit.client.exchange import Call, Received, check_size, request_of
 from ragbandit.shared.errors import InvalidInput
 
 _Value = TypeVar("_Value")
@@ -27,13 +27,7 @@ class SyncTransport:
 
     def __init__(self, connection: Connection, *, transport: httpx.BaseTransport | None) -> None:
         self._connection = connection
-        self._http = httpx.Client(
-            base_url=connection.url,
-            headers=connection.headers(),
-            limits=connection.limits(),
-            transport=transport,
-            follow_redirects=False,
-        )
+        self._http = httpx.Client(**connection.pool(), transport=transport)
 
     def status(self, path: str) -> int:
         """Status of the reply to a GET without retries. Raises httpx.RequestError."""
@@ -42,10 +36,7 @@ class SyncTransport:
     def send(self, call: Call, *, ends: float) -> Received:
         """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
         http = self._opened()
-        timeout = timeout_until(ends, connection=self._connection)
-        request = http.build_request(
-            call.method, call.path, params=call.params, content=call.body, headers=call.headers(), timeout=timeout
-        )
+        request = request_of(call, http=http, ends=ends, connection=self._connection)
         body, response = bytearray(), http.send(request, stream=True)
         if call.stream and response.is_success:
             return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
@@ -103,10 +94,7 @@ class AsyncTransport:
 
     async def _received(self, call: Call, *, ends: float) -> Received:
         http = self._opened()
-        timeout = timeout_until(ends, connection=self._connection)
-        request = http.build_request(
-            call.method, call.path, params=call.params, content=call.body, headers=call.headers(), timeout=timeout
-        )
+        request = request_of(call, http=http, ends=ends, connection=self._connection)
         body, response = bytearray(), await http.send(request, stream=True)
         if call.stream and response.is_success:
             return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
@@ -143,13 +131,7 @@ class AsyncTransport:
             raise _closed()
         loop = asyncio.get_running_loop()
         if loop not in self.pools:
-            self.pools[loop] = httpx.AsyncClient(
-                base_url=self._connection.url,
-                headers=self._connection.headers(),
-                limits=self._connection.limits(),
-                transport=self._transport,
-                follow_redirects=False,
-            )
+            self.pools[loop] = httpx.AsyncClient(**self._connection.pool(), transport=self._transport)
         return self.pools[loop]
 
 

@@ -2,43 +2,43 @@
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Mount
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.dependencies import CallerGone, known_parameters
+from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.edge import Edge, reply_to
-from ragbandit.router.api.endpoints.browser_feedback import add_browser_feedback
-from ragbandit.router.api.endpoints.decisions import add_decisions
-from ragbandit.router.api.endpoints.feedback import FEEDBACK, MAX_BATCH, add_feedback
-from ragbandit.router.api.endpoints.operations import OPERATIONS, add_operations, state_of
-from ragbandit.router.api.endpoints.overview import add_overview
-from ragbandit.router.api.endpoints.policies import POLICIES, add_policies
-from ragbandit.router.api.endpoints.routing import DECISIONS, ROUTE, route_directly
-from ragbandit.router.api.endpoints.sessions import add_sessions
+from ragbandit.router.api.endpoints import (
+    browser_feedback,
+    decisions,
+    feedback,
+    operations,
+    overview,
+    policies,
+    routing,
+    sessions,
+)
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.api.openai.endpoints import OPENAI, add_openai
+from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.schemas.openapi import add_limits, describe
-from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
-from ragbandit.router.api.ui.endpoints import add_dashboard
+from ragbandit.router.api.ui.endpoints import DASHBOARD
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.processes.service_process import ServiceProcess
@@ -56,11 +56,11 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 `code`, the `field` and a `remedy`.
 """
 _TAGS = [
-    {"name": DECISIONS, "description": "Choose an arm for a question, or have the question answered."},
-    {"name": OPENAI, "description": "For clients of OpenAI's interface: models and chat completions."},
-    {"name": FEEDBACK, "description": "Judge decisions; the policy learns from it."},
-    {"name": POLICIES, "description": "Roll versions of the policy out by evidence, back, or stop them."},
-    {"name": OPERATIONS, "description": "Probes, status and metrics for operators."},
+    {"name": "Decisions", "description": "Choose an arm for a question, or have the question answered."},
+    {"name": "OpenAI", "description": "For clients of OpenAI's interface: models and chat completions."},
+    {"name": "Feedback", "description": "Judge decisions; the policy learns from it."},
+    {"name": "Policies", "description": "Roll versions of the policy out by evidence, back, or stop them."},
+    {"name": "Operations", "description": "Probes, status and metrics for operators."},
 ]
 
 #: threads for the blocking reads of requests, and reads that may run or wait
@@ -73,7 +73,7 @@ class _Service(FastAPI):
         api, router = describe(super().openapi()), getattr(self.state, "router", None)
         if router is None:
             return api
-        return add_limits(api, settings=router.settings, arms=router.service.arms, most_items=MAX_BATCH)
+        return add_limits(api, settings=router.settings, arms=router.service.arms, most_items=feedback.MAX_BATCH)
 
 
 def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:
@@ -88,7 +88,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         state.router = router = await asyncio.to_thread(open_router)
         telemetry = router.settings.telemetry
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
-        state.read_state = state_of(router)
+        state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
         state.processes = None if place is None else ProcessMetrics(place, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
@@ -158,44 +158,40 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
     )
     app.state.port = "all"  # a server with a port for operators has one app for each port: "public", "operators"
     app.openapi_version = "3.0.3"  # what the bundled Swagger UI reads
-    app.router.routes.extend(_endpoints())
+    app.router.routes.extend(_ROUTES)
     for kind in (RagBanditError, CallerGone, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _reply_to)
-    app.add_middleware(Edge, state=app.state, direct={f"POST {ROUTE}": route_directly})
+    app.add_middleware(Edge, state=app.state, direct={f"POST {routing.ROUTE}": routing.route_directly})
     return app
-
-
-@functools.cache
-def _endpoints() -> tuple[BaseRoute, ...]:
-    """The routes of every app of this process: making them takes a tenth of a second of the processor."""
-    app = FastAPI(dependencies=[Depends(known_parameters)], responses=ERRORS, openapi_url=None)
-    add_decisions(app)
-    add_sessions(app, tag=DECISIONS)
-    add_openai(app)
-    add_feedback(app)
-    add_browser_feedback(app)
-    add_policies(app)
-    add_operations(app)
-    add_dashboard(app)
-    add_overview(app, tag=OPERATIONS)
-    _add_docs(app)
-    return tuple(app.routes)
 
 
 async def _reply_to(request: Request, error: Exception) -> Response:
     return reply_to(error, scope=request.scope)
 
 
-def _add_docs(app: FastAPI) -> None:
-    """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
-    app.mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets")
+_pages = APIRouter(include_in_schema=False)
 
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return get_swagger_ui_html(
-            openapi_url="/openapi.json",
-            title="RagBandit",
-            swagger_js_url="/docs/assets/swagger-ui-bundle.js",
-            swagger_css_url="/docs/assets/swagger-ui.css",
-            swagger_favicon_url="/docs/assets/favicon-32x32.png",
-        )
+
+@_pages.get("/docs")
+async def _docs() -> Response:
+    """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
+    return get_swagger_ui_html(
+        openapi_url="/openapi.json",
+        title="RagBandit",
+        swagger_js_url="/docs/assets/swagger-ui-bundle.js",
+        swagger_css_url="/docs/assets/swagger-ui.css",
+        swagger_favicon_url="/docs/assets/favicon-32x32.png",
+    )
+
+
+#: of every app of this process
+_ROUTES: Final[tuple[BaseRoute, ...]] = (
+    *(
+        route
+        for module in (routing, decisions, sessions, openai, feedback, browser_feedback, policies, operations, overview)
+        for route in module.endpoints.routes
+    ),
+    *DASHBOARD,
+    Mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets"),
+    *_pages.routes,
+)

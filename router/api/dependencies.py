@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, Request
+from fastapi import APIRouter, Depends, Header, Request
 
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.rules import OPERATOR_PATHS
 from ragbandit.router.api.schemas.requests import ID
+from ragbandit.router.api.schemas.responses import ERRORS
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput, NotReady
@@ -57,6 +58,11 @@ async def known_parameters(request: Request) -> None:
             has = f"use {', '.join(known)}" if known else f"send what {route.path} takes in the path or the body"
             message = f'"{name[:80]}" is not a query parameter of {route.path}'
             raise InvalidInput(message, field=name[:80], remedy=has)
+
+
+def documented(tag: str) -> APIRouter:
+    """A router for endpoints of this tag in /docs, which refuse unknown parameters and describe their errors."""
+    return APIRouter(tags=[tag], dependencies=[Depends(known_parameters)], responses=ERRORS)
 
 
 def reads_of(request: Request) -> Reads:

@@ -4,12 +4,12 @@ import time
 from concurrent.futures import Future
 from dataclasses import replace
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.feedback import FeedbackTokenReply
-from ragbandit.router.api.dependencies import awaited, caller_of, reads_of, router_of
-from ragbandit.router.api.endpoints.feedback import FEEDBACK, STORED, count_feedback
+from ragbandit.router.api.dependencies import awaited, caller_of, documented, reads_of, router_of
+from ragbandit.router.api.endpoints.feedback import STORED, count_feedback
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.schemas.replies import receipt_json
 from ragbandit.router.api.schemas.requests import BrowserFeedbackBody, FeedbackTokenBody
@@ -35,67 +35,67 @@ from ragbandit.shared.types import Feedback, Receipt
 MAX_VOTES = 20
 _BROWSER = "/v1/feedback/browser"
 
+endpoints = documented("Feedback")
 
-def add_browser_feedback(app: FastAPI) -> None:
-    """Put /v1/feedback/token and /v1/feedback/browser on the app."""
 
-    @app.post(
-        "/v1/feedback/token",
-        tags=[FEEDBACK],
-        summary="Let a browser judge a decision",
-        responses={200: described("The token.", FeedbackTokenReply)},
+@endpoints.post(
+    "/v1/feedback/token",
+    summary="Let a browser judge a decision",
+    responses={200: described("The token.", FeedbackTokenReply)},
+)
+async def token(body: FeedbackTokenBody, request: Request) -> Response:
+    """Sign a token with which a browser may judge this decision without a key, for a time.
+
+    The decision need not be answered yet. Every process of a store takes the tokens of the others.
+    """
+    await check_owner(request, checked_id(body.decision_id, field="decision_id"))
+    longest = router_of(request).settings.server.browser_feedback_s
+    if body.expires_s is not None and not 0 < body.expires_s <= longest:
+        remedy = f"send at most {longest:g} (server.browser_feedback_s)"
+        raise InvalidInput(f"a token cannot last {body.expires_s:g} s", field="expires_s", remedy=remedy)
+    issued = FeedbackToken(
+        decision_id=body.decision_id,
+        expires_at=int(time.time() + (body.expires_s or min(longest, 3 * 3600.0))),
+        kinds=_kinds(body.kinds),
+        rater=checked_rater(body.rater),
+        api_key=caller_of(request).key,
     )
-    async def token(body: FeedbackTokenBody, request: Request) -> Response:
-        """Sign a token with which a browser may judge this decision without a key, for a time.
+    text = signed(issued, secret=await _secret(request))
+    reply: FeedbackTokenReply = {"token": text, "expires_at": issued.expires_at}
+    return JsonReply(reply)
 
-        The decision need not be answered yet. Every process of a store takes the tokens of the others.
-        """
-        await check_owner(request, checked_id(body.decision_id, field="decision_id"))
-        longest = router_of(request).settings.server.browser_feedback_s
-        if body.expires_s is not None and not 0 < body.expires_s <= longest:
-            remedy = f"send at most {longest:g} (server.browser_feedback_s)"
-            raise InvalidInput(f"a token cannot last {body.expires_s:g} s", field="expires_s", remedy=remedy)
-        issued = FeedbackToken(
-            decision_id=body.decision_id,
-            expires_at=int(time.time() + (body.expires_s or min(longest, 3 * 3600.0))),
-            kinds=_kinds(body.kinds),
-            rater=checked_rater(body.rater),
-            api_key=caller_of(request).key,
-        )
-        text = signed(issued, secret=await _secret(request))
-        reply: FeedbackTokenReply = {"token": text, "expires_at": issued.expires_at}
-        return JsonReply(reply)
 
-    @app.post(
-        _BROWSER,
-        status_code=202,
-        tags=[FEEDBACK],
-        summary="Judge a decision with a token",
-        responses=STORED,
-    )
-    async def browser(body: BrowserFeedbackBody, request: Request) -> Response:
-        """Store a judgement of somebody who was shown the answer. The token says who may judge what; no key is needed.
+@endpoints.post(
+    _BROWSER,
+    status_code=202,
+    summary="Judge a decision with a token",
+    responses=STORED,
+)
+async def browser(body: BrowserFeedbackBody, request: Request) -> Response:
+    """Store a judgement of somebody who was shown the answer. The token says who may judge what; no key is needed.
 
-        A later judgement of the same token replaces the earlier. Pages of the sites in `server.feedback_origins` may
-        call this from their own scripts.
-        """
-        try:
-            reply = await _judged(body, request)
-        except RagBanditError as error:
-            reply = refusal(error, scope=request.scope)
-        reply.headers.update(_allowed(request))
-        return reply
+    A later judgement of the same token replaces the earlier. Pages of the sites in `server.feedback_origins` may
+    call this from their own scripts.
+    """
+    try:
+        reply = await _judged(body, request)
+    except RagBanditError as error:
+        reply = refusal(error, scope=request.scope)
+    reply.headers.update(_allowed(request))
+    return reply
 
-    @app.options(_BROWSER, include_in_schema=False)
-    async def preflight(request: Request) -> Response:
-        allowed = _allowed(request)
-        if allowed:
-            allowed |= {
-                "Access-Control-Allow-Methods": "POST",
-                "Access-Control-Allow-Headers": "content-type",
-                "Access-Control-Max-Age": "600",
-            }
-        return Response(status_code=204, headers=allowed)
+
+@endpoints.options(_BROWSER, include_in_schema=False)
+async def preflight(request: Request) -> Response:
+    """Tell a browser whether a page of that site may send a judgement."""
+    allowed = _allowed(request)
+    if allowed:
+        allowed |= {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "content-type",
+            "Access-Control-Max-Age": "600",
+        }
+    return Response(status_code=204, headers=allowed)
 
 
 async def _judged(body: BrowserFeedbackBody, request: Request) -> Response:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import BatchReply, ReceiptReply
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.schemas.replies import receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, identity
@@ -24,8 +24,6 @@ from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 
-#: tag of these endpoints in /docs
-FEEDBACK = "Feedback"
 #: the replies to a judgement
 STORED: Final[dict[int | str, dict[str, Any]]] = {
     200: described("This very feedback was stored before.", ReceiptReply),
@@ -34,61 +32,59 @@ STORED: Final[dict[int | str, dict[str, Any]]] = {
 #: most items in one /v1/feedback/batch
 MAX_BATCH = 1000
 
+endpoints = documented("Feedback")
 
-def add_feedback(app: FastAPI) -> None:
-    """Put /v1/feedback and /v1/feedback/batch on the app."""
 
-    @app.post(
-        "/v1/feedback",
-        status_code=202,
-        tags=[FEEDBACK],
-        summary="Judge a decision",
-        responses=STORED,
-    )
-    async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-        """Store one judgement of a decision: a label (gold answers), a rating or a reward.
+@endpoints.post(
+    "/v1/feedback",
+    status_code=202,
+    summary="Judge a decision",
+    responses=STORED,
+)
+async def feedback(body: FeedbackBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Store one judgement of a decision: a label (gold answers), a rating or a reward.
 
-        The judgement is durable when the reply comes. The policy learns from it in the background.
-        """
-        item = _feedback(request, body, key=idempotency_key)
-        await check_owner(request, item.decision_id)
-        await _take_quota(request, items=1)
-        receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
+    The judgement is durable when the reply comes. The policy learns from it in the background.
+    """
+    item = _feedback(request, body, key=idempotency_key)
+    await check_owner(request, item.decision_id)
+    await _take_quota(request, items=1)
+    receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
+    count_feedback(request, item, receipt)
+    await tell_feedback(request, [(item, receipt)])
+    return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
+
+
+@endpoints.post(
+    "/v1/feedback/batch",
+    status_code=202,
+    summary="Judge many decisions",
+    responses={202: described("A receipt or an error for each item.", BatchReply)},
+)
+async def batch(body: FeedbackBatchBody, request: Request) -> Response:
+    """Store up to 1,000 judgements. Each is accepted or refused on its own.
+
+    The reply has one entry per item, in order: a receipt or an error.
+    """
+    if not body.items or len(body.items) > MAX_BATCH:
+        message = f'"items" has {len(body.items)} entries'
+        raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
+    items = await _owned(request, [_checked_item(request, item) for item in body.items])
+    sound = [item for item in items if isinstance(item, Feedback)]
+    await _take_quota(request, items=len(sound))
+    # Taken as one: a batch is not refused halfway.
+    futures = router_of(request).submit_feedback_batch(sound)
+    stored = await awaited_all(request, futures, what="feedback_id")
+    receipts = iter(stored)
+    results = [(item, next(receipts) if isinstance(item, Feedback) else item) for item in items]
+    taken = [
+        (item, receipt) for item, receipt in results if isinstance(item, Feedback) and isinstance(receipt, Receipt)
+    ]
+    for item, receipt in taken:
         count_feedback(request, item, receipt)
-        await tell_feedback(request, [(item, receipt)])
-        return JsonReply(receipt_json(receipt), status_code=200 if receipt.duplicate else 202)
-
-    @app.post(
-        "/v1/feedback/batch",
-        status_code=202,
-        tags=[FEEDBACK],
-        summary="Judge many decisions",
-        responses={202: described("A receipt or an error for each item.", BatchReply)},
-    )
-    async def batch(body: FeedbackBatchBody, request: Request) -> Response:
-        """Store up to 1,000 judgements. Each is accepted or refused on its own.
-
-        The reply has one entry per item, in order: a receipt or an error.
-        """
-        if not body.items or len(body.items) > MAX_BATCH:
-            message = f'"items" has {len(body.items)} entries'
-            raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
-        items = await _owned(request, [_checked_item(request, item) for item in body.items])
-        sound = [item for item in items if isinstance(item, Feedback)]
-        await _take_quota(request, items=len(sound))
-        # Taken as one: a batch is not refused halfway.
-        futures = router_of(request).submit_feedback_batch(sound)
-        stored = await awaited_all(request, futures, what="feedback_id")
-        receipts = iter(stored)
-        results = [(item, next(receipts) if isinstance(item, Feedback) else item) for item in items]
-        taken = [
-            (item, receipt) for item, receipt in results if isinstance(item, Feedback) and isinstance(receipt, Receipt)
-        ]
-        for item, receipt in taken:
-            count_feedback(request, item, receipt)
-        await tell_feedback(request, taken)
-        reply: BatchReply = {"items": [_item_reply(result) for _, result in results]}
-        return JsonReply(reply, status_code=202)
+    await tell_feedback(request, taken)
+    reply: BatchReply = {"items": [_item_reply(result) for _, result in results]}
+    return JsonReply(reply, status_code=202)
 
 
 def _item_reply(result: Receipt | BaseException) -> ReceiptReply | ErrorReply:

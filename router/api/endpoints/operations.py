@@ -3,12 +3,12 @@
 import asyncio
 from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
-from ragbandit.router.api.dependencies import router_of
+from ragbandit.router.api.dependencies import documented, router_of
 from ragbandit.router.api.http_server.threads import SharedRead
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
@@ -19,12 +19,12 @@ from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-#: tag of these endpoints in /docs
-OPERATIONS = "Operations"
 #: parts without which requests are served: answers and learning are late
 DELAYED: Final = frozenset({REDIS, "policy", LEARNER})
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
+
+endpoints = documented("Operations")
 
 
 def state_of(router: Router) -> SharedRead[RouterState]:
@@ -37,74 +37,70 @@ def _state(request: Request) -> SharedRead[RouterState]:
     return state
 
 
-def add_operations(app: FastAPI) -> None:
-    """Put /health, /ready, /v1/status and /metrics on the app."""
+@endpoints.get(
+    "/health",
+    summary="Check that the process is alive",
+    responses={200: described("The process is alive.", HealthReply)},
+)
+async def health() -> Response:
+    """Liveness probe: 200 as long as the process serves requests. It asks no other part."""
+    reply: HealthReply = {"status": "ok"}
+    return JsonReply(reply)
 
-    @app.get(
-        "/health",
-        tags=[OPERATIONS],
-        summary="Check that the process is alive",
-        responses={200: described("The process is alive.", HealthReply)},
-    )
-    async def health() -> Response:
-        """Liveness probe: 200 as long as the process serves requests. It asks no other part."""
-        reply: HealthReply = {"status": "ok"}
-        return JsonReply(reply)
 
-    @app.get(
-        "/ready",
-        tags=[OPERATIONS],
-        summary="Check that requests can be served",
-        responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
-    )
-    async def ready(request: Request) -> Response:
-        """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
+@endpoints.get(
+    "/ready",
+    summary="Check that requests can be served",
+    responses={200: described("Ready.", ReadyReply), 503: described("Not ready.", ReadyReply)},
+)
+async def ready(request: Request) -> Response:
+    """Readiness probe: 503 if the router or the database cannot serve requests; `parts` says what is wrong.
 
-        The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
-        Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
-        answers and learning are late. `redis` also names a listener that hears nothing, notifications that fail, and
-        data of somebody else that was met in Redis within a minute, and ignored. While the policy is being learned
-        again from its ledger a part `policy` says so; the service is ready, another policy decides meanwhile. While a
-        learner cannot use its store (a full disk) a part `learner` says so: feedback is stored and learned later.
-        """
-        readiness = router_of(request).readiness
-        futures, seconds = readiness.ask()
-        # Without the threads that other requests use: with a dead database all of them may be waiting for it.
-        if futures:
-            await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
-        parts = readiness.states()
-        broken = {name for name, state in parts.items() if state != "ok"} - DELAYED
-        reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
-        return JsonReply(reply, status_code=503 if broken else 200)
+    The database is tried by a small committed write, at most one a second; a probe waits for it for 2 s at most.
+    Redis that is down is named but does not make the service unready: decisions and feedback are still stored,
+    answers and learning are late. `redis` also names a listener that hears nothing, notifications that fail, and
+    data of somebody else that was met in Redis within a minute, and ignored. While the policy is being learned
+    again from its ledger a part `policy` says so; the service is ready, another policy decides meanwhile. While a
+    learner cannot use its store (a full disk) a part `learner` says so: feedback is stored and learned later.
+    """
+    readiness = router_of(request).readiness
+    futures, seconds = readiness.ask()
+    # Without the threads that other requests use: with a dead database all of them may be waiting for it.
+    if futures:
+        await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+    parts = readiness.states()
+    broken = {name for name, state in parts.items() if state != "ok"} - DELAYED
+    reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
+    return JsonReply(reply, status_code=503 if broken else 200)
 
-    @app.get(
-        "/v1/status",
-        tags=[OPERATIONS],
-        summary="Read the state of the service",
-        responses={200: described("State of the ledger and of this router.", StatusReply)},
-    )
-    async def status(request: Request) -> Response:
-        """Counts of decisions, learning lag, current snapshot and health of each arm."""
+
+@endpoints.get(
+    "/v1/status",
+    summary="Read the state of the service",
+    responses={200: described("State of the ledger and of this router.", StatusReply)},
+)
+async def status(request: Request) -> Response:
+    """Counts of decisions, learning lag, current snapshot and health of each arm."""
+    state = await _state(request).value()
+    return JsonReply(status_json(state))
+
+
+@endpoints.get(
+    "/metrics",
+    summary="Read the metrics for Prometheus",
+    response_class=Response,
+    responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def metrics(request: Request) -> Response:
+    """Prometheus text format. What this process counts is there even if the database cannot be read.
+
+    In a service of several processes these are the metrics of all of them, with the label `process`.
+    """
+    try:
         state = await _state(request).value()
-        return JsonReply(status_json(state))
-
-    @app.get(
-        "/metrics",
-        tags=[OPERATIONS],
-        summary="Read the metrics for Prometheus",
-        response_class=Response,
-        responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
-    )
-    async def metrics(request: Request) -> Response:
-        """Prometheus text format. What this process counts is there even if the database cannot be read.
-
-        In a service of several processes these are the metrics of all of them, with the label `process`.
-        """
-        try:
-            state = await _state(request).value()
-        except (NotReady, StoreError):
-            state = None
-        own: Metrics = request.app.state.metrics
-        others: ProcessMetrics | None = request.app.state.processes
-        text = own.own_text() if others is None else await others.all_text()
-        return Response(text + own.state_text(state), media_type=CONTENT_TYPE_LATEST)
+    except (NotReady, StoreError):
+        state = None
+    own: Metrics = request.app.state.metrics
+    others: ProcessMetrics | None = request.app.state.processes
+    text = own.own_text() if others is None else await others.all_text()
+    return Response(text + own.state_text(state), media_type=CONTENT_TYPE_LATEST)

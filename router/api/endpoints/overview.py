@@ -3,11 +3,11 @@
 import time
 from typing import Annotated
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.overview import OverviewReply
-from ragbandit.router.api.dependencies import reads_of, router_of
+from ragbandit.router.api.dependencies import documented, reads_of, router_of
 from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.serving.overview import HOUR_S, overview
@@ -26,33 +26,31 @@ StepQuery = Annotated[
     Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600."),
 ]
 
+endpoints = documented("Operations")
 
-def add_overview(app: FastAPI, *, tag: str) -> None:
-    """Put /v1/overview on the app."""
 
-    @app.get(
-        "/v1/overview",
-        tags=[tag],
-        summary="Read what the policy earned",
-        responses={200: described("The time that was asked for.", OverviewReply)},
+@endpoints.get(
+    "/v1/overview",
+    summary="Read what the policy earned",
+    responses={200: described("The time that was asked for.", OverviewReply)},
+)
+async def read(
+    request: Request,
+    since: SinceQuery = None,
+    until: UntilQuery = None,
+    step: StepQuery = HOUR_S,
+) -> Response:
+    """Reward, quality, cost and traffic over time and by arm, and what was saved against always taking one arm.
+
+    The time is widened to whole hours. Read from hourly totals, which are half a minute behind: it costs the same
+    in a store of any size.
+    """
+    router = router_of(request)
+    end = time.time() if until is None else until
+    begin = max(0.0, end - _DAY_S) if since is None else since
+    label = router.ledger.label
+    totals = await reads_of(request).run(
+        lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
     )
-    async def read(
-        request: Request,
-        since: SinceQuery = None,
-        until: UntilQuery = None,
-        step: StepQuery = HOUR_S,
-    ) -> Response:
-        """Reward, quality, cost and traffic over time and by arm, and what was saved against always taking one arm.
-
-        The time is widened to whole hours. Read from hourly totals, which are half a minute behind: it costs the same
-        in a store of any size.
-        """
-        router = router_of(request)
-        end = time.time() if until is None else until
-        begin = max(0.0, end - _DAY_S) if since is None else since
-        label = router.ledger.label
-        totals = await reads_of(request).run(
-            lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
-        )
-        state = await request.app.state.read_state.value()
-        return JsonReply(overview_json(totals, status=state.ledger, queues=state.jobs, workers=state.workers))
+    state = await request.app.state.read_state.value()
+    return JsonReply(overview_json(totals, status=state.ledger, queues=state.jobs, workers=state.workers))

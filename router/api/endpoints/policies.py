@@ -6,12 +6,12 @@ Versions are added by `ragbandit policy add`, on the host: a policy may be any c
 import time
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import Field
 
-from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
 from ragbandit.router.api.schemas.requests import Body, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.rollouts import verbs
@@ -21,15 +21,14 @@ from ragbandit.router.storage.policy_versions import version_named
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
-#: tag of these endpoints in /docs
-POLICIES = "Policies"
-
 _NamePath = Annotated[
     str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
 ]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
 #: it says something; the character class names ASCII, so that every engine reads it alike
 _Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
+
+endpoints = documented("Policies")
 
 
 class UnkillBody(Body):
@@ -69,89 +68,82 @@ class VerbBody(Body):
     """Of `promote`: whatever the evidence says. It is marked."""
 
 
-def add_policies(app: FastAPI) -> None:
-    """Put the endpoints on the app."""
-    _add_reading(app)
-    _add_switch(app)
+@endpoints.get(
+    "/v1/policies",
+    summary="List the versions",
+    responses={200: described("The versions, and the kill switch.", PolicyList)},
+)
+async def listed(request: Request) -> Response:
+    """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
+    router = router_of(request)
+    versions = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
+    return JsonReply(versions)
 
-    @app.post(
-        "/v1/policies/{name}/{verb}",
-        tags=[POLICIES],
-        summary="Move a version",
-        responses={200: described("The version as it is now.", PolicyVersion)},
+
+@endpoints.get(
+    "/v1/policies/{name}",
+    summary="Read a version",
+    responses={200: described("The version with its verdicts.", VersionDetail)},
+)
+async def shown(name: _NamePath, request: Request) -> Response:
+    """One version with its newest verdicts, why it waits, and what can be done to it now."""
+    router = router_of(request)
+    version = await reads_of(request).run(
+        lambda: detail(router.database, name, base=_base(router), settings=router.settings.rollout)
     )
-    async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
-        """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
-
-        With `expected_state` or `revision` only if that is how it still is: of two operators who race one gets 409.
-        """
-        router, actor = router_of(request), _actor(request)
-        moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
-        return JsonReply(moved)
+    return JsonReply(version)
 
 
-def _add_reading(app: FastAPI) -> None:
-    @app.get(
-        "/v1/policies",
-        tags=[POLICIES],
-        summary="List the versions",
-        responses={200: described("The versions, and the kill switch.", PolicyList)},
+_SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
+
+
+@endpoints.post("/v1/policies/kill", summary="Throw the kill switch", responses=_SWITCHED)
+async def kill(body: KillBody, request: Request) -> Response:
+    """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
+
+    It holds for the next decision of every process on this database.
+    """
+    router, actor = router_of(request), _actor(request)
+    offered = tuple(router.settings.arms)
+    if body.arm is not None and body.arm not in offered:
+        raise NotFound(f"{body.arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+    switch = await reads_of(request).run(
+        lambda: verbs.kill(
+            router.database,
+            base=_base(router),
+            arm=body.arm,
+            offered=offered,
+            actor=actor,
+            reason=body.reason,
+            now=time.time(),
+        )
     )
-    async def listed(request: Request) -> Response:
-        """All versions of the policy, the oldest first: their states, and what each waits for; and the kill switch."""
-        router = router_of(request)
-        versions = await reads_of(request).run(lambda: overview(router.database, base=_base(router)))
-        return JsonReply(versions)
+    return JsonReply(switch)
 
-    @app.get(
-        "/v1/policies/{name}",
-        tags=[POLICIES],
-        summary="Read a version",
-        responses={200: described("The version with its verdicts.", VersionDetail)},
+
+@endpoints.post("/v1/policies/unkill", summary="Take the kill switch back", responses=_SWITCHED)
+async def unkill(body: UnkillBody, request: Request) -> Response:
+    """Let champion and candidates go on where they were."""
+    router, actor = router_of(request), _actor(request)
+    switch = await reads_of(request).run(
+        lambda: verbs.unkill(router.database, base=_base(router), actor=actor, reason=body.reason, now=time.time())
     )
-    async def shown(name: _NamePath, request: Request) -> Response:
-        """One version with its newest verdicts, why it waits, and what can be done to it now."""
-        router = router_of(request)
-        version = await reads_of(request).run(
-            lambda: detail(router.database, name, base=_base(router), settings=router.settings.rollout)
-        )
-        return JsonReply(version)
+    return JsonReply(switch)
 
 
-def _add_switch(app: FastAPI) -> None:
-    responses: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
+@endpoints.post(
+    "/v1/policies/{name}/{verb}",
+    summary="Move a version",
+    responses={200: described("The version as it is now.", PolicyVersion)},
+)
+async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Request) -> Response:
+    """Move a version to another state: shadow, canary, step, promote, pause, resume, rollback, retire.
 
-    @app.post("/v1/policies/kill", tags=[POLICIES], summary="Throw the kill switch", responses=responses)
-    async def kill(body: KillBody, request: Request) -> Response:
-        """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
-
-        It holds for the next decision of every process on this database.
-        """
-        router, actor = router_of(request), _actor(request)
-        offered = tuple(router.settings.arms)
-        if body.arm is not None and body.arm not in offered:
-            raise NotFound(f"{body.arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
-        switch = await reads_of(request).run(
-            lambda: verbs.kill(
-                router.database,
-                base=_base(router),
-                arm=body.arm,
-                offered=offered,
-                actor=actor,
-                reason=body.reason,
-                now=time.time(),
-            )
-        )
-        return JsonReply(switch)
-
-    @app.post("/v1/policies/unkill", tags=[POLICIES], summary="Take the kill switch back", responses=responses)
-    async def unkill(body: UnkillBody, request: Request) -> Response:
-        """Let champion and candidates go on where they were."""
-        router, actor = router_of(request), _actor(request)
-        switch = await reads_of(request).run(
-            lambda: verbs.unkill(router.database, base=_base(router), actor=actor, reason=body.reason, now=time.time())
-        )
-        return JsonReply(switch)
+    With `expected_state` or `revision` only if that is how it still is: of two operators who race one gets 409.
+    """
+    router, actor = router_of(request), _actor(request)
+    moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
+    return JsonReply(moved)
 
 
 def _base(router: Router) -> PolicyLabel:

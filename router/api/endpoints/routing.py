@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
 from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
 from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
@@ -30,54 +30,45 @@ from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
 from ragbandit.shared.types import ArmName, Budget, Decision, DecisionId, Message, Query, RunBy
 
-#: tag of the endpoints of decisions in /docs
-DECISIONS = "Decisions"
-
 ROUTE: Final = "/v1/route"
 #: what FastAPI reads as JSON; it takes more, which goes its way
 _JSON_TYPES: Final = (["application/json"], ["application/json; charset=utf-8"])
 
-
-def add_routing(app: FastAPI) -> None:
-    """Put /v1/route and /v1/route/batch on the app."""
-
-    @app.post(
-        ROUTE,
-        tags=[DECISIONS],
-        summary="Choose an arm for your own pipeline",
-        responses={200: described("The arm to run.", RouteReply)},
-    )
-    async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-        """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
-
-        The decision is stored, with the probability of every arm, before the reply is sent.
-        """
-        return await _routed(request, body, key=idempotency_key)
-
-    _add_batch(app)
+endpoints = documented("Decisions")
 
 
-def _add_batch(app: FastAPI) -> None:
-    @app.post(
-        "/v1/route/batch",
-        tags=[DECISIONS],
-        summary="Choose arms for many questions",
-        responses={200: described("A decision or an error for each item.", RouteBatchReply)},
-    )
-    async def batch(body: RouteBatchBody, request: Request) -> Response:
-        """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
+@endpoints.post(
+    ROUTE,
+    summary="Choose an arm for your own pipeline",
+    responses={200: described("The arm to run.", RouteReply)},
+)
+async def route(body: RouteBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Draw an arm for a question. Your own pipeline runs it and reports what happened to /v1/outcomes.
 
-        Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
-        error. 503 if the service is too busy for all of them.
-        """
-        router = router_of(request)
-        most = router.settings.server.max_batch_items
-        if not body.items or len(body.items) > most:
-            message = f'"items" has {len(body.items)} entries'
-            raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
-        replies = await _decided(request, body.items)
-        reply: RouteBatchReply = {"items": replies}
-        return JsonReply(reply)
+    The decision is stored, with the probability of every arm, before the reply is sent.
+    """
+    return await _routed(request, body, key=idempotency_key)
+
+
+@endpoints.post(
+    "/v1/route/batch",
+    summary="Choose arms for many questions",
+    responses={200: described("A decision or an error for each item.", RouteBatchReply)},
+)
+async def batch(body: RouteBatchBody, request: Request) -> Response:
+    """Draw an arm for each of up to `server.max_batch_items` questions, 512 unless the service says otherwise.
+
+    Each is decided, stored and refused on its own. The reply has one entry per item, in order: a decision or an
+    error. 503 if the service is too busy for all of them.
+    """
+    router = router_of(request)
+    most = router.settings.server.max_batch_items
+    if not body.items or len(body.items) > most:
+        message = f'"items" has {len(body.items)} entries'
+        raise InvalidInput(message, field="items", remedy=f"send between 1 and {most}")
+    replies = await _decided(request, body.items)
+    reply: RouteBatchReply = {"items": replies}
+    return JsonReply(reply)
 
 
 async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list[RouteReply | ErrorReply]:

@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
 from fastapi import Query as QueryParameter
+from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.decisions import SessionReply
-from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
 from ragbandit.router.api.schemas.replies import session_json
 from ragbandit.router.api.schemas.requests import ID, SESSION
 from ragbandit.router.api.schemas.responses import JsonReply, described
@@ -35,27 +35,25 @@ LimitParameter = Annotated[
     ),
 ]
 
+endpoints = documented("Decisions")
 
-def add_sessions(app: FastAPI, *, tag: str) -> None:
-    """Put /v1/sessions on the app."""
 
-    @app.get(
-        "/v1/sessions/{session_id:path}",
-        tags=[tag],
-        summary="Read a conversation",
-        responses={200: described("Its newest decisions.", SessionReply)},
+@endpoints.get(
+    "/v1/sessions/{session_id:path}",
+    summary="Read a conversation",
+    responses={200: described("Its newest decisions.", SessionReply)},
+)
+async def session(
+    session_id: SessionPath, request: Request, tenant: TenantParameter = None, limit: LimitParameter = 50
+) -> Response:
+    """The newest decisions of a conversation, the oldest of them first: questions, arms, how they ended.
+
+    404 for a conversation without decisions, and for another tenant's.
+    """
+    given = None if tenant is None else checked_id(tenant, field="tenant")
+    owner = tenant_of(caller_of(request), given=given)
+    named, router = checked_session(session_id), router_of(request)
+    turns = await reads_of(request).run(
+        lambda: session_turns(router.database, session=named, tenant=owner, limit=limit)
     )
-    async def session(
-        session_id: SessionPath, request: Request, tenant: TenantParameter = None, limit: LimitParameter = 50
-    ) -> Response:
-        """The newest decisions of a conversation, the oldest of them first: questions, arms, how they ended.
-
-        404 for a conversation without decisions, and for another tenant's.
-        """
-        given = None if tenant is None else checked_id(tenant, field="tenant")
-        owner = tenant_of(caller_of(request), given=given)
-        named, router = checked_session(session_id), router_of(request)
-        turns = await reads_of(request).run(
-            lambda: session_turns(router.database, session=named, tenant=owner, limit=limit)
-        )
-        return JsonReply(session_json(turns, session=named, tenant=owner, limit=limit))
+    return JsonReply(session_json(turns, session=named, tenant=owner, limit=limit))

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Final
 
-from fastapi import FastAPI, Request
 from fastapi import Path as PathParameter
+from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, router_of
 from ragbandit.router.api.openai.completions import chat_reply
 from ragbandit.router.api.openai.models import model_list, model_of
 from ragbandit.router.api.openai.replies import ChatCompletion, Model, ModelList, OpenAIErrorReply
@@ -15,65 +15,59 @@ from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_de
 from ragbandit.router.api.schemas.responses import JsonReply, described, errors
 from ragbandit.shared.errors import NotFound
 
-#: tag of these endpoints in /docs
-OPENAI: Final = "OpenAI"
-
 #: of these paths: errors are in OpenAI's shape
 _ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
 _STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
+endpoints = documented("OpenAI")
 
-def add_openai(app: FastAPI) -> None:
-    """Put OpenAI's endpoints on the app."""
-    _add_models(app)
 
-    @app.post(
-        "/v1/chat/completions",
-        tags=[OPENAI],
-        summary="Answer a chat message",
-        responses={
-            **_ERRORS,
-            200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": _STREAM},
-            504: {"model": OpenAIErrorReply},
-        },
+@endpoints.get(
+    "/v1/models",
+    summary="List the models",
+    responses={**_ERRORS, 200: described("All models.", ModelList)},
+)
+async def models(request: Request) -> Response:
+    """List the models: `auto`, by which the policy chooses, and `arm/<name>` for each arm that our workers run."""
+    return JsonReply(model_list(router_of(request), caller=caller_of(request)))
+
+
+@endpoints.get(
+    "/v1/models/{model:path}",
+    summary="Read one model",
+    responses={**_ERRORS, 200: described("The model.", Model)},
+)
+async def model(
+    model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
+    request: Request,
+) -> Response:
+    """Tell whether there is a model of this name; 404 with the code `model_not_found` if not."""
+    return JsonReply(model_of(model, router=router_of(request)))
+
+
+@endpoints.post(
+    "/v1/chat/completions",
+    summary="Answer a chat message",
+    responses={
+        **_ERRORS,
+        200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": _STREAM},
+        504: {"model": OpenAIErrorReply},
+    },
+)
+async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Answer the last message of a conversation: an arm is drawn, a worker runs it.
+
+    Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
+    the decision, which feedback may be sent for.
+    """
+    key = None if idempotency_key is None else plain_decision_id(idempotency_key)
+    return await chat_reply(request, body, key=identity(None, key=key, field=KEY_HEADER))
+
+
+@endpoints.post("/v1/completions", include_in_schema=False)
+async def completions(_request: Request) -> Response:
+    """Say where completions are."""
+    raise NotFound(
+        "the older completions are not served here, chat completions are",
+        remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
     )
-    async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
-        """Answer the last message of a conversation: an arm is drawn, a worker runs it.
-
-        Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
-        the decision, which feedback may be sent for.
-        """
-        key = None if idempotency_key is None else plain_decision_id(idempotency_key)
-        return await chat_reply(request, body, key=identity(None, key=key, field=KEY_HEADER))
-
-    @app.post("/v1/completions", include_in_schema=False)
-    async def completions(_request: Request) -> Response:
-        raise NotFound(
-            "the older completions are not served here, chat completions are",
-            remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
-        )
-
-
-def _add_models(app: FastAPI) -> None:
-    @app.get(
-        "/v1/models",
-        tags=[OPENAI],
-        summary="List the models",
-        responses={**_ERRORS, 200: described("All models.", ModelList)},
-    )
-    async def models(request: Request) -> Response:
-        """List the models: `auto`, by which the policy chooses, and `arm/<name>` for each arm that our workers run."""
-        return JsonReply(model_list(router_of(request), caller=caller_of(request)))
-
-    @app.get(
-        "/v1/models/{model:path}",
-        tags=[OPENAI],
-        summary="Read one model",
-        responses={**_ERRORS, 200: described("The model.", Model)},
-    )
-    async def model(
-        model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
-        request: Request,
-    ) -> Response:
-        """Tell whether there is a model of this name; 404 with the code `model_not_found` if not."""
-        return JsonReply(model_of(model, router=router_of(request)))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final, get_args
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
@@ -28,51 +28,55 @@ MOST_STEPS: Final = 300
 _STATES: Final[tuple[DecisionState, ...]] = get_args(DecisionState)
 _FIELDS: Final = ("id", "session", "arm", "state", "since", "until")
 
+pages = APIRouter(include_in_schema=False)
 
-def add_decision_pages(app: FastAPI) -> None:
-    """Put /ui/decisions on the app."""
 
-    @app.get("/ui/decisions", include_in_schema=False)
-    async def listed(request: Request) -> Response:
-        given = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
-        root, router = request.scope.get("root_path", ""), router_of(request)
-        if given["id"]:
-            named = checked_id(given["id"], field="id")
-            await check_owner(request, named)
-            await reads_of(request).run(lambda: router.decision(named))
-            return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
-        wanted = _wanted(request, given)
-        after = _page_end(request.query_params.get("after"))
-        results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
-        values: dict[str, Any] = {
-            "given": given,
-            "results": results,
-            "after": after,
-            "next": None if results.next is None else f"{results.next.made_at!r},{results.next.id}",
-            "sign": ArmSigns(router.service.arms),
-            "arms": router.service.arms,
-            "states": _STATES,
-            "looked_at": LOOKED_AT if given["arm"] or given["state"] or wanted.tenant else None,
-        }
-        return await page(request, "decisions.html", title="Decisions", **values)
+@pages.get("/ui/decisions")
+async def listed(request: Request) -> Response:
+    """The search."""
+    given = {name: request.query_params.get(name, "").strip()[:200] for name in _FIELDS}
+    root, router = request.scope.get("root_path", ""), router_of(request)
+    if given["id"]:
+        named = checked_id(given["id"], field="id")
+        await check_owner(request, named)
+        await reads_of(request).run(lambda: router.decision(named))
+        return RedirectResponse(f"{root}/ui/decisions/{named}", status_code=303)
+    wanted = _wanted(request, given)
+    after = _page_end(request.query_params.get("after"))
+    results = await reads_of(request).run(lambda: search(router.database, wanted, after=after, limit=PAGE))
+    values: dict[str, Any] = {
+        "given": given,
+        "results": results,
+        "after": after,
+        "next": None if results.next is None else f"{results.next.made_at!r},{results.next.id}",
+        "sign": ArmSigns(router.service.arms),
+        "arms": router.service.arms,
+        "states": _STATES,
+        "looked_at": LOOKED_AT if given["arm"] or given["state"] or wanted.tenant else None,
+    }
+    return await page(request, "decisions.html", title="Decisions", **values)
 
-    @app.get("/ui/decisions/{decision_id}", include_in_schema=False)
-    async def one(decision_id: str, request: Request) -> Response:
-        router = router_of(request)
-        await check_owner(request, checked_id(decision_id, field="decision_id"))
-        rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
-        explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
-        values = _facts(explained) | {"sign": ArmSigns(router.service.arms)}
-        return await page(request, "decision.html", title="Decision", **values)
 
-    @app.post("/ui/decisions/{decision_id}/cancel", include_in_schema=False)
-    async def cancel(decision_id: str, request: Request) -> Response:
-        await form_of(request)
-        router = router_of(request)
-        await check_owner(request, checked_id(decision_id, field="decision_id"))
-        await reads_of(request).run(lambda: router.cancel(decision_id))
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/ui/decisions/{decision_id}", status_code=303)
+@pages.get("/ui/decisions/{decision_id}")
+async def one(decision_id: str, request: Request) -> Response:
+    """One decision explained."""
+    router = router_of(request)
+    await check_owner(request, checked_id(decision_id, field="decision_id"))
+    rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
+    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+    values = _facts(explained) | {"sign": ArmSigns(router.service.arms)}
+    return await page(request, "decision.html", title="Decision", **values)
+
+
+@pages.post("/ui/decisions/{decision_id}/cancel")
+async def cancel(decision_id: str, request: Request) -> Response:
+    """Cancel its answer."""
+    await form_of(request)
+    router = router_of(request)
+    await check_owner(request, checked_id(decision_id, field="decision_id"))
+    await reads_of(request).run(lambda: router.cancel(decision_id))
+    root = request.scope.get("root_path", "")
+    return RedirectResponse(f"{root}/ui/decisions/{decision_id}", status_code=303)
 
 
 def _wanted(request: Request, given: Mapping[str, str]) -> Search:

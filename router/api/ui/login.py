@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.rules import rule_of
@@ -18,44 +18,48 @@ from ragbandit.shared.errors import Forbidden, Unauthorized
 _OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
 _ENTRY: Final = "/ui/decisions"
 
+pages = APIRouter(include_in_schema=False)
 
-def add_login(app: FastAPI) -> None:
-    """Put /ui/login and /ui/logout on the app."""
 
-    @app.get("/ui/login", include_in_schema=False)
-    async def form(request: Request) -> Response:
-        gate: Gate = request.app.state.gate
-        root = request.scope.get("root_path", "")
-        if await gate.is_open():
-            return RedirectResponse(f"{root}/ui", status_code=303)
-        return await page(request, "login.html", title="Log in", next=_next(request), fault=None)
+@pages.get("/ui/login")
+async def form(request: Request) -> Response:
+    """The form, unless the service is open."""
+    gate: Gate = request.app.state.gate
+    root = request.scope.get("root_path", "")
+    if await gate.is_open():
+        return RedirectResponse(f"{root}/ui", status_code=303)
+    return await page(request, "login.html", title="Log in", next=_next(request), fault=None)
 
-    @app.post("/ui/login", include_in_schema=False)
-    async def login(request: Request) -> Response:
-        given = await form_of(request, "key", "next", key="")
-        gate: Gate = request.app.state.gate
-        try:
-            key = await gate.key_of(given["key"])
-            _check_role(key)
-        except (Unauthorized, Forbidden) as error:
-            values = {"next": _checked(given["next"]), "fault": error}
-            return await page(request, "login.html", title="Log in", status=error.status, **values)
-        sessions: PageSessions = request.app.state.page_sessions
-        value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
-        onward = _checked(given["next"]) or ("/ui" if key.tenant is None else _ENTRY)
-        reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
-        set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
-        gate.ring.note_use(key.public_id)
-        return reply
 
-    @app.post("/ui/logout", include_in_schema=False)
-    async def logout(request: Request) -> Response:
-        await form_of(request)
-        root = request.scope.get("root_path", "")
-        reply = RedirectResponse(f"{root}/ui/login", status_code=303)
-        if needs_session(request.scope["path"], request.scope["headers"]):
-            set_cookie(request, reply, name=SESSION, value="", seconds=0)
-        return reply
+@pages.post("/ui/login")
+async def login(request: Request) -> Response:
+    """Begin a session with the key of the form."""
+    given = await form_of(request, "key", "next", key="")
+    gate: Gate = request.app.state.gate
+    try:
+        key = await gate.key_of(given["key"])
+        _check_role(key)
+    except (Unauthorized, Forbidden) as error:
+        values = {"next": _checked(given["next"]), "fault": error}
+        return await page(request, "login.html", title="Log in", status=error.status, **values)
+    sessions: PageSessions = request.app.state.page_sessions
+    value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
+    onward = _checked(given["next"]) or ("/ui" if key.tenant is None else _ENTRY)
+    reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
+    set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
+    gate.ring.note_use(key.public_id)
+    return reply
+
+
+@pages.post("/ui/logout")
+async def logout(request: Request) -> Response:
+    """End the session."""
+    await form_of(request)
+    root = request.scope.get("root_path", "")
+    reply = RedirectResponse(f"{root}/ui/login", status_code=303)
+    if needs_session(request.scope["path"], request.scope["headers"]):
+        set_cookie(request, reply, name=SESSION, value="", seconds=0)
+    return reply
 
 
 def _check_role(key: ApiKey) -> None:

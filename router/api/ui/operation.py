@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
@@ -30,6 +30,8 @@ LOOKED_AT: Final = 5_000
 MOST_SOURCES: Final = 50
 MOST_WORKERS: Final = 100
 
+pages = APIRouter(include_in_schema=False)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceShare:
@@ -44,40 +46,42 @@ class SourceShare:
     newest_at: float
 
 
-def add_operation_pages(app: FastAPI) -> None:
-    """Put /ui/feedback and /ui/queues on the app."""
+@pages.get("/ui/feedback")
+async def feedback(request: Request) -> Response:
+    """Sources of feedback, and what is held."""
+    router = router_of(request)
+    values = await reads_of(request).run(lambda: _feedback(router))
+    return await page(request, "feedback.html", title="Feedback", **values)
 
-    @app.get("/ui/feedback", include_in_schema=False)
-    async def feedback(request: Request) -> Response:
-        router = router_of(request)
-        values = await reads_of(request).run(lambda: _feedback(router))
-        return await page(request, "feedback.html", title="Feedback", **values)
 
-    @app.post("/ui/feedback/release", include_in_schema=False)
-    async def released(request: Request) -> Response:
-        given, router = await form_of(request, "source", "feedback_id"), router_of(request)
-        if bool(given["source"]) == bool(given["feedback_id"]):
-            raise InvalidInput("name a source or a feedback", field="source", remedy="send one of them")
-        actor, source, feedback_id = actor_of(request), given["source"] or None, given["feedback_id"] or None
-        told: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
-        await reads_of(request).run(lambda: release(router.ledger, **told))
-        root = request.scope.get("root_path", "")
-        return RedirectResponse(f"{root}/ui/feedback", status_code=303)
+@pages.post("/ui/feedback/release")
+async def released(request: Request) -> Response:
+    """Release feedback that is held."""
+    given, router = await form_of(request, "source", "feedback_id"), router_of(request)
+    if bool(given["source"]) == bool(given["feedback_id"]):
+        raise InvalidInput("name a source or a feedback", field="source", remedy="send one of them")
+    actor, source, feedback_id = actor_of(request), given["source"] or None, given["feedback_id"] or None
+    told: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
+    await reads_of(request).run(lambda: release(router.ledger, **told))
+    root = request.scope.get("root_path", "")
+    return RedirectResponse(f"{root}/ui/feedback", status_code=303)
 
-    @app.get("/ui/queues", include_in_schema=False)
-    async def queues(request: Request) -> Response:
-        router = router_of(request)
-        state = await state_or_none(request)
-        held_now = await reads_of(request).run(lambda: held_leases(router.database))
-        values: dict[str, Any] = {
-            "state": state,
-            "queues": router.queues(),
-            "parts": router.readiness.states(),
-            "leases": held_now,
-            "most_workers": MOST_WORKERS,
-            "sign": ArmSigns(router.service.arms),
-        }
-        return await page(request, "queues.html", title="Queues", **values)
+
+@pages.get("/ui/queues")
+async def queues(request: Request) -> Response:
+    """What waits where, and who works."""
+    router = router_of(request)
+    state = await state_or_none(request)
+    held_now = await reads_of(request).run(lambda: held_leases(router.database))
+    values: dict[str, Any] = {
+        "state": state,
+        "queues": router.queues(),
+        "parts": router.readiness.states(),
+        "leases": held_now,
+        "most_workers": MOST_WORKERS,
+        "sign": ArmSigns(router.service.arms),
+    }
+    return await page(request, "queues.html", title="Queues", **values)
 
 
 async def state_or_none(request: Request) -> RouterState | None:

@@ -3,7 +3,7 @@
 import time
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
@@ -23,26 +23,28 @@ TIMES: Final[dict[str, tuple[str, float, int]]] = {
     "year": ("last 12 months", 360 * 86_400.0, 10 * 24 * 3_600),
 }
 
+pages = APIRouter(include_in_schema=False)
 
-def add_overview_pages(app: FastAPI) -> None:
-    """Put /ui and /ui/arms on the app."""
 
-    @app.get("/ui", include_in_schema=False)
-    async def first(request: Request) -> Response:
-        router = router_of(request)
-        chosen, found = await _found(request)
-        values: dict[str, Any] = {
-            "state": await state_or_none(request),
-            "parts": router.readiness.states(),
-            "charts": earned_charts(found),
-        }
-        return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, found))
+@pages.get("/ui")
+async def first(request: Request) -> Response:
+    """What the service earns."""
+    router = router_of(request)
+    chosen, found = await _found(request)
+    values: dict[str, Any] = {
+        "state": await state_or_none(request),
+        "parts": router.readiness.states(),
+        "charts": earned_charts(found),
+    }
+    return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, found))
 
-    @app.get("/ui/arms", include_in_schema=False)
-    async def arms(request: Request) -> Response:
-        chosen, found = await _found(request)
-        values = _shared(request, chosen, found)
-        return await page(request, "arms.html", title="Arms", charts=arm_charts(found), **values)
+
+@pages.get("/ui/arms")
+async def arms(request: Request) -> Response:
+    """What each arm does."""
+    chosen, found = await _found(request)
+    values = _shared(request, chosen, found)
+    return await page(request, "arms.html", title="Arms", charts=arm_charts(found), **values)
 
 
 async def _found(request: Request) -> tuple[str, Overview]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, cast
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
@@ -37,62 +37,68 @@ MOST_VERSIONS: Final = 100
 LISTED: Final = 30
 LOOKED_AT: Final = 60
 
+pages = APIRouter(include_in_schema=False)
 
-def add_policy_pages(app: FastAPI) -> None:
-    """Put /ui/policies on the app."""
 
-    @app.get("/ui/policies", include_in_schema=False)
-    async def listed(request: Request) -> Response:
-        router = router_of(request)
-        values = await reads_of(request).run(lambda: _versions(router))
-        values["sign"] = ArmSigns(router.service.arms)
-        return await page(request, "policies.html", title="Policies", **values)
+@pages.get("/ui/policies")
+async def listed(request: Request) -> Response:
+    """All versions, and the switch."""
+    router = router_of(request)
+    values = await reads_of(request).run(lambda: _versions(router))
+    values["sign"] = ArmSigns(router.service.arms)
+    return await page(request, "policies.html", title="Policies", **values)
 
-    @app.get("/ui/policies/{name}", include_in_schema=False)
-    async def one(name: str, request: Request) -> Response:
-        router = router_of(request)
-        values = await reads_of(request).run(lambda: _version(router, name))
-        return await page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
-    @app.post("/ui/policies/{name}/{verb}", include_in_schema=False)
-    async def act(name: str, verb: str, request: Request) -> Response:
-        given, router = await form_of(request, "revision", "reason", "force"), router_of(request)
-        if verb not in TRANSITIONS:
-            raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
-        if not given["revision"].isdigit():
-            raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
-        done = Act(
-            verb=cast(Verb, verb),
-            name=name,
-            base=PolicyLabel(router.settings.policy.label),
-            actor=actor_of(request),
-            reason=given["reason"],
-            now=time.time(),
-            force=given["force"] == "yes",
-            revision=int(given["revision"]),
-        )
-        settings = router.settings.rollout
-        await reads_of(request).run(lambda: perform(router.database, done, settings=settings))
-        return _back(request, f"/ui/policies/{name}")
+@pages.get("/ui/policies/{name}")
+async def one(name: str, request: Request) -> Response:
+    """One version with its evidence."""
+    router = router_of(request)
+    values = await reads_of(request).run(lambda: _version(router, name))
+    return await page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
-    @app.post("/ui/switch", include_in_schema=False)
-    async def switch(request: Request) -> Response:
-        given, router = await form_of(request, "to", "reason"), router_of(request)
-        told: dict[str, Any] = {
-            "base": PolicyLabel(router.settings.policy.label),
-            "actor": actor_of(request),
-            "reason": given["reason"],
-            "now": time.time(),
-        }
-        if given["to"] == "off":
-            await reads_of(request).run(lambda: unkill(router.database, **told))
-        else:
-            arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
-            if arm is None and given["to"] != "champion":
-                raise InvalidInput("the switch has no such place", field="to", remedy="choose one of the list")
-            offered = router.service.arms
-            await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **told))
-        return _back(request, "/ui/policies")
+
+@pages.post("/ui/policies/{name}/{verb}")
+async def act(name: str, verb: str, request: Request) -> Response:
+    """Move a version."""
+    given, router = await form_of(request, "revision", "reason", "force"), router_of(request)
+    if verb not in TRANSITIONS:
+        raise NotFound(f"{verb!r:.40} is no verb", field="verb", remedy=f"use one of {', '.join(TRANSITIONS)}")
+    if not given["revision"].isdigit():
+        raise InvalidInput("the form does not say what was seen", field="revision", remedy="load the page again")
+    done = Act(
+        verb=cast(Verb, verb),
+        name=name,
+        base=PolicyLabel(router.settings.policy.label),
+        actor=actor_of(request),
+        reason=given["reason"],
+        now=time.time(),
+        force=given["force"] == "yes",
+        revision=int(given["revision"]),
+    )
+    settings = router.settings.rollout
+    await reads_of(request).run(lambda: perform(router.database, done, settings=settings))
+    return _back(request, f"/ui/policies/{name}")
+
+
+@pages.post("/ui/switch")
+async def switch(request: Request) -> Response:
+    """Throw the kill switch, or take it back."""
+    given, router = await form_of(request, "to", "reason"), router_of(request)
+    told: dict[str, Any] = {
+        "base": PolicyLabel(router.settings.policy.label),
+        "actor": actor_of(request),
+        "reason": given["reason"],
+        "now": time.time(),
+    }
+    if given["to"] == "off":
+        await reads_of(request).run(lambda: unkill(router.database, **told))
+    else:
+        arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
+        if arm is None and given["to"] != "champion":
+            raise InvalidInput("the switch has no such place", field="to", remedy="choose one of the list")
+        offered = router.service.arms
+        await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **told))
+    return _back(request, "/ui/policies")
 
 
 def _back(request: Request, path: str) -> Response:

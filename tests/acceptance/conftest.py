@@ -1,5 +1,6 @@
 """A whole service of real processes, small and quick: real Redis, real RQ workers, real HTTP; scripted answers."""
 
+import os
 import random
 import signal
 import subprocess
@@ -32,6 +33,41 @@ PASSAGES = [
     Passage(id="france", title="France", text="Paris is the capital of France and lies on the Seine."),
     Passage(id="spain", title="Spain", text="Madrid is the capital of Spain and lies on the Manzanares."),
 ]
+
+
+def until(condition, *, seconds=60.0, log=None):
+    """Wait until the condition holds; what it gave. log: a file whose end is shown where it never does."""
+    give_up = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < give_up, log.read_text()[-2000:] if log else "it took too long"
+        time.sleep(0.05)
+    return value
+
+
+@contextmanager
+def running_up(folder, *arguments, command=(sys.executable, "-m", "ragbandit"), environ=None):
+    """`ragbandit up` in this folder until the end of the block, then interrupted; what it says is in up.log."""
+    environ = os.environ | {"PYTHONPATH": str(ROOT)} if environ is None else environ
+    with (folder / "up.log").open("wb") as output:
+        up = subprocess.Popen([*command, "up", *arguments], cwd=folder, env=environ, stdout=output, stderr=output)
+    try:
+        yield up
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(60)
+
+
+@contextmanager
+def client_of_up(up, *, port, folder):
+    """A client, as soon as the service is ready."""
+
+    def is_ready():
+        assert up.poll() is None, (folder / "up.log").read_text()
+        return client.ready()
+
+    with Client(f"http://127.0.0.1:{port}", timeout_s=40) as client:
+        until(is_ready, seconds=90, log=folder / "up.log")
+        yield client
 
 
 class System:
@@ -85,13 +121,10 @@ class System:
     def client(self, name: str = "api-1", **more) -> Client:
         return Client(f"http://127.0.0.1:{self.ports[name]}", **more)
 
-    def wait_ready(self, timeout_s: float = 60) -> None:
-        give_up = time.monotonic() + timeout_s
+    def wait_ready(self) -> None:
         for name in self.ports:
             with self.client(name, timeout_s=5) as client:
-                while not client.ready():
-                    assert time.monotonic() < give_up, (self.folder / f"{name}.log").read_text()[-2000:]
-                    time.sleep(0.05)
+                until(client.ready, log=self.folder / f"{name}.log")
 
     def wait_until(self, done, *, timeout_s: float = 60):
         """Wait until done(status) holds; returns the status, or fails showing the last one."""

@@ -10,7 +10,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import claims, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 
-from .conftest import running_systems
+from .conftest import running_systems, until
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +82,3 @@ def test_sixteen_at_once(system):
     assert (running(), lost()) == ({}, set())
     store.database.close()
     jobs.client.close()
-
-
-def until(seen, *, seconds=60.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)

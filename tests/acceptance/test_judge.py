@@ -1,9 +1,6 @@
 """The judge beside a whole service of real processes: its scores are learned; kill -9 and a lost Redis lose none."""
 
 import json
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,8 +8,7 @@ import pytest
 import yaml
 from sqlalchemy import func, select
 
-from benchmarks.service_process import environment, free_port
-from ragbandit.client import Client
+from benchmarks.service_process import free_port
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.redis_server import redis_url
@@ -22,7 +18,7 @@ from ragbandit.router.storage.sql.tables import feedback, judge_due
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
 
-from .conftest import PASSAGES, ROOT
+from .conftest import PASSAGES, client_of_up, running_up, until
 
 GOOD = json.dumps(
     {"supported": {"score": 1.0, "reason": "it stands there"}, "answers": {"score": 0.5, "reason": "in part"}}
@@ -57,13 +53,6 @@ def scored(settings):
         database.close()
 
 
-def until(done, *, seconds=60):
-    give_up = time.monotonic() + seconds
-    while not done():
-        assert time.monotonic() < give_up, "it took too long"
-        time.sleep(0.1)
-
-
 @pytest.mark.timeout(300)
 def test_up_judges_and_learns(tmp_path):
     """`ragbandit up` with a judge: questions that nobody judges are scored, and the policy learns the scores."""
@@ -80,18 +69,13 @@ def test_up_judges_and_learns(tmp_path):
     config.write_text(yaml.safe_dump(tree))
     settings = load(config, environ={}).settings
     build_index(PASSAGES, Path(settings.data_dir) / "indexes" / "default")
-    command = [sys.executable, "-m", "ragbandit", "up", "--config", str(config)]
-    with (tmp_path / "up.log").open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=output, stderr=output)
-    try:
-        with Client(f"http://127.0.0.1:{port}", timeout_s=30) as client:
-            until(client.ready, seconds=90)
-            ids = asked(client, 8)
-            until(lambda: client.status()["counters"]["learned"] == 8)
-            records = [client.decision(key) for key in ids]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with (
+        running_up(tmp_path, "--config", str(config)) as up,
+        client_of_up(up, port=port, folder=tmp_path) as client,
+    ):
+        ids = asked(client, 8)
+        until(lambda: client.status()["counters"]["learned"] == 8)
+        records = [client.decision(key) for key in ids]
     for record in records:
         (score,) = record["feedback"]
         assert (score["source"], score["rater"], score["value"]) == ("judge", "scripted", 0.75)

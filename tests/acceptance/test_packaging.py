@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import sysconfig
-import time
 import zipfile
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from tests.support.tar_files import unpack
 
-from .conftest import ROOT
+from .conftest import ROOT, client_of_up, running_up
 
 VERSION = ragbandit.__version__
 PARTS = ("router", "strategies", "workers", "migrations")
@@ -154,17 +152,10 @@ def test_a_service_beside_names_of_others(installed, project):
     port = json.loads((project / "conf" / "config.yaml").read_text())["server"]["port"]
     run = {"cwd": project, "env": environment, "timeout": 60, "capture_output": True, "text": True}
     subprocess.run([command, "index", "build", "--corpus", "corpus.jsonl", *config], check=True, **run)
-    with (project / "up.log").open("wb") as output:
-        up = subprocess.Popen([command, "up", *config], cwd=project, env=environment, stdout=output, stderr=output)
-    try:
+    with (
+        running_up(project, *config, command=(command,), environ=environment) as up,
+        client_of_up(up, port=port, folder=project),
+    ):
         asking = [command, "answer", "Who?", "--url", f"http://127.0.0.1:{port}", "--json"]
-        give_up = time.monotonic() + 60
-        while (done := subprocess.run(asking, **run)).returncode != 0:
-            assert up.poll() is None, (project / "up.log").read_text()
-            assert time.monotonic() < give_up, done.stderr
-            time.sleep(0.3)
-        answer = json.loads(done.stdout)
-    finally:
-        up.send_signal(signal.SIGINT)
-        up.wait(30)
+        answer = json.loads(subprocess.run(asking, check=True, **run).stdout)
     assert (answer["arm"], answer["answer"]) == ("curt", "as curt as can be")

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.tiny_models import tiny_encoder
+
+from .conftest import until
 
 BODY = {"question": "Who wrote Dracula?"}
 
@@ -28,14 +29,6 @@ def children(pid):
             continue
         if place:
             found[place[1].decode() + (place[2].decode() if place[1] == b"router" else "")] = int(child)
-    return found
-
-
-def until(condition, *, seconds=60.0):
-    give_up = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
     return found
 
 

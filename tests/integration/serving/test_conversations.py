@@ -56,14 +56,6 @@ def test_the_question_is_rewritten_and_both_are_kept(make_world, database_url):
     assert dict(world.router.conversations.rewriter.results) == {"rewritten": 1}
 
 
-def test_a_question_that_stands_alone_asks_nobody(make_world):
-    """Without turns before it no model is asked, and the query is the one that it was without a chat."""
-    with ScriptedServer([]) as server:
-        world = make_world(conversation=rewritten_by(server))
-        assert world.router.query_of_messages(TALK[-1:]) == Query(text=ASKED)
-        assert server.requests == []
-
-
 @pytest.mark.parametrize(
     ("reply", "failed"),
     [

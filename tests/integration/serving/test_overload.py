@@ -1,7 +1,6 @@
 """More than a Router can serve: refused at once where it would wait too long, in the library as over HTTP."""
 
 import time
-from concurrent.futures import wait
 
 import pytest
 
@@ -23,28 +22,6 @@ def slow(router, *, seconds=BATCH_S):
 
     router.encoder.encode = slowly
     return seen
-
-
-def test_questions_are_bounded_by_their_expected_wait(make_world):
-    """Of 400 questions at once to a router that does 80 in a second, those that would wait longer than 0.5 s are
-    Overloaded at once; the others are decided, and nothing else is stored.
-    """
-    router = make_world(encoder={"max_batch": 4}, server={"max_wait_s": 0.5}).router
-    slow(router)
-    for number in range(6):
-        router.route(f"warm {number}")
-    taken, refused = [], []
-    for number in range(400):
-        try:
-            taken.append(router.submit(f"question {number}"))
-        except Overloaded as error:
-            refused.append(error)
-    done, missing = wait(taken, timeout=20)
-    assert not missing
-    assert 8 <= len(taken) <= 200, len(taken)
-    assert all(error.retry_after_s >= 1.0 and "server.max_wait_s" in str(error) for error in refused)
-    assert len({future.result().id for future in done}) == router.status().counters.decided - 6
-    assert router.queues()["questions"].refused["wait"] == len(refused)
 
 
 def test_feedback_and_outcomes_are_bounded(make_world):

@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from ragbandit import Router
-from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
@@ -35,19 +34,6 @@ def test_state_without_a_queue(make_world):
     world.judged(1)
     state = world.router.state()
     assert (state.jobs, state.failed_notifications, state.ledger.counters.decided) == (None, 1, 1)
-
-
-def test_counts_that_only_grow_are_counters(make_world):
-    """Swaps, refused snapshots, Redis errors and fail-opens are exported as Counters, named with _total."""
-    world = make_world()
-    world.judged(1)
-    world.learn()
-    metrics = Metrics(world.router)
-    lines = (metrics.own_text() + metrics.state_text(world.router.state())).decode().splitlines()
-    for name in ("policy_swaps", "snapshots_refused", "failed_notifications", "decisions_fail_open"):
-        assert f"# TYPE ragbandit_{name}_total counter" in lines
-    assert "ragbandit_policy_swaps_total 1.0" in lines
-    assert "ragbandit_lag_seconds 0.0" in lines
 
 
 def test_a_router_that_is_not_started_does_nothing(settings):

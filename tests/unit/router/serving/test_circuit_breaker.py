@@ -189,6 +189,48 @@ def test_trial_ends(changes, state):
     assert health(breaker, 21.0).offered is (state != "open")
 
 
+def test_half_open_after_the_cool_down():
+    """The cool-down begins at the last failure, and its end is the first moment of the probe."""
+    breaker = opened()
+    assert health(breaker, 2.0 + COOL_DOWN - 1e-6).state == "open"
+    assert health(breaker, 2.0 + COOL_DOWN) == ArmHealth(
+        arm="one", state="half_open", offered=True, failures=3, since=0.0
+    )
+
+
+def test_one_question_of_a_group():
+    """Of the questions of one group the first that wants a half-open arm is offered it."""
+    offers = opened().offer([("two",), ("two", "one"), ("one", "two")], now=20.0)
+    assert [offer.arms for offer in offers] == [("two",), ("two", "one"), ("two",)]
+    assert [offer.excluded_arms for offer in offers] == [(), (), ("one",)]
+
+
+def test_drawn_once():
+    """Until the decision that drew a half-open arm has its outcome, or a cool-down passes, nobody is offered it."""
+    breaker = opened()
+    assert breaker.offer([("one", "two")], now=20.0)[0].excluded_arms == ()
+    breaker.record_probe("two", decision_id="t0", now=20.0)
+    assert health(breaker, 20.0).offered
+    breaker.record_probe("one", decision_id="t1", now=20.0)
+    breaker.record_probe("one", decision_id="t2", now=21.0)
+    assert breaker.offer([("one", "two")], now=20.0 + COOL_DOWN - 1e-6)[0].excluded_arms == ("one",)
+    assert health(breaker, 20.0 + COOL_DOWN).offered
+
+
+def test_closed_arm_is_on_no_trial():
+    """A draw before an arm opened is no probe once it is half open."""
+    breaker = CircuitBreaker(SETTINGS)
+    breaker.record_probe("one", decision_id="t1", now=12.0)
+    breaker.record([failed(f"f{n}", float(n)) for n in range(FAILURES)])
+    assert health(breaker, 12.5).offered
+
+
+def test_none_left():
+    """Where all that a question may have fails, it is offered all of it."""
+    offer = opened().offer([("one",)], now=5.0)[0]
+    assert (offer.arms, offer.excluded_arms, offer.fail_open) == (("one",), (), True)
+
+
 def test_off():
     """With failures = 0 arms are offered however often they fail."""
     breaker = CircuitBreaker(HealthSettings(failures=0))

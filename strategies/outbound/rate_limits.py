@@ -8,12 +8,10 @@ class RateLimit:
     """At most `per_minute` units a minute, a full minute's worth at once at the start; None is no limit.
 
     A token bucket: whoever takes more than is there owes it, and waits until it has flowed in. Callers are served in
-    the order in which they came. All calls come from one event loop. Raises ValueError unless per_minute is above 0.
+    the order in which they came. All calls come from one event loop. per_minute is above 0.
     """
 
     def __init__(self, per_minute: float | None) -> None:
-        if per_minute is not None and per_minute <= 0:
-            raise ValueError(f"per_minute must be above 0, not {per_minute}")
         self._capacity = per_minute
         self._level = per_minute or 0.0
         self._at = time.monotonic()

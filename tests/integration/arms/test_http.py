@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import threading
 import time
 from contextlib import suppress
@@ -122,6 +121,26 @@ def test_credentials_of_the_address_are_sent_and_not_kept():
     assert [secret for secret in ("hunter2", "er3", "bWU6") if secret in kept] == []
 
 
+@pytest.mark.parametrize("status", [200, 201, 202])
+def test_the_answer_alone_is_enough(status):
+    """Nothing but the answer must be told, by any reply of success."""
+    with Pipeline((status, {}, {"answer": "x"})) as pipeline:
+        outcome = run(pipeline.url)
+    assert (outcome.answer, outcome.stop_reason, outcome.steps, outcome.cost.llm_calls) == ("x", "answered", 0, 0)
+
+
+@pytest.mark.parametrize(
+    "reply", [(503, {"Retry-After": "3600"}, b"come later"), (404, {}, {"detail": "come later"})], ids=["pause", "404"]
+)
+def test_what_will_not_get_better_is_not_tried_again(reply):
+    """A Retry-After of more than 30 s, and a refusal, fail at once, and say what was replied."""
+    with Pipeline(reply, ok(GOOD)) as pipeline:
+        outcome = run(pipeline.url, budget=Budget(seconds=7200))
+    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
+    assert f"it replied {reply[0]}" in outcome.error
+    assert "come later" in outcome.error
+
+
 def test_the_conversation_is_sent_along():
     """A pipeline elsewhere is told what was said before, in the form of a chat; a question alone has none."""
     said = Message(role="user", text="I like vampires."), Message(role="assistant", text="So do I.")
@@ -134,20 +153,6 @@ def test_the_conversation_is_sent_along():
         {"role": "assistant", "content": "So do I."},
     ]
     assert "messages" not in alone
-
-
-def test_answer_alone_is_enough():
-    """Nothing but the answer must be told."""
-    with Pipeline(ok({"answer": "x"})) as pipeline:
-        outcome = run(pipeline.url)
-    assert (outcome.stop_reason, outcome.steps, outcome.cost.llm_calls) == ("answered", 0, 0)
-
-
-@pytest.mark.parametrize("status", [200, 201, 202])
-def test_any_success_with_a_body_is_a_reply(status):
-    """A pipeline that creates or accepts answers as well as one that is merely content."""
-    with Pipeline((status, {}, GOOD)) as pipeline:
-        assert run(pipeline.url).answer == "Bram Stoker"
 
 
 @pytest.mark.parametrize("status", [200, 204])
@@ -217,13 +222,6 @@ def test_tries_again(status):
     assert str(status) in failure.error
 
 
-def test_a_pause_too_long_is_not_begun():
-    """A Retry-After of more than 30 s is a refusal: the arm fails at once."""
-    with Pipeline((503, {"Retry-After": "3600"}, {}), ok(GOOD)) as pipeline:
-        outcome = run(pipeline.url, budget=Budget(seconds=7200))
-    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
-
-
 def test_gives_up(monkeypatch):
     """After its tries the arm fails, with every one of them in the trace and a reason that names the URL."""
     monkeypatch.setattr(remote, "_PAUSE_S", 0.01)
@@ -254,15 +252,6 @@ def test_a_broken_connection_says_so(monkeypatch):
     assert (outcome.status, len(pipeline.asked)) == ("failed", 2)
     assert "RemoteProtocolError: " in outcome.error
     assert outcome.error.endswith("(see the pipeline's own log)")
-
-
-def test_other_replies_are_not_tried_again():
-    """A refusal that will not get better is a failure at once, and says what was replied."""
-    with Pipeline((404, {}, {"detail": "no such route"})) as pipeline:
-        outcome = run(pipeline.url)
-    assert (outcome.status, len(pipeline.asked)) == ("failed", 1)
-    assert "404" in outcome.error
-    assert "no such route" in outcome.error
 
 
 @pytest.mark.parametrize(
@@ -329,23 +318,13 @@ def test_secrets_come_from_the_environment(monkeypatch):
     [
         ({}, "arms.mine.url"),
         ({"url": "localhost:9"}, "arms.mine.url"),
-        ({"url": "ftp://localhost/x"}, "arms.mine.url"),
-        ({"url": "http://"}, "arms.mine.url"),
-        ({"url": "http:///answer"}, "arms.mine.url"),
-        ({"url": "http://:80/answer"}, "arms.mine.url"),
-        ({"url": "http://localhost:99999/x"}, "arms.mine.url"),
-        ({"url": "http://localhost:0/x"}, "arms.mine.url"),
-        ({"url": "http://localhost:port/x"}, "arms.mine.url"),
-        ({"url": "http://[::1/x"}, "arms.mine.url"),
-        ({"url": "http://a b/x"}, "arms.mine.url"),
-        ({"url": "http://a\x00b/x"}, "arms.mine.url"),
         ({"url": "http://x", "max_bytes": 0}, "arms.mine.max_bytes"),
         ({"url": "http://x", "headers_env": {"A": "NOT_THERE"}}, "arms.mine.headers_env.A"),
         ({"url": "http://x", "retries": -1}, "arms.mine.retries"),
     ],
 )
 def test_wrong_settings_are_refused(params, where):
-    """No URL, no variable, a number out of range: refused at the start, by name."""
+    """No URL (tests/unit/strategies/outbound), no variable, a number out of range: refused at the start, by name."""
     with pytest.raises(ConfigError) as caught:
         Http(name="mine", **params)
     assert caught.value.field == where
@@ -406,30 +385,14 @@ def test_secrets_that_a_transports_error_repeats_are_in_no_error(error, monkeypa
     assert "topsecret" not in repr(outcome)
 
 
-@pytest.mark.parametrize("value", ["Bearer topsecret\n", " topsecret", "top\nsecret", "töpsecret", "topsecret\x00"])
-def test_a_secret_that_no_header_can_carry_is_refused(value, monkeypatch):
+def test_a_secret_that_no_header_can_carry_is_refused(monkeypatch):
     """Refused at the start, by the names of the header and of the variable, and not shown."""
-    monkeypatch.setattr(os, "environ", {**os.environ, "SECRET_H": value})  # a real one holds no zero byte
+    monkeypatch.setenv("SECRET_H", "Bearer topsecret\n")
     with pytest.raises(ConfigError, match="SECRET_H holds a line break") as caught:
         Http(name="mine", url="http://x", headers_env={"authorization": "SECRET_H"})
     assert caught.value.field == "arms.mine.headers_env.authorization"
     assert caught.value.remedy
     assert "secret" not in str(caught.value)
-
-
-def test_secrets_of_the_url_are_in_no_error():
-    """Errors are kept and shown to callers: they name the address without user, password and query."""
-    with Pipeline((404, {}, {})) as pipeline:
-        url = pipeline.url.replace("//", "//me:s3cret@", 1) + "?key=s3cret"
-        outcome = run(url)
-    assert pipeline.url in outcome.error
-    assert "s3cret" not in outcome.error
-
-
-@pytest.mark.parametrize("url", ["http://x", "https://rag.internal:8443/answer?k=v", "http://[::1]:80/x", "HTTP://X/"])
-def test_urls_that_are_right_are_taken(url):
-    """Hosts by name and by address, ports, paths and queries are left as they are."""
-    assert Http(name="mine", url=url).params["url"] == url
 
 
 def test_every_cost_can_be_told():

@@ -46,13 +46,6 @@ def test_it_is_a_generator(generator):
     assert generator.capabilities == LocalGenerator.capabilities == {"completion", "stop"} | told
 
 
-def test_generation_is_deterministic(generator):
-    """The same prompt gives the same text, and it knows the capital of France."""
-    first = complete(generator)
-    assert first == complete(generator)
-    assert "Paris" in first.text
-
-
 def test_packed_layers_write_what_transformers_writes(generator, reference):
     """In float32 our loop over packed weights writes the tokens that transformers' generate writes."""
     import torch
@@ -122,24 +115,10 @@ def test_bfloat16_writes_what_float32_finds_as_likely(half, reference, monkeypat
         assert (behind <= allowed).all(), (behind, allowed)
 
 
-def test_a_stop_string_ends_the_text_before_it(generator):
-    """The text is cut at the first of the stop strings, and no token is written after it."""
-    free = complete(generator)
-    stopped = complete(generator, stop=("no such words", "Paris", ""))
-    assert stopped.text == free.text[: free.text.index("Paris")]
-    assert stopped.finish == "stop"
-    assert stopped.completion_tokens < free.completion_tokens
-
-
-def test_max_tokens_is_kept(generator):
-    """A text cut off by max_tokens has that many tokens and finish="length"."""
-    done = complete(generator, max_tokens=3)
-    assert (done.completion_tokens, done.finish) == (3, "length")
-
-
 def test_the_end_token_ends_it(generator):
-    """The model's own end gives finish="stop" and leaves no control word in the text."""
+    """The model's own end gives finish="stop" and leaves no control word; it knows the capital of France."""
     done = complete(generator, max_tokens=200)
+    assert "Paris" in done.text
     assert done.finish == "stop"
     assert "<|" not in done.text
 
@@ -155,6 +134,7 @@ def test_token_counts_match_the_tokenizer(generator, folder):
     done = complete(generator, max_tokens=5)
     assert generator.count_tokens(CAPITAL) == done.prompt_tokens == expected
     assert len(tokenizer(done.text)["input_ids"]) == done.completion_tokens == 5
+    assert done.finish == "length"
 
 
 def test_a_conversation_is_turns_of_the_chat(generator, folder):
@@ -275,15 +255,6 @@ def test_the_event_loop_stays_free(generator):
     assert not any(name.startswith("asyncio") for name in threads - before)
 
 
-def test_calls_at_once_are_all_answered(generator):
-    """Calls made together each get the answer they would get alone."""
-
-    async def many():
-        return await asyncio.gather(*(generator.complete(Request(prompt=CAPITAL, max_tokens=6)) for _ in range(4)))
-
-    assert set(asyncio.run(many())) == {complete(generator, max_tokens=6)}
-
-
 def test_texts_are_the_same_written_together(generator):
     """In float32 prompts of several lengths get, all at once, the texts that each gets alone."""
     names = ("France", "Japan", "the Kingdom of Norway")
@@ -302,38 +273,6 @@ def test_a_prompt_too_long_fails(generator):
         complete(generator, LONG, max_tokens=2000)
 
 
-def test_the_answer_does_not_depend_on_reading_in_chunks(generator, monkeypatch):
-    """A long prompt read in pieces is continued like one read at once."""
-    whole = complete(generator, MEDIUM, max_tokens=6)
-    monkeypatch.setattr("ragbandit.strategies.generators.static_batches._CHUNK", 100)
-    assert complete(generator, MEDIUM, max_tokens=6).text == whole.text
-
-
-def test_a_failure_of_the_model_is_arm_failed(generator, monkeypatch):
-    """An error out of torch comes as ArmFailed, and the next call works."""
-
-    def broken(**_):
-        raise RuntimeError("out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(generator._model, "forward", broken)
-        with pytest.raises(ArmFailed, match="out of memory"):
-            complete(generator)
-    assert complete(generator, max_tokens=1).completion_tokens == 1
-
-
-def test_a_model_without_a_template_gets_the_joined_text(folder, tmp_path):
-    """Without a chat template the three parts are joined, and the tokenizer's own count holds."""
-    for file in folder.iterdir():
-        if file.name != "chat_template.jinja":
-            (tmp_path / file.name).symlink_to(file)
-    plain = LocalGenerator(tmp_path, device="cpu", threads=1)
-    prompt = Prompt(instructions="One.", body="Two.", prefix="Three")
-    assert plain._text(plain._ids(prompt)) == "One.\n\nTwo.\n\nThree"
-    assert complete(plain, prompt, max_tokens=2).completion_tokens == 2
-    asyncio.run(plain.close())
-
-
 @pytest.mark.parametrize("wrong", [{"precision": "int8"}, {"device": "tpu"}, {"threads": 0}, {"max_batch": 0}])
 def test_wrong_settings_name_themselves(folder, wrong):
     """A setting the generator does not know is a ConfigError that names it."""
@@ -346,13 +285,3 @@ def test_a_missing_folder_is_a_config_error(tmp_path):
     """A folder without a model is refused at the start."""
     with pytest.raises(ConfigError, match="no model"):
         LocalGenerator(tmp_path / "none")
-
-
-def test_a_closed_generator_fails_its_calls(folder):
-    """After close, which may come twice, a call is ArmFailed and the writing thread is gone."""
-    closing = LocalGenerator(folder, device="cpu", threads=1)
-    complete(closing, max_tokens=1)
-    asyncio.run(closing.close())
-    asyncio.run(closing.close())
-    with pytest.raises(ArmFailed, match="cannot be asked"):
-        complete(closing, max_tokens=1)

@@ -43,19 +43,7 @@ def url(folder, tmp_path_factory):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     with log.open("wb") as written:
         server = subprocess.Popen(
-            [
-                str(command),
-                "serve",
-                folder,
-                "--host",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--device",
-                "cpu",
-                "--dtype",
-                "float32",
-            ],
+            [str(command), *f"serve {folder} --host 127.0.0.1 --port {port} --device cpu --dtype float32".split()],
             stdout=written,
             stderr=subprocess.STDOUT,
             env=environment,

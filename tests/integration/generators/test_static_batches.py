@@ -176,21 +176,14 @@ def test_a_drawn_text_is_the_same_among_others():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"temperature": 0.0},
-        {"temperature": np.nan},
-        {"temperature": np.inf},
-        {"top_p": 0.0},
-        {"top_p": 1.1},
-        {"top_k": -1},
-    ],
+    ("name", "value"),
+    [*(("temperature", each) for each in (0.0, np.nan, np.inf)), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1)],
 )
-def test_a_way_to_draw_has_its_ranges(wrong):
+def test_a_way_to_draw_has_its_ranges(name, value):
     """A temperature, top_p or top_k that no distribution follows is InvalidInput, which names it."""
     with pytest.raises(InvalidInput) as caught:
-        Sampling(**({"temperature": 1.0, "seed": 1} | wrong))
-    assert caught.value.field == f"sampling.{next(iter(wrong))}"
+        Sampling(**{"temperature": 1.0, "seed": 1, name: value})
+    assert caught.value.field == f"sampling.{name}"
 
 
 @pytest.mark.parametrize("least", [{"temperature": 1e-40}, {"temperature": 1e-46}, {"top_p": 5e-324}])
@@ -384,6 +377,7 @@ def test_closing_lets_texts_end():
         return await asyncio.gather(*tasks)
 
     assert {done.text for done in asyncio.run(close_amid())} == {expected("gpt2", asked(["w3"]))[0]}
+    asyncio.run(generator.close())
     with pytest.raises(ArmFailed, match="cannot be asked"):
         asyncio.run(generator.complete(asked(["w3"])))
 
@@ -410,6 +404,13 @@ def test_a_model_unfit_for_batches_is_refused(architecture):
     with pytest.raises(ConfigError, match="cannot carry this model") as caught:
         LocalGenerator(tiny_writer(architecture), device="cpu", precision="float32", threads=1)
     assert caught.value.field == "generator.model"
+
+
+def test_a_model_without_a_template_gets_the_joined_text():
+    """Without a chat template the parts are joined, and the tokenizer's own count holds."""
+    generator, prompt = writer("llama"), Prompt(instructions="w1", body="w2 w3", prefix="w4")
+    assert generator._text(generator._ids(prompt)).split() == ["w1", "w2", "w3", "w4"]
+    assert generator.count_tokens(prompt) == 4
 
 
 def test_an_empty_prompt_fails():

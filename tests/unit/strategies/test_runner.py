@@ -29,13 +29,11 @@ from ragbandit.shared.types import (
 from ragbandit.strategies.base import (
     ERROR_LENGTH,
     Completion,
-    Generator,
     Need,
     OutOfBudget,
     Passage,
     Prompt,
     Request,
-    Retriever,
 )
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
@@ -64,16 +62,28 @@ class Arm:
         return await self._end()
 
 
-def run(end, **budget):
-    return asyncio.run(
-        run_strategy(
-            Arm(end),
-            query=Query(id=DecisionId("d7"), text="q", context={"lang": "en"}, tenant="acme"),
-            budget=Budget(**budget),
-            retriever=MemoryRetriever([]),
-            generator=ScriptedGenerator({"": "one"}),
-        )
+async def outcome_of(arm, *, retriever=None, generator=None, query=None, stop=None, **budget):
+    return await run_strategy(
+        arm,
+        query=query or Query(id=DecisionId("d7"), text="q"),
+        budget=Budget(**budget),
+        retriever=retriever or MemoryRetriever([]),
+        generator=generator or ScriptedGenerator({"": "one"}),
+        stop=stop,
     )
+
+
+def ended(arm, **parts):
+    """The outcome of an arm, waited for."""
+    return asyncio.run(outcome_of(arm, **parts))
+
+
+def run(end, **budget):
+    return ended(Arm(end), **budget)
+
+
+async def hang(*_run):
+    await asyncio.sleep(60)
 
 
 def raising(error):
@@ -144,7 +154,7 @@ def test_a_foreign_exception_shows_no_secret_to_callers_or_the_log(caplog):
             raise ValueError("PWD=s3cr3t " + "x" * 1000) from error
 
     with caplog.at_level(logging.ERROR):
-        outcome = asyncio.run(outcome_of(Own(look), retriever=Down(())))
+        outcome = ended(Own(look), retriever=Down(()))
     (failed,) = [event for event in outcome.trace if isinstance(event, CallFailed)]
     assert failed.error.startswith("OSError: connect postgres://db/x")
     assert outcome.error.startswith("ValueError: PWD=[redacted] xxx")
@@ -173,10 +183,6 @@ def test_an_arm_that_returns_something_else_has_failed():
 
 def test_an_arm_that_hangs_outside_any_call_is_cut_off():
     """Seconds are enforced over the whole arm; the draft is the answer."""
-
-    async def hang():
-        await asyncio.sleep(60)
-
     began = time.monotonic()
     outcome = run(hang, seconds=0.02)
 
@@ -199,27 +205,9 @@ def test_a_timeout_of_the_retriever_itself_is_a_failure():
         async def search(self, query, *, k):
             raise TimeoutError("no server")
 
-    outcome = asyncio.run(
-        run_strategy(
-            Arm(good),
-            query=Query(id=DecisionId("d"), text="q", context={"lang": "en"}, tenant="acme"),
-            budget=Budget(seconds=30),
-            retriever=Unreachable([]),
-            generator=ScriptedGenerator([]),
-        )
-    )
+    outcome = ended(Arm(good), retriever=Unreachable([]), seconds=30)
 
     assert (outcome.status, outcome.error) == ("failed", "TimeoutError: no server")
-
-
-async def outcome_of(arm, *, retriever=None, generator=None, query=None, **budget):
-    return await run_strategy(
-        arm,
-        query=query or Query(id=DecisionId("d"), text="q"),
-        budget=Budget(**budget),
-        retriever=retriever or MemoryRetriever([]),
-        generator=generator or ScriptedGenerator({"": "one"}),
-    )
 
 
 class Own(Arm):
@@ -238,7 +226,7 @@ def test_an_arm_sees_the_whole_query():
         seen.extend([run.query, run.budget])
         return Answer(text="x", stop_reason="x")
 
-    outcome = asyncio.run(outcome_of(Own(look), query=asked, tokens=5))
+    outcome = ended(Own(look), query=asked, tokens=5)
     assert seen == [asked, Budget(tokens=5)]
     assert outcome.decision_id == "d9"
 
@@ -246,7 +234,7 @@ def test_an_arm_sees_the_whole_query():
 def test_a_query_without_an_id_is_refused():
     """An outcome belongs to a decision: a query that names none cannot be run."""
     with pytest.raises(InvalidInput, match="no id"):
-        asyncio.run(outcome_of(Arm(good), query=Query(text="q")))
+        ended(Arm(good), query=Query(text="q"))
 
 
 def test_the_outcome_says_what_made_it():
@@ -293,7 +281,7 @@ def test_a_long_stop_reason_is_cut():
 
 def test_a_failed_call_of_the_model_counts_without_tokens():
     """A call that raises is a call and its seconds, no tokens, and a CallFailed with its purpose and message."""
-    outcome = asyncio.run(outcome_of(Arm(good), generator=ScriptedGenerator(["x"], seconds=0.01, fail_at=[1])))
+    outcome = ended(Arm(good), generator=ScriptedGenerator(["x"], seconds=0.01, fail_at=[1]))
 
     assert (outcome.cost.llm_calls, outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (1, 0, 0)
     assert outcome.cost.seconds_generate >= 0.01
@@ -305,7 +293,7 @@ def test_a_failed_call_of_the_model_counts_without_tokens():
 
 def test_a_failed_search_is_in_the_trace():
     """A search that raises is counted, and the trace says CallFailed instead of Retrieved."""
-    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], fail_at=[1])))
+    outcome = ended(Arm(good), retriever=MemoryRetriever([], fail_at=[1]))
 
     assert (outcome.cost.retriever_calls, outcome.status) == (1, "failed")
     assert [type(event) for event in outcome.trace[1:]] == [CallFailed]
@@ -314,7 +302,7 @@ def test_a_failed_search_is_in_the_trace():
 
 def test_a_search_cut_off_by_the_budget_is_in_the_trace():
     """A search that the seconds ended is a CallFailed that says so; it is in the cost, and nothing is called after."""
-    outcome = asyncio.run(outcome_of(Arm(good), retriever=MemoryRetriever([], seconds=30), seconds=0.02))
+    outcome = ended(Arm(good), retriever=MemoryRetriever([], seconds=30), seconds=0.02)
 
     assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
     assert (outcome.cost.retriever_calls, outcome.cost.llm_calls) == (1, 0)
@@ -328,7 +316,7 @@ def test_a_call_that_hangs_is_counted_and_in_the_trace():
         async def complete(self, request):
             await asyncio.sleep(60)
 
-    outcome = asyncio.run(outcome_of(Arm(good), generator=Hanging([]), seconds=0.02))
+    outcome = ended(Arm(good), generator=Hanging([]), seconds=0.02)
 
     assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
     assert outcome.trace[-1].error.startswith("cut off")
@@ -341,7 +329,7 @@ def test_a_call_that_never_began_read_nothing():
         async def complete(self, request):
             return Completion(text="", prompt_tokens=0, completion_tokens=0, finish="deadline")
 
-    outcome = asyncio.run(outcome_of(Arm(good), generator=Queueing([]), seconds=60))
+    outcome = ended(Arm(good), generator=Queueing([]), seconds=60)
 
     assert (outcome.stop_reason, outcome.cost.llm_calls, outcome.cost.prompt_tokens) == ("budget_seconds", 1, 0)
     assert [type(event) for event in outcome.trace if isinstance(event, Generated | Retrieved)] == [
@@ -368,7 +356,7 @@ def test_a_partial_text_does_not_outlive_the_next_call():
         seen.append(run.partial)
         return Answer(text="x", stop_reason="x")
 
-    asyncio.run(outcome_of(Own(twice), generator=Once(["one", "two"])))
+    ended(Own(twice), generator=Once(["one", "two"]))
     assert seen == ["one", ""]
 
 
@@ -384,7 +372,7 @@ def test_details_come_back_with_the_completion():
         seen.append(done.details)
         return Answer(text=done.text, stop_reason="x")
 
-    assert asyncio.run(outcome_of(Own(look), generator=generator)).answer == "a"
+    assert ended(Own(look), generator=generator).answer == "a"
     assert seen == [{"logprobs": [-0.5]}]
 
 
@@ -394,7 +382,7 @@ def test_wanting_what_the_generator_does_not_offer_fails_before_the_call():
     async def look(run):
         await run.complete(Prompt(instructions="", body="b"), purpose="p", max_tokens=3, want=frozenset({"entropy"}))
 
-    outcome = asyncio.run(outcome_of(Own(look)))
+    outcome = ended(Own(look))
     assert "wants entropy, which scripted does not offer" in outcome.error
     assert outcome.cost.llm_calls == 0
 
@@ -408,20 +396,6 @@ def test_the_scripted_generator_writes_half_until_the_deadline():
     assert (done.text, done.completion_tokens, done.finish) == ("one two", 2, "deadline")
 
 
-def test_our_doubles_keep_the_protocols():
-    """The scripted generator and the list of passages are a Generator and a Retriever, closing included."""
-    generator, retriever = ScriptedGenerator([]), MemoryRetriever([])
-    for part in (generator, retriever):
-        asyncio.run(part.close())
-        asyncio.run(part.close())
-
-    assert isinstance(generator, Generator)
-    assert isinstance(retriever, Retriever)
-    assert generator.closed
-    assert retriever.closed
-    assert generator.capabilities is ScriptedGenerator.capabilities
-
-
 # ------------------------------------------------------------------------------------------ stopping
 
 
@@ -431,16 +405,7 @@ def stopping(arm, *, after_s=0.02, **parts):
     timer = threading.Timer(after_s, stop.set_result, args=(None,))
     timer.start()
     try:
-        return asyncio.run(
-            run_strategy(
-                arm,
-                query=Query(id=DecisionId("d7"), text="q"),
-                budget=Budget(),
-                retriever=MemoryRetriever([]),
-                generator=ScriptedGenerator({"": "one"}, **parts),
-                stop=stop,
-            )
-        )
+        return ended(arm, generator=ScriptedGenerator({"": "one"}, **parts), stop=stop)
     finally:
         timer.join()
 
@@ -467,35 +432,13 @@ def test_an_arm_that_is_stopped_before_it_begins_calls_nobody():
     stop.set_result(None)
     generator = ScriptedGenerator({"": "one"})
     retriever = MemoryRetriever([], seconds=0.01)
-    outcome = asyncio.run(
-        run_strategy(
-            Arm(good),
-            query=Query(id=DecisionId("d7"), text="q"),
-            budget=Budget(),
-            retriever=retriever,
-            generator=generator,
-            stop=stop,
-        )
-    )
+    outcome = ended(Arm(good), retriever=retriever, generator=generator, stop=stop)
     assert (outcome.stop_reason, generator.requests) == ("cancelled", [])
 
 
 def test_an_arm_whose_seconds_ran_out_is_not_cancelled():
     """The budget's end is no cancellation, though a `stop` was given."""
-
-    async def hang():
-        await asyncio.sleep(60)
-
-    outcome = asyncio.run(
-        run_strategy(
-            Arm(hang),
-            query=Query(id=DecisionId("d7"), text="q"),
-            budget=Budget(seconds=0.05),
-            retriever=MemoryRetriever([]),
-            generator=ScriptedGenerator({"": "one"}),
-            stop=Future(),
-        )
-    )
+    outcome = ended(Arm(hang), stop=Future(), seconds=0.05)
     assert (outcome.status, outcome.stop_reason) == ("exhausted", "budget_seconds")
 
 
@@ -503,21 +446,9 @@ def test_an_arm_whose_seconds_ran_out_is_not_cancelled():
 def test_a_cancellation_from_outside_passes_through(asked):
     """Whoever cancels the task of a run, as a worker does that ends, gets CancelledError, also after a `stop`."""
 
-    async def hang():
-        await asyncio.sleep(60)
-
     async def cut_off():
         stop = Future()
-        work = asyncio.create_task(
-            run_strategy(
-                Arm(hang),
-                query=Query(id=DecisionId("d7"), text="q"),
-                budget=Budget(),
-                retriever=MemoryRetriever([]),
-                generator=ScriptedGenerator({"": "one"}),
-                stop=stop,
-            )
-        )
+        work = asyncio.create_task(outcome_of(Arm(hang), stop=stop))
         await asyncio.sleep(0.02)
         work.cancel()
         if asked:
@@ -542,7 +473,7 @@ def caps_run(act, *, generator=None, **budget):
         return Answer(text="yes", stop_reason="rule")
 
     corpus = MemoryRetriever([Passage(id=each, title=each, text=f"the {each}") for each in TITLES])
-    return asyncio.run(outcome_of(Own(end), retriever=corpus, generator=generator, **budget))
+    return ended(Own(end), retriever=corpus, generator=generator, **budget)
 
 
 async def searching(run):
@@ -684,7 +615,7 @@ def test_a_draft_that_is_too_long_and_an_endless_message_are_not_kept():
         run.draft = "x" * (MAX_TEXT + 1)
         raise OutOfBudget("tokens")
 
-    outcome = asyncio.run(outcome_of(Own(much)))
+    outcome = ended(Own(much))
     assert (outcome.status, outcome.answer) == ("failed", None)
     assert "100001 characters" in outcome.error
     assert 10_000 < len(run(raising(ArmFailed("x\n" * MAX_TEXT))).error) <= MAX_ERROR
@@ -714,11 +645,11 @@ def test_an_arm_reports_the_cost_of_its_own_model():
         run.add_cost(Cost(llm_calls=1, prompt_tokens=30, completion_tokens=5, dollars=0.25))
         return Answer(text="answer", stop_reason="own")
 
-    outcome = asyncio.run(outcome_of(Own(own_model)))
+    outcome = ended(Own(own_model))
     assert (outcome.status, outcome.cost.llm_calls, outcome.cost.dollars) == ("answered", 1, 0.25)
     assert (outcome.cost.prompt_tokens, outcome.cost.completion_tokens) == (30, 5)
     for cap, value in (("dollars", 0.2), ("tokens", 34)):
-        outcome = asyncio.run(outcome_of(Own(own_model), **{cap: value}))
+        outcome = ended(Own(own_model), **{cap: value})
         assert (outcome.status, outcome.stop_reason) == ("exhausted", f"budget_{cap}")
         assert (outcome.answer, outcome.cost.dollars) == ("draft", 0.25)
-    assert asyncio.run(outcome_of(Own(own_model), dollars=0.25, tokens=35)).status == "answered"
+    assert ended(Own(own_model), dollars=0.25, tokens=35).status == "answered"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.outbound.addresses import check_address, shown_address
+from ragbandit.strategies.outbound.addresses import check_address, check_header_value, shown_address
 
 WRONG = {
     "localhost:8000/v1": "does not begin with http://",
@@ -74,3 +74,15 @@ def test_no_refusal_shows_the_password(secret):
 def test_the_rest_is_shown_as_it_is(url):
     """A URL without secrets is shown unchanged."""
     assert shown_address(url) == url
+
+
+@pytest.mark.parametrize(
+    "value", ["secret-key\n", " secret-key", "secret\nkey", "sécret-key", "secret\x00", "\t", "   ", "cret\r"]
+)
+def test_what_no_header_can_carry(value):
+    """A line break, a space at an end or a letter beyond ASCII is refused, and the value not shown."""
+    with pytest.raises(ConfigError, match="MY_KEY holds a line break") as caught:
+        check_header_value(value, what="MY_KEY", field="some.key", remedy="give the value alone")
+    assert (caught.value.field, caught.value.remedy) == ("some.key", "give the value alone")
+    assert "cret" not in str(caught.value)
+    check_header_value("Bearer secret key", what="MY_KEY", field="some.key", remedy="")

@@ -11,18 +11,13 @@ An installed package brings arms under names of its own, by entry points of the 
 A class is called with name=<key> and the other params as keywords, and must follow `strategies.base.Strategy`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+from ragbandit.strategies.arm_parts.steps import gather, read
 from ragbandit.strategies.base import Completion, Generator, Hit, Need, OutOfBudget, Passage, Prompt, Request, Retriever
 from ragbandit.strategies.prompting.passages import PassagePool
 from ragbandit.strategies.prompting.prompts import ask, parsed_template
 from ragbandit.strategies.registry import ARMS, known_arms, make_arms
 from ragbandit.strategies.run import Answer, Run, Strategy
 from ragbandit.strategies.runner import run_strategy
-
-if TYPE_CHECKING:
-    from ragbandit.strategies.arm_parts.steps import gather, read
 
 __all__ = [
     "ARMS",
@@ -47,12 +42,3 @@ __all__ = [
     "read",
     "run_strategy",
 ]
-
-#: parts of our arms that yours may use; they bring pydantic
-_LAZY = {"gather": "ragbandit.strategies.arm_parts.steps", "read": "ragbandit.strategies.arm_parts.steps"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'ragbandit.strategies' has no attribute {name!r}")

@@ -1,14 +1,13 @@
 """Prompted arms: how an arm of ours is made from its name, its params and its templates, and how it asks with them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Generic, TypeVar, Unpack
 
 from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.arm_parts.params import PromptParams, public_params, read_params
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, Style, read
-from ragbandit.strategies.base import Completion, Need, Passage
-from ragbandit.strategies.prompting.passages import PassagePool
-from ragbandit.strategies.prompting.prompts import ask, load_templates
+from ragbandit.strategies.base import Completion, Need
+from ragbandit.strategies.prompting.prompts import Showing, ask, load_templates
 from ragbandit.strategies.registry import registered_name
 from ragbandit.strategies.run import Run
 
@@ -56,25 +55,21 @@ class PromptedArm(Generic[Params]):
         run: Run,
         max_tokens: int,
         purpose: str | None = None,
-        pool: PassagePool | None = None,
-        passages: Sequence[Passage] | None = None,
         stop: tuple[str, ...] = (),
         want: frozenset[Need] = frozenset(),
-        conversation: bool = False,
+        **showing: Unpack[Showing],
     ) -> Completion:
         """The completion of `ask` with the template of this use; purpose: its name in the trace, if not the use."""
+        showing.setdefault("passage_words", self._passage_words)
         return await ask(
             run,
             template=self._templates[use],
             purpose=purpose or use,
             fields=fields,
             max_tokens=max_tokens,
-            pool=pool,
-            passages=passages,
-            passage_words=self._passage_words,
             stop=stop,
             want=want,
-            conversation=conversation,
+            **showing,
         )
 
     async def _read(
@@ -85,11 +80,11 @@ class PromptedArm(Generic[Params]):
         style: Style | AnswerStyle,
         use: str = "read",
         fields: Mapping[str, str] | None = None,
-        pool: PassagePool | None = None,
-        passages: Sequence[Passage] | None = None,
         final: bool = True,
+        **showing: Unpack[Showing],
     ) -> str:
         """The answer of `read` with the template of this use, which is also its purpose. final: nothing follows."""
+        showing.setdefault("passage_words", self._passage_words)
         return await read(
             run,
             question=question,
@@ -98,8 +93,6 @@ class PromptedArm(Generic[Params]):
             max_tokens=self._params.max_tokens,
             purpose=use,
             fields=fields,
-            pool=pool,
-            passages=passages,
-            passage_words=self._passage_words,
             final=final,
+            **showing,
         )

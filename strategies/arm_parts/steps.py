@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, Unpack
 
 from ragbandit.shared.types import Retrieved
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import OutOfBudget, Passage
 from ragbandit.strategies.prompting.passages import PassagePool, clean_query, extract_answer, has_answer
-from ragbandit.strategies.prompting.prompts import Template, ask
+from ragbandit.strategies.prompting.prompts import Showing, Template, ask
 from ragbandit.strategies.run import Run
 
 Result = TypeVar("Result")
@@ -98,10 +98,8 @@ async def read(
     max_tokens: int,
     purpose: str = "read",
     fields: Mapping[str, str] | None = None,
-    pool: PassagePool | None = None,
-    passages: Sequence[Passage] | None = None,
-    passage_words: int = 350,
     final: bool = False,
+    **showing: Unpack[Showing],
 ) -> str:
     """The final answer, "" if the model said nothing usable; it becomes the run's draft, too.
 
@@ -112,19 +110,17 @@ async def read(
     earlier draft stays otherwise.
     Raises what `ask` raises.
     """
+    showing.setdefault("conversation", True)
     with partial_kept(run, style=style):
         done = await ask(
             run,
             template=template,
             purpose=purpose,
             fields={"question": question} if fields is None else fields,
-            pool=pool,
-            passages=passages,
             max_tokens=max_tokens,
-            passage_words=passage_words,
             stop=stops_of(style),
-            conversation=True,
             final=settled_in(style) if final else None,
+            **showing,
         )
     answer = answer_in(done.text, style=style)
     run.draft = answer or run.draft

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Message
@@ -307,6 +308,18 @@ def _put(text: str, values: Mapping[str, str]) -> str:
     return _FIELD.sub(lambda match: values.get(match.group(1), match.group()), text).strip()
 
 
+class Showing(TypedDict, total=False):
+    """What a prompt shows beside the fields of its template."""
+
+    #: its passages are shown, unless `passages` are given; it counts those shown
+    pool: PassagePool | None
+    passages: Sequence[Passage] | None
+    #: words of one passage at most, 350 by default
+    passage_words: int
+    #: what was said before the question, too: for the call that writes what the user will read
+    conversation: bool
+
+
 async def ask(
     run: Run,
     *,
@@ -314,57 +327,37 @@ async def ask(
     purpose: str,
     fields: Mapping[str, str],
     max_tokens: int,
-    pool: PassagePool | None = None,
-    passages: Sequence[Passage] | None = None,
-    passage_words: int = 350,
     stop: tuple[str, ...] = (),
     want: frozenset[Need] = frozenset(),
     sampling: Sampling | None = None,
-    conversation: bool = False,
     final: Settle | None = None,
+    **showing: Unpack[Showing],
 ) -> Completion:
     """The completion of `shown_prompt`; final: see `Run.complete`. Raises what these two raise."""
-    prompt = shown_prompt(
-        run,
-        template=template,
-        fields=fields,
-        max_tokens=max_tokens,
-        pool=pool,
-        passages=passages,
-        passage_words=passage_words,
-        conversation=conversation,
-    )
+    prompt = shown_prompt(run, template=template, fields=fields, max_tokens=max_tokens, **showing)
     return await run.complete(
         prompt, purpose=purpose, max_tokens=max_tokens, stop=stop, want=want, sampling=sampling, final=final
     )
 
 
 def shown_prompt(
-    run: Run,
-    *,
-    template: Template,
-    fields: Mapping[str, str],
-    max_tokens: int,
-    pool: PassagePool | None = None,
-    passages: Sequence[Passage] | None = None,
-    passage_words: int = 350,
-    conversation: bool = False,
+    run: Run, *, template: Template, fields: Mapping[str, str], max_tokens: int, **showing: Unpack[Showing]
 ) -> Prompt:
-    """The template with the pool's passages, or with `passages`, made to fit; `pool` and cost count those shown.
-
-    conversation: with what was said before the question, too: for the call that writes what the user will read.
+    """The template with the passages, made to fit; pool and cost count those shown.
 
     Every loss is in the trace as "prompt_budget". Raises what `fit` raises.
     """
-    held = () if pool is None else pool.passages
+    pool, passages = showing.get("pool"), showing.get("passages")
+    if passages is None:
+        passages = () if pool is None else pool.passages
     fitted = fit(
         template,
         fields=fields,
         generator=run.generator,
         max_tokens=max_tokens,
-        passages=held if passages is None else passages,
-        passage_words=passage_words,
-        history=run.query.messages if conversation else (),
+        passages=passages,
+        passage_words=showing.get("passage_words", 350),
+        history=run.query.messages if showing.get("conversation") else (),
     )
     for loss in fitted.losses:
         run.note_branch("prompt_budget", loss)

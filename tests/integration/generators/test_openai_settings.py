@@ -29,12 +29,6 @@ def test_prices_reach_the_generator():
     assert done.dollars == pytest.approx(1 * 1.0 + 3 * 2.0)
 
 
-def test_probe_stops_the_start():
-    """With the probe on, a server that refuses is found when the worker starts."""
-    with ScriptedServer([Reply(status=404, text="no such model")]) as server, pytest.raises(ConfigError, match="404"):
-        make_generator(settings(base_url=server.url, probe=True, retries=0))
-
-
 def test_the_server_is_asked_where_that_is_allowed():
     """With the probe on the server is asked by who may fetch, and by nobody else."""
     with ScriptedServer([Reply(status=404, text="no such model")]) as server:

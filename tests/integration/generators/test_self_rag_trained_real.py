@@ -119,9 +119,3 @@ def test_the_arm_is_configured_by_its_tokens(folder):
     check_arms(told)
     with pytest.raises(ConfigError, match=r"needs trained_tokens.*generator\.trained_tokens"):
         check_arms(untold)
-
-
-def test_a_model_without_the_tokens_is_refused():
-    """Tokens that were never added are named at the start."""
-    with pytest.raises(ConfigError, match=r"generator\.trained_tokens: the model has no token '\[Retrieval\]'"):
-        make_generator(settings_of("HuggingFaceTB/SmolLM2-135M-Instruct"))

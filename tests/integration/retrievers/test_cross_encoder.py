@@ -99,11 +99,6 @@ def test_equal_scores_keep_the_order_given(encoder):
     assert [hit.passage.id for hit in ranked] == ["0", "1", "2", "3"]
 
 
-def test_no_hits_give_none(encoder):
-    """Nothing to rerank is nothing, and no call to the model."""
-    assert asyncio.run(encoder(QUERY, ())) == ()
-
-
 @pytest.mark.parametrize("query", ["", "dracula " * 20, "dracula " * 200, "北京 " * 200, "😀" * 300, "who" * 900])
 @pytest.mark.parametrize("architecture", ["bert", "distilbert"])
 def test_a_question_longer_than_the_model_is_cut(query, architecture):
@@ -247,66 +242,48 @@ def test_the_name_tells_the_weights(encoder):
 # ------------------------------------------------------------------------------------------------- what is refused
 
 
-def no_config(folder):
-    (folder / "config.json").unlink()
+def other_weights(folder, *, keep=lambda name: True, pickled=False):
+    state = {name: array for name, array in load_file(folder / "model.safetensors").items() if keep(name)}
+    if pickled:
+        torch.save({name: torch.from_numpy(array) for name, array in state.items()}, folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    else:
+        save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def no_weights(folder):
-    (folder / "model.safetensors").unlink()
+def torn(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
-def pickled_weights(folder):
-    state = {name: torch.from_numpy(array) for name, array in load_file(folder / "model.safetensors").items()}
-    torch.save(state, folder / "pytorch_model.bin")
-    no_weights(folder)
+def other_config(file, *, left_out="", **changed):
+    config = {key: value for key, value in json.loads(file.read_text()).items() if key != left_out}
+    file.write_text(json.dumps({**config, **changed}))
 
 
-def torn_weights(folder):
-    whole = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+BAD, NO_HEAD = "cannot be used", "has no weights for classifier.bias, which would be random"
+#: what is wrong with the folder -> (what makes it so, a piece of what the error says)
+DAMAGES = {
+    "no config": (lambda folder: (folder / "config.json").unlink(), BAD),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), BAD),
+    "pickled weights": (lambda folder: other_weights(folder, pickled=True), BAD),
+    "torn weights": (lambda folder: torn(folder / "model.safetensors"), BAD),
+    "no head": (lambda folder: other_weights(folder, keep=lambda name: not name.startswith("classifier")), NO_HEAD),
+    "other shapes": (lambda folder: other_config(folder / "config.json", hidden_size=64), BAD),
+    "torn tokenizer": (lambda folder: torn(folder / "tokenizer.json"), BAD),
+    "no padding": (
+        lambda folder: other_config(folder / "tokenizer_config.json", left_out="pad_token"),
+        "cannot be used",
+    ),
+}
 
 
-def no_head(folder):
-    state = load_file(folder / "model.safetensors")
-    rest = {name: array for name, array in state.items() if not name.startswith("classifier")}
-    save_file(rest, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-def other_shapes(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": 64}))
-
-
-def torn_tokenizer(folder):
-    (folder / "tokenizer.json").write_text("{")
-
-
-def no_padding(folder):
-    config = json.loads((folder / "tokenizer_config.json").read_text())
-    del config["pad_token"]
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-
-
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (no_config, "cannot be used"),
-        (no_weights, "cannot be used"),
-        (pickled_weights, "cannot be used"),
-        (torn_weights, "cannot be used"),
-        (no_head, "has no weights for classifier.bias, which would be random"),
-        (other_shapes, "cannot be used"),
-        (torn_tokenizer, "cannot be used"),
-        (no_padding, "cannot be used"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_folder_that_is_no_cross_encoder_is_refused(damage, words, tmp_path):
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_is_no_cross_encoder_is_refused(damage, tmp_path):
     """What lacks a part, would be random, or is pickled is a ConfigError of the setting."""
     folder = tmp_path / "model"
     shutil.copytree(tiny_cross_encoder(), folder)
-    CrossEncoder(folder)
-    damage(folder)
+    make_so, words = DAMAGES[damage]
+    make_so(folder)
     with pytest.raises(ConfigError, match=words) as caught:
         CrossEncoder(folder)
 

@@ -18,9 +18,8 @@ def ask(
 
     async def call():
         options.setdefault("pause_s", 0.01)
-        generator = OpenAiGenerator(
-            model, options=OpenAiOptions(base_url=server.url, **options), context_tokens=context_tokens
-        )
+        options.setdefault("base_url", server.url)
+        generator = OpenAiGenerator(model, options=OpenAiOptions(**options), context_tokens=context_tokens)
         deadline = None if deadline_s is None else time.monotonic() + deadline_s
         began = time.monotonic()
         try:

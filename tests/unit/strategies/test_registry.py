@@ -59,12 +59,6 @@ def test_the_door_is_sorted_and_true():
     assert all(hasattr(strategies, name) for name in strategies.__all__)
 
 
-def test_a_name_that_is_not_there():
-    """A name that the door does not have is an AttributeError that says so."""
-    with pytest.raises(AttributeError, match="no attribute 'oracle'"):
-        _ = strategies.oracle
-
-
 def test_arms_come_in_the_order_of_the_configuration():
     """Every configured arm is made under its name, with defaults where nothing is given."""
     arms = make_arms({"single_step": {"passages": 7}, "no_retrieval": None, "multi_step": {}}, capabilities=EVERYTHING)

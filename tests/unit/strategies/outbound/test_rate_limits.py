@@ -76,6 +76,6 @@ def test_a_cancelled_wait_takes_nothing():
 
 
 def test_more_than_a_minutes_worth_is_let_through():
-    """A single amount above the limit counts as a minute's worth: it would wait for ever otherwise. None is no limit."""
+    """A single amount above the limit counts as a minute's worth: else it would wait for ever. None is no limit."""
     assert timed(RateLimit(None).take(1e9)) < 0.1
     assert timed(RateLimit(60).take(10_000)) < 0.1

@@ -58,12 +58,19 @@ def test_react_prefers_the_passage_whose_title_is_the_topic():
 def test_react_looks_up_one_sentence_after_the_other():
     """A lookup goes through the sentences with the word in the passages found, and begins again at a new word."""
     words = ["shark", "Shark", "shark", "1975", "shark", "whale"]
-    script = ["Action: search[Jaws]", *(f"Action: lookup[{word}]" for word in words), "Action: finish[x]"]
+    script = [
+        "Action: search[whales]",
+        "Action: search[Jaws]",
+        *(f"Action: lookup[{word}]" for word in words),
+        "Action: finish[x]",
+    ]
     generator = ScriptedGenerator(script)
-    outcome = outcome_of(React(turns=8), generator)
+    outcome = outcome_of(React(turns=9), generator)
 
     lines = asked(generator.prompts[-1]).splitlines()
-    assert [line.split(": ", 1)[1] for line in lines if line.startswith("Observation")][1:] == [
+    assert [line.split(": ", 1)[1] for line in lines if line.startswith("Observation")] == [
+        "The library has nothing new on whales.",
+        "Jaws: Jaws was made by Spielberg. It came out in 1975. (See also: Spielberg)",
         "Jaws: It has a shark. (sentence 1 of 2)",
         "Spielberg: A shark made him rich. (sentence 2 of 2)",
         "No more sentence has the word shark.",
@@ -71,7 +78,7 @@ def test_react_looks_up_one_sentence_after_the_other():
         "Jaws: It has a shark. (sentence 1 of 2)",
         "No sentence has the word whale.",
     ]
-    assert (outcome.steps, outcome.cost.passages) == (1, 2)
+    assert (outcome.steps, outcome.cost.passages) == (2, 2)
 
 
 def test_react_asks_again_for_an_action_that_is_missing():
@@ -104,17 +111,9 @@ def test_react_ends_after_two_turns_without_an_action():
     between = outcome_of(React(turns=3), ["hm", "hm", "Action: search[Jaws]", "hm", "hm", "Ohio"])
 
     assert purposes(never) == ["think", "repair", "think", "repair", "read"]
-    assert (never.answer, never.stop_reason) == ("Ohio", "no_action")
+    assert (never.answer, never.stop_reason, never.cost.passages) == ("Ohio", "no_action", 2)
+    assert queries(never) == ["the maker of Jaws from?"]  # its reader gets what the question finds
     assert (between.answer, between.stop_reason) == ("Ohio", "max_turns")
-
-
-def test_react_says_that_nothing_was_found():
-    """A search without hits is an observation, not an end."""
-    generator = ScriptedGenerator(["Action: search[whales]", "Action: finish[none]"])
-    outcome = outcome_of(React(), generator)
-
-    assert "The library has nothing new on whales." in generator.prompts[1].body
-    assert outcome.answer == "none"
 
 
 @pytest.mark.parametrize(
@@ -131,14 +130,6 @@ def test_react_without_finish_answers_as_set(unfinished, answer, stop):
     assert branches(outcome, "turns_ended") == ["max_turns"]
 
 
-def test_react_that_never_searched_searches_before_it_reads():
-    """The reader of an arm that found nothing gets the passages for the question, in a round of its own."""
-    outcome = outcome_of(React(turns=1), ["hm", "hm", "Cincinnati"])
-
-    assert queries(outcome) == ["the maker of Jaws from?"]
-    assert (outcome.answer, outcome.steps, outcome.cost.passages) == ("Cincinnati", 1, 2)
-
-
 def test_react_calls_an_empty_answer_empty():
     """A reader, a thought or a finish[...] that says nothing gives the stop reason empty_answer."""
     assert outcome_of(React(), ["Action: finish[.]"]).stop_reason == "empty_answer"
@@ -150,18 +141,12 @@ def test_react_calls_an_empty_answer_empty():
 def test_react_ends_when_the_rounds_of_the_budget_are_used_up():
     """The search that the budget does not allow ends the turns, and the reader answers from what is there."""
     script = ["Action: search[Jaws]", "Action: search[Spielberg]", "Cincinnati"]
-    outcome = outcome_of(React(), script, rounds=1)
+    one, none = outcome_of(React(), script, rounds=1), outcome_of(React(), [script[0], "Ohio"], rounds=0)
 
-    assert queries(outcome) == ["Jaws"]
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Cincinnati", "budget_rounds", 1)
-
-
-def test_react_reads_without_passages_where_the_budget_has_no_round():
-    """Within a budget of no round the reader answers from memory, and the trace says that the search was skipped."""
-    outcome = outcome_of(React(), ["Action: search[Jaws]", "Ohio"], rounds=0)
-
-    assert (outcome.answer, outcome.stop_reason, outcome.steps) == ("Ohio", "budget_rounds", 0)
-    assert branches(outcome, "search_skipped") == ["the budget has no round"]
+    assert queries(one) == ["Jaws"]
+    assert (one.answer, one.stop_reason, one.steps) == ("Cincinnati", "budget_rounds", 1)
+    assert (none.answer, none.stop_reason, none.steps) == ("Ohio", "budget_rounds", 0)
+    assert branches(none, "search_skipped") == ["the budget has no round"]
 
 
 def test_react_stops_the_model_before_it_writes_the_library_s_lines():

@@ -68,21 +68,45 @@ def test_rq_rag_refines_again_from_what_it_found():
     assert end_of(outcome) == ("Ohio", "max_depth", 2)
 
 
-def test_rq_rag_answers_at_once_where_the_model_would():
-    """The decision to answer ends the path without a search."""
-    outcome = outcome_of(RqRag(depth=3), ["Answer.", "Ohio"])
+@pytest.mark.parametrize(
+    ("arm", "script", "budget", "ended", "searched", "unreadable"),
+    [
+        (RqRag(depth=3), ["Answer.", "Ohio"], {}, ("Ohio", "answer_decided", 0), [], []),
+        (RqRag(), ["answer", " "], {}, ("", "empty_answer", 0), [], []),
+        (
+            RqRag(tree=True),
+            [""] * 7,
+            {},
+            ("", "empty_answer", 3),
+            ["the maker of Jaws from?"] * 3,
+            ["no query in: "] * 3,
+        ),
+        (
+            RqRag(depth=3),
+            ["rewrite", "Jaws", "rewrite", "Ohio"],
+            {"rounds": 1},
+            ("Ohio", "budget_rounds", 1),
+            ["Jaws"],
+            [],
+        ),
+        (RqRag(tree=True), ["Ohio"], {"rounds": 0}, ("Ohio", "budget_rounds", 0), [], []),
+        (
+            RqRag(),
+            ["hm", "  ", "Ohio"],
+            {},
+            ("Ohio", "max_depth", 1),
+            ["the maker of Jaws from?"],
+            ["no action in: hm", "no query in:   "],
+        ),
+    ],
+)
+def test_rq_rag_ends_by_every_rule(arm, script, budget, ended, searched, unreadable):
+    """A path and a tree end with their reasons; what cannot be read is a rewrite, or the question, and is counted."""
+    outcome = outcome_of(arm, script, **budget)
 
-    assert end_of(outcome) == ("Ohio", "answer_decided", 0)
-    assert outcome.cost.retriever_calls == 0
-
-
-def test_rq_rag_counts_what_it_cannot_read():
-    """An unreadable decision is taken for rewrite, a missing query for the question; both are counted."""
-    outcome = outcome_of(RqRag(), ["hm", "  ", "Ohio"])
-
-    assert queries(outcome) == ["the maker of Jaws from?"]
-    assert branches(outcome, "parse_failed") == ["no action in: hm", "no query in:   "]
-    assert end_of(outcome) == ("Ohio", "max_depth", 1)
+    assert end_of(outcome) == ended
+    assert queries(outcome) == searched
+    assert branches(outcome, "parse_failed") == unreadable
 
 
 def test_rq_rag_ends_where_no_query_is_new():
@@ -92,20 +116,6 @@ def test_rq_rag_ends_where_no_query_is_new():
     assert queries(outcome) == ["Jaws"]
     assert (outcome.answer, outcome.stop_reason) == ("Ohio", "no_new_query")
     assert branches(outcome, "no_new_query") == ["decompose"]
-
-
-def test_rq_rag_ends_where_the_budget_has_no_round():
-    """The refinement that the budget does not allow ends the path, and the reader answers from what is there."""
-    script = ["rewrite", "Jaws", "rewrite", "Ohio"]
-    assert end_of(outcome_of(RqRag(depth=3), script, rounds=1)) == ("Ohio", "budget_rounds", 1)
-    assert end_of(outcome_of(RqRag(tree=True), ["Ohio"], rounds=0)) == ("Ohio", "budget_rounds", 0)
-
-
-def test_rq_rag_calls_an_empty_answer_empty():
-    """A path and a tree without a word end as empty_answer."""
-    assert end_of(outcome_of(RqRag(), ["answer", " "])) == ("", "empty_answer", 0)
-    tree = outcome_of(RqRag(tree=True), tree_script(answers=[""] * 4))
-    assert (tree.answer, tree.stop_reason) == ("", "empty_answer")
 
 
 @pytest.mark.parametrize(("depth", "answers", "rounds"), [(1, 4, 3), (2, 13, 12), (3, 40, 39)])

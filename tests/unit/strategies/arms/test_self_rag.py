@@ -105,35 +105,29 @@ def test_self_rag_ends_where_rewriting_brings_no_new_query(rewritten):
     assert len(branches(outcome, "parse_failed")) == (rewritten == " ")
 
 
-def test_self_rag_takes_an_unreadable_grade_for_yes_and_counts_it():
-    """A model that cannot grade works like single_step; every unreadable grade is counted."""
-    outcome = outcome_of(SelfRag(), ["hm", "Ohio", "hm", "hm"], corpus=(JAWS,))
-
-    assert end_of(outcome) == ("Ohio", "answered", 1)
-    assert len(branches(outcome, "parse_failed")) == 3
+#: an answer that is supported and does not settle the question
+UNSETTLED = ["yes", "Toledo", "yes", "no"]
 
 
-def test_self_rag_heeds_the_rounds_and_passages_of_the_budget():
-    """Caps of the budget end the rounds under their own names; without any the model answers from memory."""
-    bad = ["yes", "Toledo", "yes", "no"]
-    assert end_of(outcome_of(SelfRag(), bad, corpus=(JAWS,), rounds=1)) == ("Toledo", "budget_rounds", 1)
-    assert end_of(outcome_of(SelfRag(), bad, passages=1)) == ("Toledo", "max_passages", 1)
-    assert end_of(outcome_of(SelfRag(), ["Ohio"], rounds=0)) == ("Ohio", "budget_rounds", 0)
-    assert end_of(outcome_of(SelfRag(), ["Ohio"], passages=0)) == ("Ohio", "max_passages", 0)
+@pytest.mark.parametrize(
+    ("rewrites", "script", "limits", "ended", "unreadable"),
+    [
+        (1, ["hm", "Ohio", "hm", "hm"], {"corpus": (JAWS,)}, ("Ohio", "answered", 1), 3),
+        (1, UNSETTLED, {"corpus": (JAWS,), "rounds": 1}, ("Toledo", "budget_rounds", 1), 0),
+        (1, UNSETTLED, {"passages": 1}, ("Toledo", "max_passages", 1), 0),
+        (1, ["Ohio"], {"rounds": 0}, ("Ohio", "budget_rounds", 0), 0),
+        (1, ["Ohio"], {"passages": 0}, ("Ohio", "max_passages", 0), 0),
+        (0, ["yes", " "], {"corpus": (JAWS,)}, ("", "empty_answer", 1), 0),
+        (0, ["yes", "Toledo", "no", " "], {"corpus": (JAWS,)}, ("Toledo", "max_rewrites", 1), 0),
+    ],
+)
+def test_self_rag_ends_by_every_rule(rewrites, script, limits, ended, unreadable):
+    """Grades that cannot be read are yes, and counted; caps have names; a rejected answer outlives an empty one."""
+    outcome = outcome_of(SelfRag(rewrites=rewrites), script, **limits)
 
-
-def test_self_rag_calls_an_empty_answer_empty():
-    """Without words nothing is graded or asked again; if that stays so, the stop reason is empty_answer."""
-    outcome = outcome_of(SelfRag(rewrites=0), ["yes", " "], corpus=(JAWS,))
-
-    assert end_of(outcome) == ("", "empty_answer", 1)
-
-
-def test_self_rag_keeps_the_rejected_answer_where_the_next_is_empty():
-    """Where answering again brings no words, the unsupported answer stays."""
-    outcome = outcome_of(SelfRag(rewrites=0), ["yes", "Toledo", "no", " "], corpus=(JAWS,))
-
-    assert end_of(outcome) == ("Toledo", "max_rewrites", 1)
+    assert end_of(outcome) == ended
+    assert outcome.cost.llm_calls == len(script)
+    assert len(branches(outcome, "parse_failed")) == unreadable
 
 
 def test_self_rag_ends_with_its_draft_when_the_budget_ends():

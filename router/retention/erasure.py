@@ -261,9 +261,9 @@ def _overwrite_columns(
         parameters = {f"of_{key}": row[key] for key in keys} | {f"new_{name}": value for name, value in values.items()}
         groups.setdefault(tuple(values), []).append(parameters)
     here = and_(*(table.c[key] == bindparam(f"of_{key}") for key in keys))
-    for names, parameters in groups.items():
+    for names, rows in groups.items():
         new = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
-        connection.execute(update(table).where(here).values(new), parameters)
+        connection.execute(update(table).where(here).values(new), rows)
 
 
 def _blank(table: str, row: Row, *, features: bool) -> dict[str, Any]:

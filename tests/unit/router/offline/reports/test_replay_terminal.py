@@ -169,15 +169,15 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
         (
             OPEN,
             (
-                "mba cannot be judged: 12.3 % of its decisions are for arms that the log never tried there (multi_step, "
-                "none); its reward per question may lie anywhere from 0.310 to 0.660 (the logged policy has 0.512)"
+                "mba cannot be judged: 12.3 % of its decisions are for arms that the log never tried there "
+                "(multi_step, none); its reward per question may lie anywhere from 0.310 to 0.660 (the logged policy has 0.512)"
             ),
         ),
         (
             candidate(unsupported={"multi_step": 0.001}, bounds=(0.52, 0.6)),
             (
-                "...: better, whatever the reward of the 0.1 % of its decisions for arms that the log never tried there "
-                f"(multi_step); {PARTS}"
+                "...: better, whatever the reward of the 0.1 % of its decisions for arms that the log never tried "
+                f"there (multi_step); {PARTS}"
             ),
         ),
         (

@@ -170,7 +170,8 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             OPEN,
             (
                 "mba cannot be judged: 12.3 % of its decisions are for arms that the log never tried there "
-                "(multi_step, none); its reward per question may lie anywhere from 0.310 to 0.660 (the logged policy has 0.512)"
+                "(multi_step, none); its reward per question may lie anywhere from 0.310 to 0.660 "
+                "(the logged policy has 0.512)"
             ),
         ),
         (

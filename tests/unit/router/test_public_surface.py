@@ -1,6 +1,6 @@
 """What `import ragbandit` gives, and what it costs."""
 
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 
 import pytest
 
@@ -12,14 +12,9 @@ ERRORS = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, 
 
 
 def test_public_names():
-    """`ragbandit.__all__` is sorted, and each of its names is there."""
-    assert ragbandit.__all__ == sorted(set(ragbandit.__all__))
-    assert all(getattr(ragbandit, name) is not None for name in ragbandit.__all__)
-
-
-def test_lazy_names_are_listed():
-    """`dir(ragbandit)` has the names that are loaded when they are first named."""
+    """Each name of `ragbandit.__all__` is there, and in `dir`, before it is loaded too."""
     assert set(ragbandit.__all__) <= set(dir(ragbandit))
+    assert all(getattr(ragbandit, name) is not None for name in ragbandit.__all__)
 
 
 def test_unknown_name():
@@ -31,7 +26,6 @@ def test_unknown_name():
 def test_errors_form_one_tree():
     """Every error is a RagBanditError, and at most about ten classes are."""
     assert all(issubclass(error, RagBanditError) for error in ERRORS)
-    assert errors.__all__ == sorted(errors.__all__)
     assert len(ERRORS) <= 15
 
 
@@ -74,18 +68,6 @@ def test_values_are_frozen_keyword_only_and_slotted(value):
     assert value.__dataclass_params__.frozen
     assert all(field.kw_only for field in fields(value))
     assert "__slots__" in vars(value)
-
-
-def test_values_cannot_be_changed():
-    """Setting a field of a value raises."""
-    with pytest.raises(FrozenInstanceError):
-        ragbandit.Query(text="who?").text = "other"
-
-
-def test_types_are_listed():
-    """`ragbandit.shared.types.__all__` names constants, then the rest, each sorted, and every name is there."""
-    assert types.__all__ == sorted(types.__all__, key=lambda name: (not name.isupper(), name))
-    assert all(hasattr(types, name) for name in types.__all__)
 
 
 def test_costs_add_up():

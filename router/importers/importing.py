@@ -3,7 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -13,8 +13,8 @@ from ragbandit.router.config.importers import ImporterSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.joining import joined
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
-from ragbandit.router.importers.report import ImportReport, Result
-from ragbandit.router.importers.source import Judgement, Page, Source, Walk
+from ragbandit.router.importers.report import ImportReport
+from ragbandit.router.importers.source import MAX_PAGES, Judgement, Page, Source, Walk
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
 from ragbandit.router.storage.sql.counters import Moves
@@ -23,22 +23,12 @@ from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditE
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import Feedback, Receipt
 
-#: pages of one walk; what is beyond them comes with the next walk
-MAX_PAGES: Final = 20_000
 #: feedback of which one import asks whether it is still there, the newest
 MOST_ASKED: Final = 1000
 #: so many deletions at once, and more than half of what is known, are taken for a fault of the server
 DOUBTFUL: Final = 20
 #: an import that died lets another one begin after that long, seconds; no page takes longer
 LEASE_S: Final = 900.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Candidate:
-    """A judgement that became feedback."""
-
-    judgement: Judgement
-    feedback: Feedback
 
 
 class Importer:
@@ -145,12 +135,12 @@ class Importer:
         report.pages += 1
         report.unreadable += page.unreadable
         candidates = self._candidates(page.judgements, report)
-        group = [one.feedback for one in candidates]
+        group = [item for _, item in candidates]
         with self.store.database.read() as connection:
             voted = votes_of(connection, [item.decision_id for item in group]) if group else set()
         if report.dry_run:
-            for one in candidates:
-                report.count(one.judgement.name, "replaced" if _vote(one.feedback) in voted else "imported")
+            for judgement, item in candidates:
+                report.count(judgement.name, "replaced" if _vote(item) in voted else "imported")
             return
         now = self.clock()
         position: dict[str, Any] = {"since": walk.until} if walk.mark is None else {"walk": asdict(walk)}
@@ -163,16 +153,16 @@ class Importer:
                 move(connection)
             return
         results = self.store.add_feedback(group, beside=move)
-        for one, result in zip(candidates, results, strict=True):
-            outcome = _result(result, replaces=_vote(one.feedback) in voted)
+        for (judgement, item), result in zip(candidates, results, strict=True):
+            outcome = _result(result, replaces=_vote(item) in voted)
             if outcome in ("imported", "late", "replaced"):
-                voted.add(_vote(one.feedback))
-            report.count(one.judgement.name, outcome)
+                voted.add(_vote(item))
+            report.count(judgement.name, outcome)
         if any(isinstance(result, Receipt) and not result.duplicate for result in results):
             self._on_new()
 
-    def _candidates(self, judgements: Sequence[Judgement], report: ImportReport) -> list[_Candidate]:
-        """The judgements that are about a decision and can be feedback, in the order made; the others are counted."""
+    def _candidates(self, judgements: Sequence[Judgement], report: ImportReport) -> list[tuple[Judgement, Feedback]]:
+        """The judgements that are about a decision, each as feedback, in the order made; the others are counted."""
         known = []
         for judgement in sorted(judgements, key=lambda one: (one.at, one.id)):
             if is_mapped(judgement, settings=self.section):
@@ -180,20 +170,18 @@ class Importer:
             else:
                 report.count(judgement.name, "unmapped", example=judgement.name)
         with self.store.database.read() as connection:
-            pairs = joined(connection, known, tenant=self.section.tenant) if known else []
-        candidates: list[_Candidate] = []
-        for pair in pairs:
-            judgement = pair.judgement
-            if pair.decision_id is None:
-                assert pair.missing is not None
-                report.count(judgement.name, pair.missing, example=_links(judgement))
+            joins = joined(connection, known, tenant=self.section.tenant) if known else []
+        candidates: list[tuple[Judgement, Feedback]] = []
+        for judgement, decision_id, missing in joins:
+            if decision_id is None:
+                report.count(judgement.name, missing, example=_links(judgement))
                 continue
             try:
                 # In the order in which they were made there, which may decide whose vote stands.
                 now = self.clock() + 1e-6 * len(candidates)
                 item = feedback_of(
                     judgement,
-                    decision_id=pair.decision_id,
+                    decision_id=decision_id,
                     importer=self.source.name,
                     place=self.source.place,
                     settings=self.settings,
@@ -202,7 +190,7 @@ class Importer:
             except InvalidInput as error:
                 report.count(judgement.name, "refused", example=str(error))
             else:
-                candidates.append(_Candidate(judgement=judgement, feedback=item))
+                candidates.append((judgement, item))
         return candidates
 
     @contextlib.contextmanager
@@ -237,7 +225,7 @@ def _links(judgement: Judgement) -> str:
     return ", ".join(f"{kind} {value}" for kind, value in judgement.links[:2]) or judgement.id
 
 
-def _result(reply: Receipt | RagBanditError, *, replaces: bool) -> Result:
+def _result(reply: Receipt | RagBanditError, *, replaces: bool) -> str:
     """What became of a feedback."""
     if isinstance(reply, Conflict):  # this very judgement was joined with another decision before
         return "duplicate"

@@ -2,26 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from sqlalchemy import Connection
 
 from ragbandit.router.importers.source import DECISION, Judgement
 from ragbandit.router.storage.decisions.links import Linked, decisions_named, linked_decisions
 
-#: why a judgement has no decision
-Missing = Literal["unmatched", "ambiguous", "archived"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Joined:
-    """A judgement and the decision that it is about."""
-
-    judgement: Judgement
-    #: None: see `missing`
-    decision_id: str | None
-    missing: Missing | None = None
+#: a judgement, the decision that it is about, and where there is none the outcome that says why
+Joined = tuple[Judgement, str | None, str]
 
 
 def joined(connection: Connection, judgements: Sequence[Judgement], *, tenant: str | None) -> list[Joined]:
@@ -42,18 +30,18 @@ def joined(connection: Connection, judgements: Sequence[Judgement], *, tenant: s
             decisions[kind] = {value: [one] for value, one in named.items() if tenant in (None, one.tenant)}
         else:
             decisions[kind] = linked_decisions(connection, kind, list(values), tenant=tenant)
-    return [_joined(judgement, decisions) for judgement in judgements]
+    return [(judgement, *_decision_of(judgement, decisions)) for judgement in judgements]
 
 
-def _joined(judgement: Judgement, decisions: Mapping[str, Mapping[str, Sequence[Linked]]]) -> Joined:
+def _decision_of(
+    judgement: Judgement, decisions: Mapping[str, Mapping[str, Sequence[Linked]]]
+) -> tuple[str | None, str]:
     for kind, value in judgement.links:
-        some = decisions[kind].get(value)
-        if not some:
+        linked = decisions[kind].get(value)
+        if not linked:
             continue
-        several = len(some) > 1 and some[1].tenant is not None
-        if several and (kind == "trace" or some[0].tenant != some[1].tenant):
-            return Joined(judgement=judgement, decision_id=None, missing="ambiguous")
-        if some[0].tenant is None:
-            return Joined(judgement=judgement, decision_id=None, missing="archived")
-        return Joined(judgement=judgement, decision_id=some[0].decision_id)
-    return Joined(judgement=judgement, decision_id=None, missing="unmatched")
+        several = len(linked) > 1 and linked[1].tenant is not None
+        if several and (kind == "trace" or linked[0].tenant != linked[1].tenant):
+            return None, "ambiguous"
+        return (None, "archived") if linked[0].tenant is None else (linked[0].decision_id, "")
+    return None, "unmatched"

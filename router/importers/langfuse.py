@@ -5,12 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.router.config.importers import LangfuseSettings
-from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
+from ragbandit.router.importers.source import DECISION, MAX_PAGES, Fields, Links, Page, Source, Walk, secret, text_of
 from ragbandit.router.storage.import_cursors import Imported
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import iso_time
 
 _SCORES: Final = "/api/public/v3/scores"
+#: where a reply has the cursor of the next page
+_CURSOR: Final = "meta.cursor"
 #: the most that the server gives at once
 _LIMIT: Final = 100
 
@@ -47,22 +49,17 @@ class Langfuse(Source):
 
     def pages(self, walk: Walk) -> Iterator[Page]:
         """All scores whose timestamp lies in the walk, however the server sorts them."""
-        cursor = walk.mark if isinstance(walk.mark, str) else None
+        mark = walk.mark if isinstance(walk.mark, str) else None
         query = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": iso_time(max(0.0, walk.since))}
         query["toTimestamp"] = iso_time(max(0.0, walk.until))
-        while True:
+        for start in dict.fromkeys((mark, None)):
             try:
-                entries, following = self._read({**query, "cursor": cursor})
-            except ConfigError:
-                if cursor is None or cursor != walk.mark:
+                for entries, following in self.listed(_SCORES, query, cursor_at=_CURSOR, cursor=start, most=MAX_PAGES):
+                    yield self.page(entries, mark=following)
+            except ConfigError:  # a cursor of an earlier import that is not valid any more: again from the beginning
+                if start is None:
                     raise
-                cursor = None  # a cursor of an earlier import that is not valid any more: again from the beginning
-                continue
-            if following is not None and following == cursor:
-                raise self.endless()
-            yield self.page(entries, mark=following)
-            cursor = following
-            if cursor is None:
+            else:
                 return
 
     def gone(self, known: Sequence[Imported]) -> set[str]:
@@ -70,20 +67,7 @@ class Langfuse(Source):
         ids = list(dict.fromkeys(one.facts["id"] for one in known))
         there = set()
         for start in range(0, len(ids), _LIMIT):
-            some = ids[start : start + _LIMIT]
-            cursor: str | None = None
-            for _ in some:  # a page has one of them at least
-                entries, cursor = self._read({"id": ",".join(some), "limit": _LIMIT, "cursor": cursor})
+            query = {"id": ",".join(ids[start : start + _LIMIT]), "limit": _LIMIT}
+            for entries, _ in self.listed(_SCORES, query, cursor_at=_CURSOR):
                 there |= {entry.get("id") for entry in entries if isinstance(entry, dict)}
-                if cursor is None:
-                    break
-            else:
-                raise self.endless()
         return set(ids) - there
-
-    def _read(self, query: Mapping[str, Any]) -> tuple[list[Any], str | None]:
-        """The entries of a page, and the cursor of the next one."""
-        reply = self._http.get(_SCORES, params=query)
-        entries, meta = self.entries(reply, "data"), reply.get("meta")
-        cursor = meta.get("cursor") if isinstance(meta, dict) else None
-        return entries, cursor if isinstance(cursor, str) and cursor else None

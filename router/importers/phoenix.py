@@ -16,8 +16,6 @@ from ragbandit.router.storage.import_cursors import Imported
 #: spans in one call, as the server's own client asks, and annotations in one reply
 _SPANS: Final = 100
 _LIMIT: Final = 1000
-#: replies to one call for spans
-_MAX_REPLIES: Final = 100
 
 #: (since, until, after, limit) -> (span id, time, decision id) of decisions; see decision_links.links_between
 SpansBetween = Callable[[float, float, tuple[float, str] | None, int], list[tuple[str, float, str]]]
@@ -71,15 +69,11 @@ class Phoenix(Source):
 
     def _annotations(self, spans: Sequence[str]) -> Iterator[dict[str, Any]]:
         for start in range(0, len(spans), _SPANS):
-            query = {"span_ids": list(spans[start : start + _SPANS]), "limit": _LIMIT}
-            cursor: str | None = None
-            for _ in range(_MAX_REPLIES):
-                # Notes of the user interface are texts, and no judgements.
-                more = {"cursor": cursor, "exclude_annotation_names": ["note"]}
-                reply = self._http.get(self._path, params={**query, **more})
-                yield from (entry if isinstance(entry, dict) else {} for entry in self.entries(reply, "data"))
-                cursor = reply.get("next_cursor")
-                if not isinstance(cursor, str) or not cursor:
-                    break
-            else:
-                raise self.endless()
+            # Notes of the user interface are texts, and no judgements.
+            query = {
+                "span_ids": list(spans[start : start + _SPANS]),
+                "limit": _LIMIT,
+                "exclude_annotation_names": ["note"],
+            }
+            for entries, _ in self.listed(self._path, query, cursor_at="next_cursor"):
+                yield from (entry if isinstance(entry, dict) else {} for entry in entries)

@@ -3,24 +3,10 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-#: what may become of one judgement
-Result = Literal[
-    "imported",
-    "replaced",
-    "duplicate",
-    "late",
-    "retracted",
-    "kept",
-    "unmatched",
-    "ambiguous",
-    "archived",
-    "unmapped",
-    "refused",
-]
-#: each of them in a few words
-OUTCOMES: Final[Mapping[Result, str]] = {
+#: what may become of one judgement, each in a few words
+OUTCOMES: Final[Mapping[str, str]] = {
     "imported": "new feedback",
     "replaced": "an edited judgement, in place of an earlier one of the same rater",
     "duplicate": "read before",
@@ -52,15 +38,16 @@ class ImportReport:
     #: result -> a few ids, or reasons for refused ones
     examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
-    def count(self, name: str, result: Result, *, example: str | None = None) -> None:
-        """One judgement of this name came to this."""
+    def count(self, name: str, result: str, *, example: str | None = None) -> None:
+        """One judgement of this name came to this, one of OUTCOMES."""
+        assert result in OUTCOMES, result
         known = name if name in self.by_name or len(self.by_name) < _MAX_NAMES else _OTHERS
         self.by_name[known][result] += 1
         some = self.examples[result]
         if example is not None and len(some) < _EXAMPLES and example not in some:
             some.append(example[:200])
 
-    def total(self, result: Result) -> int:
+    def total(self, result: str) -> int:
         """All of this result."""
         return sum(counts[result] for counts in self.by_name.values())
 

@@ -18,6 +18,8 @@ from ragbandit.shared.types import Json
 
 #: kind of link: the value is a decision's id itself
 DECISION: Final = "decision"
+#: pages of one walk; what is beyond them comes with the next walk
+MAX_PAGES: Final = 20_000
 #: longest text of another system that is looked at: ids, names, categories
 MAX_NAME: Final = 200
 
@@ -160,9 +162,25 @@ class Source(ABC):
             raise NotReady(f"{self.name}: a page has no list of judgements", field=f"importers.{self.name}.url")
         return listed
 
-    def endless(self) -> NotReady:
-        """The error of a list that does not end: what is not told must not be taken for deleted."""
-        return NotReady(f"{self.name}: a list of judgements has no end", field=f"importers.{self.name}")
+    def listed(
+        self, path: str, query: Mapping[str, Any], *, cursor_at: str, cursor: str | None = None, most: int = 100
+    ) -> Iterator[tuple[list[Any], str | None]]:
+        """The entries of each page of a list, from this cursor on, and the cursor of the next page.
+
+        cursor_at: where a reply has it. most: pages. Raises NotReady for a list that does not end: what is not told
+        must not be taken for deleted.
+        """
+        for _ in range(most):
+            reply = self._http.get(path, params={**query, "cursor": cursor})
+            entries, following = self.entries(reply, "data"), _at(reply, cursor_at)
+            if not isinstance(following, str) or not following:
+                yield entries, None
+                return
+            if following == cursor:
+                break
+            yield entries, following
+            cursor = following
+        raise NotReady(f"{self.name}: a list of judgements has no end", field=f"importers.{self.name}")
 
 
 def secret(variable: str, importer: str) -> str:

@@ -9,11 +9,10 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Inspector, inspect, text
+from sqlalchemy import Connection, MetaData, Table, text
 
 from ragbandit.router.retention.places import Progress
 from ragbandit.router.storage.sql.database import Database, migrate, revision_of, upgrade
@@ -26,18 +25,6 @@ PAGES: Final = 1000
 BATCH: Final = 2000
 #: of Alembic: not ours to copy, the migrations write it
 _REVISION_TABLE: Final = "alembic_version"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """A table, and its columns in a fixed order."""
-
-    table: str
-    names: tuple[str, ...]
-
-    def listed(self) -> str:
-        """The columns as SQL wants them."""
-        return ", ".join(f'"{name}"' for name in self.names)
 
 
 def copy_database(database: Database, *, file: Path, progress: Progress) -> str:
@@ -72,25 +59,24 @@ def _online_backup(connection: Connection, *, file: Path, progress: Progress) ->
 
 
 def _copy_tables(connection: Connection, *, file: Path, revision: str, progress: Progress) -> None:
-    made = Database(f"sqlite:///{file}")
+    empty = Database(f"sqlite:///{file}")
     try:
-        migrate(made, revision=revision)
+        migrate(empty, revision=revision)
     finally:
-        made.close()
-    tables = tables_of(inspect(connection))
+        empty.close()
     with opened(file, to_write=True) as target:
         target.execute("PRAGMA synchronous=OFF")  # it is synchronised as a whole when it is done
         target.execute("BEGIN")
-        for each in tables:
-            target.execute(f'DELETE FROM "{each.table}"')  # noqa: S608 - names from the schema
-            rows = connection.execution_options(yield_per=BATCH).exec_driver_sql(_select(each))
-            marks = ", ".join("?" * len(each.names))
-            insert = f'INSERT INTO "{each.table}" ({each.listed()}) VALUES ({marks})'  # noqa: S608
+        for table in tables_of(connection):
+            target.execute(f'DELETE FROM "{table}"')  # noqa: S608 - names from the schema
+            rows = connection.execution_options(yield_per=BATCH).exec_driver_sql(_select(table))
+            marks = ", ".join("?" * len(table.columns))
+            insert = f'INSERT INTO "{table}" ({_columns(table)}) VALUES ({marks})'  # noqa: S608
             done = 0
             for batch in rows.partitions(BATCH):
                 target.executemany(insert, [tuple(row) for row in batch])
                 done += len(batch)
-                progress(f"rows of {each.table}", done, 0)
+                progress(f"rows of {table}", done, 0)
         target.execute("COMMIT")
 
 
@@ -105,44 +91,43 @@ def fill_database(
     upgrade(connection, revision=revision)
     driver: Any = connection.connection.driver_connection
     with opened(file) as source:
-        for each in tables_of(inspect(connection)):
-            if connection.exec_driver_sql(f'SELECT 1 FROM "{each.table}" LIMIT 1').first():  # noqa: S608 - the migrations'
-                connection.exec_driver_sql(f'DELETE FROM "{each.table}"')  # noqa: S608
+        tables = tables_of(connection)
+        for table in tables:
+            total = totals(table.name)
+            if connection.exec_driver_sql(f'SELECT 1 FROM "{table}" LIMIT 1').first():  # noqa: S608 - the migrations'
+                connection.exec_driver_sql(f'DELETE FROM "{table}"')  # noqa: S608
             done = 0
-            with driver.cursor() as cursor, cursor.copy(f'COPY "{each.table}" ({each.listed()}) FROM STDIN') as copy:
-                for row in source.execute(_select(each)):
+            with driver.cursor() as cursor, cursor.copy(f'COPY "{table}" ({_columns(table)}) FROM STDIN') as copy:
+                for row in source.execute(_select(table)):
                     copy.write_row(row)
                     done += 1
                     if done % BATCH == 0:
-                        progress(f"rows of {each.table}", done, totals(each.table))
-            if done != totals(each.table):
-                raise StoreError(f"{each.table} has {done} rows in the copy, {totals(each.table)} were taken")
-        _count_on(connection)
+                        progress(f"rows of {table}", done, total)
+            if done != total:
+                raise StoreError(f"{table} has {done} rows in the copy, {total} were taken")
+        for table in tables:
+            _count_on(connection, table)
     upgrade(connection, revision="head")
 
 
-def _count_on(connection: Connection) -> None:
+def _count_on(connection: Connection, table: Table) -> None:
     """Have the numbers that PostgreSQL gives out go on after those that are there."""
-    inspector = inspect(connection)
-    for table in inspector.get_table_names():
-        for column in inspector.get_columns(table):
-            if "nextval(" in str(column.get("default") or ""):
-                name = column["name"]
-                connection.execute(
-                    text(
-                        f"SELECT setval(pg_get_serial_sequence(:table, :column), "  # noqa: S608
-                        f'(SELECT COALESCE(MAX("{name}"), 0) + 1 FROM "{table}"), false)'
-                    ),
-                    {"table": table, "column": name},
-                )
+    for column in table.columns:
+        if column.server_default is not None and "nextval(" in str(getattr(column.server_default, "arg", "")):
+            connection.execute(
+                text(
+                    f"SELECT setval(pg_get_serial_sequence(:table, :column), "  # noqa: S608
+                    f'(SELECT COALESCE(MAX("{column.name}"), 0) + 1 FROM "{table}"), false)'
+                ),
+                {"table": table.name, "column": column.name},
+            )
 
 
-def tables_of(inspector: Inspector) -> list[Columns]:
-    """The tables of a database of ours, those first that others refer to."""
-    ordered = [name for name, _ in inspector.get_sorted_table_and_fkc_names() if name and name != _REVISION_TABLE]
-    return [
-        Columns(table=name, names=tuple(column["name"] for column in inspector.get_columns(name))) for name in ordered
-    ]
+def tables_of(connection: Connection) -> list[Table]:
+    """The tables of a database of ours as they are there, those first that others refer to."""
+    there = MetaData()
+    there.reflect(connection)
+    return [table for table in there.sorted_tables if table.name != _REVISION_TABLE]
 
 
 def count_rows(file: Path) -> dict[str, int]:
@@ -175,5 +160,10 @@ def opened(file: Path, *, to_write: bool = False) -> Iterator[sqlite3.Connection
         ) from error
 
 
-def _select(columns: Columns) -> str:
-    return f'SELECT {columns.listed()} FROM "{columns.table}"'  # noqa: S608 - names from the schema
+def _columns(table: Table) -> str:
+    """The columns as SQL wants them."""
+    return ", ".join(f'"{column.name}"' for column in table.columns)
+
+
+def _select(table: Table) -> str:
+    return f'SELECT {_columns(table)} FROM "{table}"'  # noqa: S608 - names from the schema

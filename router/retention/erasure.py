@@ -242,8 +242,8 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
     ids = [row["id"] for row in rows]
     for table in ARCHIVED:
         about = select(table).where(table.c[decision_key(table)].in_(ids))
-        found = rows if table is decisions else connection.execute(about).mappings().all()
-        blanks = [(row, _blank(table.name, row, features=features)) for row in found]
+        beside = rows if table is decisions else connection.execute(about).mappings().all()
+        blanks = [(row, _blank(table.name, row, features=features)) for row in beside]
         _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
     named_rater = held_feedback.c.decision_id.in_(ids), held_feedback.c.source.startswith("rater:")
     connection.execute(update(held_feedback).where(*named_rater).values(source=ERASED))

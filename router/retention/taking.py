@@ -45,6 +45,11 @@ class _Taking:
         size, sha256 = copy_file(source, name, to=self.place, target=target)
         self.files.append(BackupFile(name=target, bytes=size, sha256=sha256))
 
+    def add(self, name: str) -> None:
+        """A file that is there already."""
+        size, sha256 = sha256_of(self.place, name)
+        self.files.append(BackupFile(name=name, bytes=size, sha256=sha256))
+
     def forget(self, folder: str) -> None:
         """Take away what was copied into a folder."""
         for file in [file for file in self.files if file.name.startswith(f"{folder}/")]:
@@ -85,16 +90,14 @@ def take_backup(
         if place.remote:
             taking.copy(Place(str(scratch)), DATABASE_FILE, target=DATABASE_FILE)
         else:
-            size, sha256 = sha256_of(place, DATABASE_FILE)
-            taking.files.append(BackupFile(name=DATABASE_FILE, bytes=size, sha256=sha256))
+            taking.add(DATABASE_FILE)
         _copy_named(taking, file, settings=settings)
         if with_indexes:
             _copy_indexes(taking, settings=settings)
         else:
             taking.left_out.append("indexes: asked for; `ragbandit index build` makes them again")
         place.put(CONFIG_FILE, json.dumps([list(row) for row in config], indent=1, ensure_ascii=False).encode())
-        size, sha256 = sha256_of(place, CONFIG_FILE)
-        taking.files.append(BackupFile(name=CONFIG_FILE, bytes=size, sha256=sha256))
+        taking.add(CONFIG_FILE)
         manifest = Manifest(
             taken_at=now,
             version=version,

@@ -42,3 +42,18 @@ def environment(monkeypatch):
 @pytest.fixture(scope="session")
 def service():
     return Service()
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The receipts of the judgements that the code sends."""
+    from ragbandit import Client
+
+    receipts, send = [], Client.feedback
+
+    def feedback(client, decision_id, **body):
+        receipts.append(send(client, decision_id, **body))
+        return receipts[-1]
+
+    monkeypatch.setattr(Client, "feedback", feedback)
+    return receipts

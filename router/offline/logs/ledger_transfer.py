@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 #: rows per transaction
 PAGE = 500
+#: columns of a decision and of an update that are the same whenever a row is made
+_DRAWN, _OF_ANSWER = ("arm", "arms", "pmf"), ("quality", "cost")
 #: how the version of a snapshot ends: its last update, and the first digits of its sha256
 _VERSION = re.compile(r"-\d+-[0-9a-f]{12}$")
 
@@ -123,15 +125,17 @@ def take_in(
     source: str = "",
     lease_s: float = 10.0,
     patience_s: float = 30.0,
+    remade: bool = False,
     clock: Callable[[], float] = time.time,
     progress: Callable[[ImportCounts], None] = lambda _taken: None,
 ) -> ImportCounts:
     """Append the rows to the ledger in their order, a page per transaction; the same row again adds nothing.
 
     origin: the format, kept in the facts of rows that were made elsewhere. source: the file, for messages. progress:
-    told after every page what has become of the rows. patience_s: how long to wait for the ledger's learner. Raises
-    NotReady where it holds on, and Conflict naming the line where an id stands for something else; the pages before it
-    are kept.
+    told after every page what has become of the rows. remade: the rows are made anew each time, so that times, features
+    and the weight of cost may be others than before; what was drawn, and its quality and cost, must be the same.
+    patience_s: how long to wait for the ledger's learner. Raises NotReady where it holds on, and Conflict naming the
+    line where an id stands for something else; the pages before it are kept.
     """
     holder = lease_holder("import")
     encoder: str | None = None
@@ -155,6 +159,7 @@ def take_in(
                     decision_rows=decision_rows,
                     source=source,
                     origin=origin,
+                    remade=remade,
                 )
                 work.check_encoder(encoder)
                 added = work.write(end=end, now=clock())
@@ -230,6 +235,7 @@ class _Page:
     decision_rows: Mapping[DecisionId, Mapping[str, Any]]
     source: str
     origin: str
+    remade: bool
 
     def write(self, *, end: int, now: float) -> list[Logged]:
         """Write what the ledger does not have, from seq end + 1; the rows written. Raises Conflict."""
@@ -258,12 +264,13 @@ class _Page:
                 )
 
     def _check_standing(self, new: set[str]) -> None:
-        """A decision that the store has already must be this one, in every field."""
+        """A decision that the store has already must be this one, in every field; if remade, in what was drawn."""
         rows = {row.decision.id: row for row in self.rows if row.decision.id not in new}
         standing = select(decisions).where(decisions.c.id.in_(rows))
         for stored in self.connection.execute(standing).mappings().all() if rows else ():
             row = rows[stored["id"]]
             other = [name for name, value in self.decision_rows[row.decision.id].items() if stored[name] != value]
+            other = [name for name in other if not self.remade or name in _DRAWN]
             if other:
                 name = next((name for name in other if name != "body_hash"), other[0])
                 raise self._conflict(row, name, f"the store has another decision {row.decision.id!r}")
@@ -279,9 +286,14 @@ class _Page:
             row = by_id[stored["decision_id"]]
             entry = self._entry(row, seq=stored["seq"])
             values = update_row(entry.update, feedback_at=entry.feedback_at)
+            if self.remade:  # another ledger's, of which this one learned the value alone, has another preset
+                values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
             other = [name for name, value in values.items() if name != "seq" and stored[name] != value]
             if other:
-                raise self._conflict(row, other[0], f"the ledger learned something else from {row.decision.id!r}")
+                message = (
+                    f"is {values[other[0]]!r}, but the ledger learned {stored[other[0]]!r} from {row.decision.id!r}"
+                )
+                raise self._conflict(row, other[0], message)
             known.add(row.decision.id)
         return known
 
@@ -364,9 +376,11 @@ class _Page:
         )
 
     def _conflict(self, row: Logged, name: str, message: str) -> Conflict:
-        return Conflict(
-            message, field=f"{self.source}:{row.line} {name}", remedy="import into another label, or correct the row"
-        )
+        where = f"{self.source}:{row.line}"
+        if not row.line:  # made of a table
+            where = f"{self.source} {row.decision.query.text:.60} {row.decision.arm}"
+        remedy = "correct the row, or take another ledger (label): what is learned stays"
+        return Conflict(message, field=f"{where} {name}", remedy=remedy)
 
 
 def _feedback(row: Logged) -> Feedback:

@@ -14,7 +14,6 @@ from ragbandit.router.offline import charts
 from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.frontier import (
-    SWEEP,
     FrontierPoint,
     cheapest_right,
     greedy,
@@ -187,15 +186,6 @@ def test_mean_and_standard_error():
     """Standard error is the sample's deviation over the root of its size; of one value there is none."""
     assert mean_and_error([1.0, 2.0, 3.0, 4.0]) == (2.5, pytest.approx(math.sqrt(5 / 3) / 2))
     assert mean_and_error([7.0]) == (7.0, None)
-
-
-def test_weights_that_are_swept():
-    """About 120 weights, rising, each once, dense up to 0.1, up to 0.5, a few below 0."""
-    assert list(SWEEP) == sorted(set(SWEEP))
-    assert 110 <= len(SWEEP) <= 130
-    assert (SWEEP[0], SWEEP[-1]) == (-0.1, 0.5)
-    assert max(b - a for a, b in itertools.pairwise(w for w in SWEEP if 0 <= w <= 0.1)) < 0.002
-    assert {0.0, 0.03, 0.05, 0.1} <= set(SWEEP)
 
 
 @pytest.mark.parametrize("count", [1, 30])

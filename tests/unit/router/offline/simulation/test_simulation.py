@@ -461,25 +461,6 @@ def test_policies_with_fit_get_full_information(registered):
 # ------------------------------------------------------------------------------------------- the same every time
 
 
-def test_seeds_reproduce(tmp_path):
-    """Two simulations of the same are the same, but for the clock; another number of seeds is another one."""
-
-    def made(seeds):
-        return untimed(
-            simulate(
-                made_table(40),
-                policies={"mba": {}},
-                folds=2,
-                seeds=seeds,
-                settings=Settings(data_dir=str(tmp_path)),
-                encoder=lambda: HashingEncoder(16),
-            )
-        )
-
-    assert made(2) == made(2)
-    assert made(2) != made(3)
-
-
 def test_policies_do_not_disturb_each_other(tmp_path):
     """A policy's row does not depend on which others are simulated, nor on their order."""
     settings = Settings(data_dir=str(tmp_path))

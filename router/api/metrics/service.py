@@ -1,14 +1,16 @@
 """Prometheus metrics: what this process counts, and the router's state at the time of the scrape."""
 
+from collections import Counter as Counts
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.arms import earned_metrics, worker_metrics
+from ragbandit.router.api.metrics.families import counter, gauge
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.serving.conversations.queries import ConversationQueries
@@ -86,17 +88,11 @@ class _RateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Requests over a rate, and those counted without Redis."""
-        refused = CounterMetricFamily(
-            "ragbandit_rate_limited", "Requests refused with 429: over the rate of their API key.", labels=["role"]
-        )
-        for role in sorted({role for limiter in self._limiters for role in limiter.refused}):
-            refused.add_metric([role], sum(limiter.refused.get(role, 0) for limiter in self._limiters))
-        yield refused
-        yield CounterMetricFamily(
-            "ragbandit_rate_in_memory",
-            "Requests counted by this process for itself, since Redis could not be reached.",
-            value=float(sum(limiter.in_memory for limiter in self._limiters)),
-        )
+        refused: Counts[str] = sum((Counts(limiter.refused) for limiter in self._limiters), Counts())
+        text = "Requests refused with 429: over the rate of their API key."
+        yield counter("ragbandit_rate_limited", text, dict(sorted(refused.items())), labels=["role"])
+        text = "Requests counted by this process for itself, since Redis could not be reached."
+        yield counter("ragbandit_rate_in_memory", text, sum(limiter.in_memory for limiter in self._limiters))
 
 
 class _StateCollector(Collector):
@@ -105,11 +101,8 @@ class _StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The router's state as metrics, if it could be read."""
-        yield GaugeMetricFamily(
-            "ragbandit_ledger_readable",
-            "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing.",
-            value=float(self._state is not None),
-        )
+        text = "1 if the ledger could be read for this scrape; 0 if not, and then its metrics are missing."
+        yield gauge("ragbandit_ledger_readable", text, self._state is not None)
         if self._state is not None:
             yield from _shared(self._state)
 
@@ -127,64 +120,42 @@ class _ProcessCollector(Collector):
         yield from _context(self._router.service.context_counts)
         yield from _rewrites(self._router.conversations)
         yield from _redis(self._router)
-        waiting = GaugeMetricFamily("ragbandit_queue_waiting", "Items waiting for their batch.", labels=["queue"])
-        wait = GaugeMetricFamily(
-            "ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", labels=["queue"]
+        queues = self._router.queues()
+        waiting = {queue: state.waiting for queue, state in queues.items()}
+        yield gauge("ragbandit_queue_waiting", "Items waiting for their batch.", waiting, labels=["queue"])
+        waits = {queue: state.expected_wait_s for queue, state in queues.items()}
+        yield gauge("ragbandit_queue_wait_seconds", "Expected wait of an item that came now.", waits, labels=["queue"])
+        refused, dropped = (
+            {(queue, why): n for queue, state in queues.items() for why, n in getattr(state, kind).items()}
+            for kind in ("refused", "dropped")
         )
-        refused = CounterMetricFamily(
-            "ragbandit_requests_refused",
+        text = (
             "Items refused when they came: expected to wait too long (wait), too many waiting (count), too many of one "
-            "tenant (tenant).",
-            labels=["queue", "reason"],
+            "tenant (tenant)."
         )
-        dropped = CounterMetricFamily(
-            "ragbandit_requests_dropped",
-            "Items dropped before any work: their caller left (gone), or they had waited too long (expired).",
-            labels=["queue", "reason"],
-        )
-        for queue, state in self._router.queues().items():
-            waiting.add_metric([queue], state.waiting)
-            wait.add_metric([queue], state.expected_wait_s)
-            for reason, count in state.refused.items():
-                refused.add_metric([queue, reason], count)
-            for reason, count in state.dropped.items():
-                dropped.add_metric([queue, reason], count)
-        yield from (waiting, wait, refused, dropped)
+        yield counter("ragbandit_requests_refused", text, refused, labels=["queue", "reason"])
+        text = "Items dropped before any work: their caller left (gone), or they had waited too long (expired)."
+        yield counter("ragbandit_requests_dropped", text, dropped, labels=["queue", "reason"])
 
 
 def _redis(router: Router) -> Iterator[Metric]:
     """Whether notifications arrive, and what is in Redis and not ours."""
-    yield GaugeMetricFamily(
-        "ragbandit_listener_up",
-        "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late.",
-        value=float(router.updates.hears()),
-    )
-    foreign = CounterMetricFamily(
-        "ragbandit_redis_foreign",
-        "Data in Redis that this process met, did not write, and ignored, by where it was.",
-        labels=["part"],
-    )
-    for part, count in sorted(router.jobs.outage.foreign.counts().items()):
-        foreign.add_metric([part], count)
-    yield foreign
+    text = "1 if notifications of workers and learner arrive in this process; 0 if not: answers are up to 1 s late."
+    yield gauge("ragbandit_listener_up", text, router.updates.hears())
+    text = "Data in Redis that this process met, did not write, and ignored, by where it was."
+    foreign = dict(sorted(router.jobs.outage.foreign.counts().items()))
+    yield counter("ragbandit_redis_foreign", text, foreign, labels=["part"])
 
 
 def _context(counts: ContextCounts) -> Iterator[Metric]:
     """What callers send as context."""
-    declared = CounterMetricFamily(
-        "ragbandit_context_values",
+    text = (
         "Questions by declared key of the context: with a value (given), with one that `values` does not list (other), "
-        "without one (missing).",
-        labels=["key", "kind"],
+        "without one (missing)."
     )
-    for (key, kind), count in counts.declared().items():
-        declared.add_metric([key, kind], count)
-    yield declared
-    yield CounterMetricFamily(
-        "ragbandit_context_undeclared",
-        "Values of contexts under keys that the setting context does not declare: kept, and not learned from.",
-        value=counts.undeclared,
-    )
+    yield counter("ragbandit_context_values", text, dict(counts.declared()), labels=["key", "kind"])
+    text = "Values of contexts under keys that the setting context does not declare: kept, and not learned from."
+    yield counter("ragbandit_context_undeclared", text, counts.undeclared)
 
 
 def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:
@@ -192,17 +163,12 @@ def _rewrites(conversations: ConversationQueries) -> Iterator[Metric]:
     rewriter = conversations.rewriter
     if rewriter is None:
         return
-    rewrites = CounterMetricFamily(
-        "ragbandit_rewrites",
-        "Questions of conversations by what came of their rewrite: rewritten, unchanged, or the reason of the failure.",
-        labels=["result"],
+    text = (
+        "Questions of conversations by what came of their rewrite: rewritten, unchanged, or the reason of the failure."
     )
-    for result, count in dict(rewriter.results).items():
-        rewrites.add_metric([result], count)
-    tokens = CounterMetricFamily("ragbandit_rewrite_tokens", "Tokens that rewrites took.", labels=["kind"])
-    for kind, count in dict(rewriter.tokens).items():
-        tokens.add_metric([kind], count)
-    yield from (rewrites, tokens)
+    yield counter("ragbandit_rewrites", text, dict(rewriter.results), labels=["result"])
+    tokens = dict(rewriter.tokens)
+    yield counter("ragbandit_rewrite_tokens", "Tokens that rewrites took.", tokens, labels=["kind"])
 
 
 def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
@@ -210,85 +176,43 @@ def _feature_cache(encoder: Encoder) -> Iterator[Metric]:
     if not isinstance(encoder, CachingEncoder):
         return
     counts = encoder.counts()
-    yield CounterMetricFamily(
-        "ragbandit_feature_cache_hits", "Questions whose features were in memory.", value=counts.hits
-    )
-    yield CounterMetricFamily(
-        "ragbandit_feature_cache_misses", "Questions whose features were computed.", value=counts.misses
-    )
-    yield GaugeMetricFamily(
-        "ragbandit_feature_cache_entries", "Questions whose features are in memory.", value=counts.entries
-    )
+    yield counter("ragbandit_feature_cache_hits", "Questions whose features were in memory.", counts.hits)
+    yield counter("ragbandit_feature_cache_misses", "Questions whose features were computed.", counts.misses)
+    yield gauge("ragbandit_feature_cache_entries", "Questions whose features are in memory.", counts.entries)
 
 
 def _policy(router: Router) -> Iterator[Metric]:
-    counts = {
-        "ragbandit_policy_swaps": ("Snapshots taken over.", router.following.snapshots.swaps),
-        "ragbandit_snapshots_refused": (
-            "Snapshots that could not be used (missing, damaged, or of another encoder).",
-            router.following.snapshots.refused,
-        ),
-        "ragbandit_failed_notifications": (
-            "Notifications of workers and learner that did not reach Redis; they are repeated.",
-            router.notifier.failed_notifications,
-        ),
-        "ragbandit_decisions_fail_open": (
-            "Questions that were offered all arms because none of theirs was healthy.",
-            router.service.fail_opens,
-        ),
-    }
-    for name, (text, value) in counts.items():
-        yield CounterMetricFamily(name, text, value=value)
-    serving = router.service.serving
-    values: dict[str, tuple[str, float]] = {
-        "ragbandit_policy_last_seq": ("Last update that the policy in use has learned.", serving.last_seq),
-        "ragbandit_policy_rebuilding": (
-            "1 while the policy is being learned again from the ledger and another one decides; else 0.",
-            serving.rebuilding,
-        ),
-        "ragbandit_route_queue": ("Requests waiting for the next batch.", router.service.batcher.depth()),
-    }
-    for name, (help_text, number) in values.items():
-        yield GaugeMetricFamily(name, help_text, value=number)
+    service, snapshots = router.service, router.following.snapshots
+    yield counter("ragbandit_policy_swaps", "Snapshots taken over.", snapshots.swaps)
+    text = "Snapshots that could not be used (missing, damaged, or of another encoder)."
+    yield counter("ragbandit_snapshots_refused", text, snapshots.refused)
+    text = "Notifications of workers and learner that did not reach Redis; they are repeated."
+    yield counter("ragbandit_failed_notifications", text, router.notifier.failed_notifications)
+    text = "Questions that were offered all arms because none of theirs was healthy."
+    yield counter("ragbandit_decisions_fail_open", text, service.fail_opens)
+    serving = service.serving
+    yield gauge("ragbandit_policy_last_seq", "Last update that the policy in use has learned.", serving.last_seq)
+    text = "1 while the policy is being learned again from the ledger and another one decides; else 0."
+    yield gauge("ragbandit_policy_rebuilding", text, serving.rebuilding)
+    yield gauge("ragbandit_route_queue", "Requests waiting for the next batch.", service.batcher.depth())
 
 
 def _shared(state: RouterState) -> Iterator[Metric]:
     """What all processes of the store see alike."""
+    ledger = state.ledger
     if state.jobs_refused is not None:
-        yield CounterMetricFamily(
-            "ragbandit_jobs_refused",
-            "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down.",
-            value=state.jobs_refused,
-        )
-    yield GaugeMetricFamily(
-        "ragbandit_lag_seconds",
-        "Seconds for which the oldest feedback that can be learned has been waiting.",
-        value=state.ledger.lag_s,
-    )
-    ledger = GaugeMetricFamily("ragbandit_ledger", "Decisions and feedback in the ledger, by state.", labels=["place"])
-    for place, count in asdict(state.ledger.counters).items():
-        ledger.add_metric([place], count)
-    yield ledger
-    yield GaugeMetricFamily(
-        "ragbandit_judge_waiting", "Answers that wait for the judge.", value=state.ledger.judge.waiting
-    )
-    judged = GaugeMetricFamily(
-        "ragbandit_judge_today",
-        "What the judge did and took in the present day (UTC), over all processes of the store.",
-        labels=["what"],
-    )
-    for what, count in state.ledger.judge.today.items():
-        judged.add_metric([what], count)
-    yield judged
-    offered = GaugeMetricFamily(
-        "ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", labels=["arm"]
-    )
-    for arm in state.arms:
-        offered.add_metric([arm.arm], arm.offered)
-    yield offered
+        text = "What workers found in the queues that is none of our jobs, and removed; absent while Redis is down."
+        yield counter("ragbandit_jobs_refused", text, state.jobs_refused)
+    text = "Seconds for which the oldest feedback that can be learned has been waiting."
+    yield gauge("ragbandit_lag_seconds", text, ledger.lag_s)
+    text = "Decisions and feedback in the ledger, by state."
+    yield gauge("ragbandit_ledger", text, asdict(ledger.counters), labels=["place"])
+    yield gauge("ragbandit_judge_waiting", "Answers that wait for the judge.", ledger.judge.waiting)
+    text = "What the judge did and took in the present day (UTC), over all processes of the store."
+    yield gauge("ragbandit_judge_today", text, dict(ledger.judge.today), labels=["what"])
+    offered = {one.arm: one.offered for one in state.arms}
+    yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
     yield from worker_metrics(state)
     yield from earned_metrics(state.earned)
-    jobs = GaugeMetricFamily("ragbandit_jobs", "Jobs waiting, by queue; absent while Redis is down.", labels=["queue"])
-    for queue, depth in (state.jobs or {}).items():
-        jobs.add_metric([queue], depth)
-    yield jobs
+    text = "Jobs waiting, by queue; absent while Redis is down."
+    yield gauge("ragbandit_jobs", text, dict(state.jobs or {}), labels=["queue"])

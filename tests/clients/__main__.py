@@ -1,4 +1,4 @@
-"""`make clients`: the tests of every folder here, each in its environments, against one live service.
+"""`make clients`: the tests of every folder here and of the pages, in each environment, against one live service.
 
 An environment is a requirements*.txt of a folder, installed into .venv-clients/; the folder's test files are run there.
 They find the service by the fixture `service` of conftest.py, and this repository's `ragbandit` on the path. Prints a
@@ -136,7 +136,7 @@ def tested(file: Path, *, url: str, key: str, place: Path) -> tuple[str, tuple[i
     report = place / f"{name}.xml"
     environ = os.environ | {"RAGBANDIT_CLIENTS_URL": url, "RAGBANDIT_CLIENTS_KEY": key, "PYTHONPATH": str(ROOT)}
     options = ["-q", "-c", HERE / "pytest.ini", "--rootdir", HERE, "--confcutdir", HERE, "-p", "no:cacheprovider"]
-    command = [python_of(file), "-m", "pytest", *options, f"--junitxml={report}", file.parent]
+    command = [python_of(file), "-m", "pytest", *options, f"--junitxml={report}", file.parent, HERE / "test_pages.py"]
     ended = subprocess.run(command, cwd=place, env=environ, timeout=600, check=False)
     if not report.exists():
         return name, (0, 1, 0), f"pytest ended with {ended.returncode}"

@@ -145,12 +145,6 @@ def test_too_large(http, announced):
     routed(http)
 
 
-def test_wrong_path_and_method(unmoved):
-    """An unknown path is 404 and a wrong method 405, both in the usual shape."""
-    refused(unmoved.get("/v1/nowhere"), 404, "NOT_FOUND")
-    refused(unmoved.get("/v1/route"), 405, "METHOD_NOT_ALLOWED")
-
-
 @pytest.mark.parametrize(
     ("method", "path", "known"),
     [

@@ -45,12 +45,6 @@ def test_every_reply_is_described(unmoved):
     assert set(schemas["BudgetBody"]["properties"]) == {"rounds", "passages", "tokens", "seconds", "dollars"}
 
 
-def test_both_replies_to_a_cancellation_are_described(http):
-    """The description of the surface has the reply that it is pending, and the one that it has ended."""
-    described = http.get("/openapi.json").json()["paths"]["/v1/decisions/{decision_id}/cancel"]["post"]
-    assert {"200", "202"} <= set(described["responses"])
-
-
 def test_every_endpoint_is_explained(unmoved):
     """Every endpoint has a tag, a summary of several words and a description; so has every parameter and field."""
     described = unmoved.get("/openapi.json").json()

@@ -75,6 +75,20 @@ def wait_until(seen, *, seconds=10.0):
         time.sleep(0.01)
 
 
+def read_along(service, redis_client, decision_id):
+    """The events of a question's stream as they come, and the thread that reads them; a worker may write now."""
+    events = []
+
+    def read():
+        with ask(service, decision_id=decision_id) as response:
+            events.extend(sse(response))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    wait_until(lambda: redis_client.exists(f"ragbandit:stream-wanted:{decision_id}"))
+    return events, reading
+
+
 def test_an_answer_comes_word_by_word(place):
     """The decision, what the arm does, the text in pieces as they are written, then the reply of without `stream`."""
     service, _ = place(word_seconds=0.05)
@@ -198,15 +212,7 @@ def test_a_failing_model_ends_the_stream_with_its_outcome(place):
 def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(place, redis_client):
     """The worker of the first run has died: what it gave out is not joined with the words of another run."""
     service, _ = place(worker=False)
-    events = []
-
-    def read():
-        with ask(service, decision_id="d-dead") as response:
-            events.extend(sse(response))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-dead"))
+    events, reading = read_along(service, redis_client, "d-dead")
     write(service, redis_client, "d-dead", "He was ", at="1-1")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
     write(service, redis_client, "d-dead", "He", at="2-1")
@@ -225,15 +231,7 @@ def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(pla
 def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_error(place, redis_client):
     """The stored outcome stays whole, and is what the same id gives when it is asked again."""
     service, _ = place(worker=False)
-    events = []
-
-    def read():
-        with ask(service, decision_id="d-other") as response:
-            events.extend(sse(response))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-other"))
+    events, reading = read_along(service, redis_client, "d-other")
     write(service, redis_client, "d-other", "He was ", at="1-1")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
     worker_answers(service, "d-other", "Spielberg was born in Ohio.")
@@ -247,15 +245,7 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
 def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
     """A gap in the stream gives no text with a hole: what follows is the rest of the stored answer."""
     service, _ = place(worker=False)
-    events = []
-
-    def read():
-        with ask(service, decision_id="d-gap") as response:
-            events.extend(sse(response))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-gap"))
+    events, reading = read_along(service, redis_client, "d-gap")
     write(service, redis_client, "d-gap", "one ", at="1-1")
     write(service, redis_client, "d-gap", "three ", at="1-3")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
@@ -267,15 +257,7 @@ def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
 def test_what_somebody_else_writes_to_a_stream_is_not_shown(place, redis_client):
     """Text without the mark of this store is never shown; the rest of the stored answer follows what was true."""
     service, _ = place(worker=False)
-    events = []
-
-    def read():
-        with ask(service, decision_id="d-evil") as response:
-            events.extend(sse(response))
-
-    reading = threading.Thread(target=read)
-    reading.start()
-    wait_until(lambda: redis_client.exists("ragbandit:stream-wanted:d-evil"))
+    events, reading = read_along(service, redis_client, "d-evil")
     write(service, redis_client, "d-evil", "one ", at="1-1")
     wait_until(lambda: any(name == "text" for name, _, _ in events))
     redis_client.xadd(stream_key("d-evil"), {"t": "EVIL "}, id="1-2")

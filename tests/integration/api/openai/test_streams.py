@@ -235,17 +235,3 @@ def test_notes_are_for_those_that_show_them(http, in_pieces):
     chunks = chunks_of(events_of(http)[1])
     assert not [chunk for chunk in chunks if "event" in chunk]
     assert len(chunks) == 3
-
-
-def test_a_slow_reader_holds_the_pace(service, in_pieces):
-    """Many pieces reach a client that reads slowly, all of them and in order."""
-    in_pieces(*(TextPiece(text=f"{number} ") for number in range(500)))
-    read = []
-    with service.http.stream("POST", "/v1/chat/completions", json=BODY) as reply:
-        for number, line in enumerate(reply.iter_lines()):
-            if number % 100 == 0:
-                time.sleep(0.02)
-            if line:
-                read.append(line)
-    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks_of(read)]
-    assert "".join(texts) == "".join(f"{number} " for number in range(500))

@@ -86,15 +86,6 @@ def test_what_a_refusal_says_is_enough(redis_client, redis_server):
     asyncio.run(story())
 
 
-def test_it_comes_back(serve, redis_client, redis_server):
-    """A refused caller that waits as long as Retry-After says is let through."""
-    http = serve(redis_url=redis_server, server={"rate_limits": {"open": "2/second"}}).http
-    while (reply := asked(http)).status_code == 200:
-        pass
-    time.sleep(float(reply.headers["retry-after"]))
-    assert asked(http).status_code == 200
-
-
 async def taken(limiter: RateLimiter, *, most: int, caller: Caller) -> int:
     """How many of so many requests come through."""
     count = 0

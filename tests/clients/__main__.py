@@ -60,7 +60,7 @@ def show(line: str) -> None:
 
 
 def name_of(file: Path) -> str:
-    """Name of an environment: openai-3 of openai/requirements-3.txt."""
+    """Name of an environment: openai-sdk-3 of openai-sdk/requirements-3.txt."""
     return file.parent.name + file.stem.removeprefix("requirements")
 
 

@@ -76,10 +76,10 @@ class _Service(FastAPI):
         return add_limits(api, settings=router.settings, arms=router.service.arms, most_items=feedback.MAX_BATCH)
 
 
-def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | None = None) -> FastAPI:
+def create_app(open_router: Callable[[], Router], *, process: ServiceProcess | None = None) -> FastAPI:
     """The app; the Router is opened when it starts and closed when it stops.
 
-    place: of this process in a service of several.
+    process: of this process in a service of several.
     """
 
     @asynccontextmanager
@@ -90,7 +90,7 @@ def create_app(open_router: Callable[[], Router], *, place: ServiceProcess | Non
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
         state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
-        state.processes = None if place is None else ProcessMetrics(place, text=state.metrics.own_text)
+        state.processes = None if process is None else ProcessMetrics(process, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
             async with _on_this_loop(app):

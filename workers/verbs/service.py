@@ -68,7 +68,7 @@ def _run_router(loaded: configuration.Loaded, *, process: ServiceProcess | None)
     served = settings.server
     if process is not None:
         served = served.model_copy(update={"admin_port": process.admin_port})
-    app = create_app(lambda: router, place=process)
+    app = create_app(lambda: router, process=process)
     server = make_server(app, settings=served, shared=process is not None)
     sockets = None if process is None else [shared_port(settings.server.host, process.port)]
     keep_what_is_loaded()

@@ -26,14 +26,14 @@ MOST: Final = 16 * 2**20
 class ProcessMetrics:
     """One process's part: a server for the others, and a client of them. text: of what this process counts."""
 
-    def __init__(self, place: ServiceProcess, *, text: Callable[[], bytes]) -> None:
-        self._place = place
+    def __init__(self, process: ServiceProcess, *, text: Callable[[], bytes]) -> None:
+        self._process = process
         self._text = text
         self._server: asyncio.AbstractServer | None = None
 
     async def start(self) -> None:
         """Show this process's metrics to the others."""
-        path = self._place.metrics_socket
+        path = self._process.metrics_socket
         path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._reply, path)
 
@@ -44,10 +44,10 @@ class ProcessMetrics:
 
     async def all_text(self) -> bytes:
         """Prometheus text of all processes."""
-        numbers = range(self._place.processes)
-        found = await asyncio.gather(*(self._text_of(number) for number in numbers))
+        numbers = range(self._process.processes)
+        texts = await asyncio.gather(*(self._text_of(number) for number in numbers))
         registry = CollectorRegistry()
-        registry.register(_Merged(dict(zip(numbers, found, strict=True))))
+        registry.register(_Merged(dict(zip(numbers, texts, strict=True))))
         return bytes(generate_latest(registry))
 
     async def _reply(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,9 +55,9 @@ class ProcessMetrics:
         writer.close()
 
     async def _text_of(self, number: int) -> bytes | None:
-        if number == self._place.number:
+        if number == self._process.number:
             return self._text()
-        path = replace(self._place, number=number).metrics_socket
+        path = replace(self._process, number=number).metrics_socket
         try:
             async with asyncio.timeout(WAIT_S):
                 reader, writer = await asyncio.open_unix_connection(path, limit=MOST)

@@ -16,6 +16,7 @@ from ragbandit.shared.errors import InvalidInput, NotFound
 
 #: paths of OpenAI's interface, of which we serve some: all of them answer in its shape
 _PATHS: Final = ("/v1/models", "/v1/chat", "/v1/completions", "/v1/responses", "/v1/embeddings")
+_BELOW: Final = tuple(f"{path}/" for path in _PATHS)
 #: our names of fields -> those of a chat completion
 _PARAMS: Final[Mapping[str, str | None]] = {
     "question": "messages",
@@ -45,7 +46,7 @@ class Unsupported(InvalidInput):
 
 def is_openai_path(path: str) -> bool:
     """Whether errors on this path are in OpenAI's shape."""
-    return any(path == one or path.startswith(f"{one}/") for one in _PATHS)
+    return path in _PATHS or path.startswith(_BELOW)
 
 
 def as_openai_error(status: int, error: ErrorDetail) -> tuple[int, dict[str, Any]]:

@@ -84,20 +84,20 @@ def _check_unforced(arms: tuple[ArmName, ...] | None, *, turns: int | None, stic
 
 
 def _narrowed(
-    asked: tuple[ArmName, ...] | None, *, caller: Caller, offered: Sequence[ArmName]
+    arms: tuple[ArmName, ...] | None, *, caller: Caller, offered: Sequence[ArmName]
 ) -> tuple[ArmName, ...] | None:
     allowed = caller.scopes.get("arms")
     if not isinstance(allowed, list):
-        return asked
-    if asked is None:
-        asked = tuple(arm for arm in offered if arm in allowed)
-        if asked:
-            return asked
-    outside = [arm for arm in asked if arm not in allowed]
-    if outside or not asked:
+        return arms
+    if arms is None:
+        arms = tuple(arm for arm in offered if arm in allowed)
+        if arms:
+            return arms
+    outside = [arm for arm in arms if arm not in allowed]
+    if outside or not arms:
         what = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"
         raise Forbidden(f"this key may not use {what}", field="arms", remedy=f"its arms are {', '.join(allowed)}")
-    return asked
+    return arms
 
 
 def note_owner(request: Request, decision: Decision) -> None:
@@ -117,15 +117,15 @@ async def strangers(request: Request, ids: Iterable[str]) -> frozenset[str]:
         return frozenset()
     owners: Owners = request.app.state.owners
     wanted = set(ids)
-    found = {key: tenant for key in wanted if (tenant := owners.tenant(key)) is not None}
-    missing = sorted(wanted - found.keys())
+    known = {key: tenant for key in wanted if (tenant := owners.tenant(key)) is not None}
+    missing = sorted(wanted - known.keys())
     if missing:
         store = router_of(request).store
         read = await reads_of(request).run(lambda: store.tenants_by_id(missing))
         for key, tenant in read.items():
             owners.note(key, tenant)
-        found |= read
-    return frozenset(key for key in wanted if found.get(key) != caller.tenant)
+        known |= read
+    return frozenset(key for key in wanted if known.get(key) != caller.tenant)
 
 
 async def check_owner(request: Request, decision_id: str) -> None:

@@ -57,12 +57,12 @@ class PageSessions:
 
     async def read(self, headers: Headers) -> SessionCookie | None:
         """The session of a request; None where there is none, or it is over or not of this store. Raises StoreError."""
-        found = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
-        if found is None:
+        parts = _SESSION.fullmatch(cookies_of(headers).get(SESSION, ""))
+        if parts is None:
             return None
-        cookie = SessionCookie(key=found[1], expires_at=int(found[2]))
+        cookie = SessionCookie(key=parts[1], expires_at=int(parts[2]))
         signed = await self._mac(f"session {cookie.key} {cookie.expires_at}")
-        if not hmac.compare_digest(signed, found[3]) or cookie.expires_at <= self._clock():
+        if not hmac.compare_digest(signed, parts[3]) or cookie.expires_at <= self._clock():
             return None
         return cookie
 
@@ -92,8 +92,8 @@ class PageSessions:
 
 def form_nonce(headers: Headers) -> str | None:
     """The browser's random cookie; None: it has none yet."""
-    found = cookies_of(headers).get(FORM, "")
-    return found if _FORM.fullmatch(found) else None
+    nonce = cookies_of(headers).get(FORM, "")
+    return nonce if _FORM.fullmatch(nonce) else None
 
 
 def new_nonce() -> str:

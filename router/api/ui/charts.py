@@ -47,29 +47,29 @@ class Chart:
         return all(value is None for line in self.lines for value in line.values)
 
     @property
-    def told(self) -> str:
+    def in_words(self) -> str:
         """The newest value of each line, in words."""
-        said = []
+        newest = []
         for line in self.lines:
             last = next((value for value in reversed(line.values) if value is not None), None)
             if last is not None:
-                said.append(f"{line.name} {self.written(last)}")
-        return f"{self.title}. Newest: {', '.join(said) or 'nothing'}"
+                newest.append(f"{line.name} {self.written(last)}")
+        return f"{self.title}. Newest: {', '.join(newest) or 'nothing'}"
 
     def written(self, value: float | None) -> str:
         """A value as the table has it."""
         return _WRITTEN[self.unit](value)
 
 
-def lived(found: Overview) -> Sequence[Point]:
+def lived(history: Overview) -> Sequence[Point]:
     """The points from the first one at which anything was decided; none where only one is left: that is no line."""
-    first = next((place for place, point in enumerate(found.points) if point.totals.decided), len(found.points))
-    return found.points[first:] if len(found.points) - first > 1 else ()
+    first = next((step for step, point in enumerate(history.points) if point.totals.decided), len(history.points))
+    return history.points[first:] if len(history.points) - first > 1 else ()
 
 
-def earned_charts(found: Overview) -> list[Chart]:
+def earned_charts(history: Overview) -> list[Chart]:
     """What the policy earned over the time: reward and quality, cost, decisions and latency."""
-    points = lived(found)
+    points = lived(history)
     times = tuple(point.at for point in points)
 
     def line(name: str, value: Value) -> Line:
@@ -80,20 +80,20 @@ def earned_charts(found: Overview) -> list[Chart]:
         line("quality", lambda totals: mean(totals.quality, totals.rewarded)),
     )
     spent = (line("cost", lambda totals: mean(totals.cost, totals.rewarded)),)
-    asked = (line("decisions", lambda totals: float(totals.decided)),)
+    decided = (line("decisions", lambda totals: float(totals.decided)),)
     late = (line("95th percentile", lambda totals: totals.latency_at(0.95)),)
     return [
         Chart(title="Reward and quality per question", unit="number", times=times, lines=earned),
         Chart(title="Cost per question, as the reward counts it", unit="number", times=times, lines=spent),
-        Chart(title="Decisions", unit="number", times=times, lines=asked),
+        Chart(title="Decisions", unit="number", times=times, lines=decided),
         Chart(title="Latency, 95th percentile", unit="seconds", times=times, lines=late),
     ]
 
 
-def arm_charts(found: Overview) -> list[Chart]:
+def arm_charts(history: Overview) -> list[Chart]:
     """Share, quality, cost, price, latency and failures of the arms over the time."""
-    arms = [one.arm for one in found.arms[:MOST_LINES]]
-    points = lived(found)
+    arms = [one.arm for one in history.arms[:MOST_LINES]]
+    points = lived(history)
     times = tuple(point.at for point in points)
 
     def chart(title: str, unit: str, value: Value) -> Chart:
@@ -124,9 +124,9 @@ def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
     return mean(0 if of is None else of.decided, everything.decided)
 
 
-def intervals(found: Overview) -> Sequence[tuple[float, float, float]]:
+def intervals(history: Overview) -> Sequence[tuple[float, float, float]]:
     """What was saved, with the ends of its interval, of the arms that have one: (low, difference, high)."""
-    saved = [(one.saved.low, one.saved.difference, one.saved.high) for one in found.arms]
+    saved = [(one.saved.low, one.saved.difference, one.saved.high) for one in history.arms]
     return [
         (low, middle, high)
         for low, middle, high in saved

@@ -20,7 +20,7 @@ class SequencePicture:
     #: corners of the band, and points of the line, as SVG's `points`
     band: str
     middle: str
-    #: (place, label) of the lines across, and along
+    #: (position, label) of the lines across, and along
     across: tuple[tuple[float, str], ...]
     along: tuple[tuple[float, str], ...]
     zero: float | None
@@ -78,7 +78,7 @@ def ticks(low: float, high: float, *, most: int = 5) -> list[float]:
     raw = (high - low) / most
     size = 10.0 ** math.floor(math.log10(raw))
     step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= raw)
-    return [round(step * place, 12) for place in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return [round(step * count, 12) for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def around_zero(intervals: Sequence[tuple[float, float, float]]) -> tuple[float, float]:

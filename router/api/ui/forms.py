@@ -27,21 +27,21 @@ async def form_of(request: Request, *fields: str, key: str | None = None) -> dic
         raise InvalidInput("this takes a form", field="content-type", remedy=f"send {_TYPE}")
     body = await request.body()
     try:
-        found = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
+        sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
     except ValueError as error:
         raise InvalidInput("the form cannot be read", field="body", remedy="load the page again") from error
-    token = found.pop("form_token", "")
+    token = sent.pop("form_token", "")
     if needs_session(request.scope["path"], headers):  # a key in a header is sent by no browser on its own
         sessions: PageSessions = request.app.state.page_sessions
         key = caller_of(request).key if key is None else key
         if not await sessions.is_own_form(headers, token, key=key):
             remedy = "load the page again, and allow cookies for it"
             raise Forbidden("this form was not made by a page of this session", field="form_token", remedy=remedy)
-    unknown = sorted(set(found) - set(fields))
+    unknown = sorted(set(sent) - set(fields))
     if len(body) > MAX_BYTES or unknown:
-        said = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"
-        raise InvalidInput(said, field="body", remedy=f"send {', '.join(fields) or 'no field'}")
-    return {name: found.get(name, "").strip() for name in fields}
+        message = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"
+        raise InvalidInput(message, field="body", remedy=f"send {', '.join(fields) or 'no field'}")
+    return {name: sent.get(name, "").strip() for name in fields}
 
 
 def actor_of(request: Request) -> str:

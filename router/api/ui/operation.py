@@ -61,8 +61,8 @@ async def released(request: Request) -> Response:
     if bool(given["source"]) == bool(given["feedback_id"]):
         raise InvalidInput("name a source or a feedback", field="source", remedy="send one of them")
     actor, source, feedback_id = actor_of(request), given["source"] or None, given["feedback_id"] or None
-    told: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
-    await reads_of(request).run(lambda: release(router.ledger, **told))
+    entry: dict[str, Any] = {"actor": actor, "now": time.time(), "source": source, "feedback_id": feedback_id}
+    await reads_of(request).run(lambda: release(router.ledger, **entry))
     root = request.scope.get("root_path", "")
     return RedirectResponse(f"{root}/ui/feedback", status_code=303)
 
@@ -126,7 +126,7 @@ def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
             counts[named] += 1
             newest[named] = max(newest[named], item.received_at)
     total = sum(weights.values()) or 1.0
-    made = [
+    sources = [
         SourceShare(
             source=named[0],
             rater=named[1],
@@ -137,4 +137,4 @@ def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
         )
         for named in weights
     ]
-    return sorted(made, key=lambda one: (-one.share, one.source, one.rater or "", one.key or ""))
+    return sorted(sources, key=lambda one: (-one.share, one.source, one.rater or "", one.key or ""))

@@ -30,24 +30,24 @@ pages = APIRouter(include_in_schema=False)
 async def first(request: Request) -> Response:
     """What the service earns."""
     router = router_of(request)
-    chosen, found = await _found(request)
+    chosen, history = await _history(request)
     values: dict[str, Any] = {
         "state": await state_or_none(request),
         "parts": router.readiness.states(),
-        "charts": earned_charts(found),
+        "charts": earned_charts(history),
     }
-    return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, found))
+    return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
 
 
 @pages.get("/ui/arms")
 async def arms(request: Request) -> Response:
     """What each arm does."""
-    chosen, found = await _found(request)
-    values = _shared(request, chosen, found)
-    return await page(request, "arms.html", title="Arms", charts=arm_charts(found), **values)
+    chosen, history = await _history(request)
+    values = _shared(request, chosen, history)
+    return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
 
 
-async def _found(request: Request) -> tuple[str, Overview]:
+async def _history(request: Request) -> tuple[str, Overview]:
     """The time that a page is about, and its totals."""
     chosen = request.query_params.get("time") or "day"
     if chosen not in TIMES:
@@ -57,17 +57,17 @@ async def _found(request: Request) -> tuple[str, Overview]:
     # The beginning of a step, so that points do not move while a page is looked at again.
     begin = (now - length) // step * step
     label, database = router.ledger.label, router.database
-    found = await reads_of(request).run(lambda: overview(database, policy=label, since=begin, until=now, step=step))
-    return chosen, found
+    history = await reads_of(request).run(lambda: overview(database, policy=label, since=begin, until=now, step=step))
+    return chosen, history
 
 
-def _shared(request: Request, chosen: str, found: Overview) -> dict[str, Any]:
+def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
     return {
-        "found": found,
+        "history": history,
         "mean": mean,
         "needed_rows": FEWEST_EFFECTIVE,
         "sign": ArmSigns(router_of(request).service.arms),
-        "axis": around_zero(intervals(found)),
+        "axis": around_zero(intervals(history)),
         "time": chosen,
         "times": {name: words for name, (words, _, _) in TIMES.items()},
     }

@@ -84,20 +84,20 @@ async def act(name: str, verb: str, request: Request) -> Response:
 async def switch(request: Request) -> Response:
     """Throw the kill switch, or take it back."""
     given, router = await form_of(request, "to", "reason"), router_of(request)
-    told: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "base": PolicyLabel(router.settings.policy.label),
         "actor": actor_of(request),
         "reason": given["reason"],
         "now": time.time(),
     }
     if given["to"] == "off":
-        await reads_of(request).run(lambda: unkill(router.database, **told))
+        await reads_of(request).run(lambda: unkill(router.database, **entry))
     else:
         arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
         if arm is None and given["to"] != "champion":
             raise InvalidInput("the switch has no such place", field="to", remedy="choose one of the list")
         offered = router.service.arms
-        await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **told))
+        await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **entry))
     return _back(request, "/ui/policies")
 
 
@@ -113,7 +113,7 @@ def _versions(router: Router) -> dict[str, Any]:
         versions.sort(key=lambda one: (_ORDER.index(one.state), -one.since))
         left_out, versions = len(versions) - MOST_VERSIONS, versions[:MOST_VERSIONS]
         newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
-    drawn = {name: _difference(found) for name, found in newest.items()}
+    drawn = {name: _difference(verdict) for name, verdict in newest.items()}
     return {
         "base": base,
         "algorithm": router.settings.policy.name,
@@ -165,6 +165,6 @@ def _difference(verdict: PolicyVerdict | None) -> dict[str, float] | None:
     """The difference in reward with its bounds, where the verdict knows all three."""
     if verdict is None:
         return None
-    found = {name: verdict.facts.get(name) for name in ("low", "difference", "high")}
-    numbers = {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
-    return numbers if len(numbers) == len(found) else None
+    facts = {name: verdict.facts.get(name) for name in ("low", "difference", "high")}
+    numbers = {name: float(value) for name, value in facts.items() if isinstance(value, int | float)}
+    return numbers if len(numbers) == len(facts) else None

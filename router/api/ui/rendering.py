@@ -67,7 +67,7 @@ class ArmSigns:
     """Colour and shape of every arm of a page: the configured ones in their order, then others as they come."""
 
     def __init__(self, arms: Sequence[str]) -> None:
-        self._places = {arm: place for place, arm in enumerate(arms)}
+        self._ranks = {arm: rank for rank, arm in enumerate(arms)}
 
     def __call__(self, arm: str) -> Markup:
         """The arm's mark and name."""
@@ -82,8 +82,8 @@ class ArmSigns:
 
     def look(self, arm: str) -> tuple[int, int]:
         """Numbers of its colour and shape; 64 arms in a row have 64 different looks."""
-        place = self._places.setdefault(arm, len(self._places))
-        return place % COLOURS, (place + place // COLOURS) % SHAPES
+        rank = self._ranks.setdefault(arm, len(self._ranks))
+        return rank % COLOURS, (rank + rank // COLOURS) % SHAPES
 
 
 _SHAPES: Final = (
@@ -101,7 +101,7 @@ _SHAPES: Final = (
 @cache
 def environment() -> Environment:
     """The environment of all pages; a name that a page does not have is an error, not an empty text."""
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("ragbandit.router.api.ui", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -109,9 +109,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     filters = (number, percent, duration, age, state_sign)
-    made.filters |= {each.__name__: each for each in filters} | {"moment": time_element, "query": _query}
-    made.finalize = _plain
-    return made
+    jinja.filters |= {each.__name__: each for each in filters} | {"moment": time_element, "query": _query}
+    jinja.finalize = _plain
+    return jinja
 
 
 def _plain(value: object) -> object:

@@ -23,7 +23,7 @@ def test_lines_begin_where_there_is_something():
     chart = earned_charts(found([0, 0, 5, 0, 2]))[2]
     assert chart.times == (7200.0, 10_800.0, 14_400.0)
     assert chart.lines[0].values == (5.0, 0.0, 2.0)
-    assert chart.told == "Decisions. Newest: decisions 2"
+    assert chart.in_words == "Decisions. Newest: decisions 2"
     for nothing in ([], [0, 0], [0, 7]):
         assert all(chart.empty for chart in earned_charts(found(nothing)))
 

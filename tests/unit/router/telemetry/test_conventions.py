@@ -6,7 +6,13 @@ from pathlib import Path
 from ragbandit.router.telemetry import conventions
 
 PAGE = Path(__file__).parents[4] / "docs" / "telemetry.md"
-ROOMS = ("router/api/tracing.py", "router/telemetry/evaluations.py", "router/telemetry/otel.py", "workers/tasks.py")
+ROOMS = (
+    "router/api/edge.py",
+    "router/api/tracing.py",
+    "router/telemetry/evaluations.py",
+    "router/telemetry/otel.py",
+    "workers/tasks.py",
+)
 
 
 def test_the_page_lists_every_name():

@@ -51,7 +51,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm/*.py"),
     "evaluate": ("workers/evaluation/*.py",),
     "archive, erasure, backup": ("router/retention/*.py", "router/storage/archive/*.py"),
-    "feedback of other tools": ("router/importers/*.py", "router/storage/import_cursors.py"),
+    "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates and quotas": ("router/api/limiting/*.py",),
     "OpenAI's interface": ("router/api/openai/*.py",),

@@ -16,9 +16,10 @@ from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_
 from ragbandit.router.importers.report import ImportReport
 from ragbandit.router.importers.source import MAX_PAGES, Judgement, Page, Source, Walk
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.import_cursors import Imported, move_cursor, open_imports, position_of, votes_of
+from ragbandit.router.storage.imported_feedback import Imported, open_imports, votes_of
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.positions import position_of, set_position
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import Feedback, Receipt
@@ -48,7 +49,7 @@ class Importer:
         self.source, self.store, self.settings, self.clock = source, store, settings, clock
         self._ending, self._on_new = ending, on_new
         self.section: ImporterSettings = getattr(settings.importers, source.name)
-        #: its row of import_cursors
+        #: its row of reading_positions
         self.cursor = f"{source.name}:{source.place}"[:128]
 
     def run(
@@ -146,7 +147,7 @@ class Importer:
         position: dict[str, Any] = {"since": walk.until} if walk.mark is None else {"walk": asdict(walk)}
 
         def move(connection: Connection, _moves: Moves | None = None) -> None:
-            move_cursor(connection, self.cursor, position=position, now=now)
+            set_position(connection, self.cursor, to=position, now=now)
 
         if not group:
             with self.store.database.write() as connection:

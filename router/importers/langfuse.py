@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.importers import LangfuseSettings
 from ragbandit.router.importers.source import DECISION, MAX_PAGES, Fields, Links, Page, Source, Walk, secret, text_of
-from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import iso_time
 

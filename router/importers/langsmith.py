@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.importers import LangSmithSettings
 from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
-from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.formats import iso_time
 from ragbandit.shared.types import Json
 

@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.source import Judgement
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER
 from ragbandit.router.serving.checks.reports import MAX_RATER, made_feedback
-from ragbandit.router.storage.import_cursors import IMPORTED_FACTS, Imported
+from ragbandit.router.storage.imported_feedback import IMPORTED_FACTS, Imported
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Feedback, FeedbackSource

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ragbandit.router.config.importers import OpenWebUiSettings
 from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
-from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.errors import NotReady
 
 _LIST: Final = "/api/v1/evaluations/feedbacks/list"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from ragbandit.router.config.importers import PhoenixSettings
 from ragbandit.router.importers.source import Fields, Links, Page, Source, Walk, secret, text_of
-from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.router.storage.imported_feedback import Imported
 
 #: spans in one call, as the server's own client asks, and annotations in one reply
 _SPANS: Final = 100

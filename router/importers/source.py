@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ragbandit.router.config.importers import ImporterSettings
 from ragbandit.router.importers.http_pages import HttpPages
-from ragbandit.router.storage.import_cursors import Imported
+from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import seconds_of
 from ragbandit.shared.types import Json

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, and_, delete, func, select, update
 
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -185,10 +185,9 @@ def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> li
 
     among: only so many of the newest updates, judged or not, are looked at.
     """
-    counts = or_(updates.c.sample_weight.is_(None), updates.c.sample_weight > 0)
     columns = updates.c.sample_weight, updates.c.feedback_at, updates.c.decision_id, updates.c.feedback_ids
     query = select(*columns, decisions.c.tenant).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
-    query = query.where(updates.c.policy == ledger.label, updates.c.source == "explicit", counts)
+    query = query.where(updates.c.policy == ledger.label, updates.c.source == "explicit", updates.c.sample_weight > 0)
     with ledger.database.read() as connection:
         if among is not None:
             query = query.where(updates.c.seq > ledger.last_seq(connection=connection) - among)
@@ -205,5 +204,4 @@ def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> li
 def _judged(row: Any, notes: Iterable[Any]) -> JudgedUpdate:
     # The ids are a JSON list: whether one is in it needs no reading of it.
     used = tuple(feedback_value(note) for note in notes if f'"{note["id"]}"' in row.feedback_ids)
-    weight = 1.0 if row.sample_weight is None else float(row.sample_weight)
-    return JudgedUpdate(weight=weight, at=float(row.feedback_at or 0.0), tenant=row.tenant, feedback=used)
+    return JudgedUpdate(weight=row.sample_weight, at=float(row.feedback_at or 0.0), tenant=row.tenant, feedback=used)

@@ -214,9 +214,6 @@ REWARD: Final = TableRows(
     Reward,
     # Many rows have the same prices.
     terms=Form(write=JSON_OBJECT.write, read=lru_cache(maxsize=64)(json.loads)),
-    sample_weight=Form(
-        write=lambda weight: None if weight == 1.0 else weight, read=lambda weight: 1.0 if weight is None else weight
-    ),
 )
 _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
 

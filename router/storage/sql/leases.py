@@ -43,11 +43,7 @@ class Lease:
 
     def held(self) -> "HeldLease | None":
         """Who has it, and for how long yet; None: nobody."""
-        left = (leases.c.expires_at - clock(self.database)).label("left_s")
-        query = select(leases.c.name, leases.c.holder, left).where(leases.c.name == self.name)
-        with self.database.read() as connection:
-            row = connection.execute(query).mappings().first()
-        return None if row is None else HeldLease(**row)
+        return next(iter(_held(self.database, leases.c.name == self.name)), None)
 
     def _dead_holder(self) -> str | None:
         held = self.held()
@@ -103,7 +99,11 @@ class HeldLease:
 
 def held_leases(database: Database, *, limit: int = 100) -> list[HeldLease]:
     """The leases that are held, and those that ran out and nobody has taken since, by name."""
+    return _held(database, limit=limit)
+
+
+def _held(database: Database, *where: ColumnElement[bool], limit: int = 1) -> list[HeldLease]:
     left = (leases.c.expires_at - clock(database)).label("left_s")
-    query = select(leases.c.name, leases.c.holder, left).order_by(leases.c.name).limit(limit)
+    query = select(leases.c.name, leases.c.holder, left).where(*where).order_by(leases.c.name).limit(limit)
     with database.read() as connection:
         return [HeldLease(**row) for row in connection.execute(query).mappings()]

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.positions import move_position, position_of
 from ragbandit.router.storage.sql.tables import decisions, policies
 from ragbandit.router.storage.totals.rewards import next_rewards, rewards_reader
 from ragbandit.router.storage.totals.rows import (
@@ -21,8 +22,6 @@ from ragbandit.router.storage.totals.rows import (
     add_deltas,
     forget_hours,
     hour_of,
-    move_position,
-    position_of,
 )
 from ragbandit.router.storage.totals.traffic import TRAFFIC, next_traffic
 

@@ -1,4 +1,4 @@
-"""Rows of `arm_hours`, and how far its readers have come.
+"""Rows of `arm_hours`.
 
 A row holds what one arm did under one policy in an hour. Beside its hours every arm has one row with all that was ever
 counted (hour EVER): a sum over all time is a look-up, and never falls when old hours are forgotten. Hours older than
@@ -14,9 +14,9 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, tuple_
 
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
-from ragbandit.router.storage.sql.tables import arm_hours, reading_positions
-from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, Json, PolicyLabel
+from ragbandit.router.storage.sql.bulk_insert import insert_into
+from ragbandit.router.storage.sql.tables import arm_hours
+from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, PolicyLabel
 
 #: the hour of the rows with all that was ever counted
 EVER: Final = -1
@@ -177,21 +177,3 @@ def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> Non
 def forget_hours(connection: Connection, *, now: float) -> None:
     """Delete the hours that are too old."""
     connection.execute(delete(arm_hours).where(arm_hours.c.hour >= 0, arm_hours.c.hour < hour_of(now) - KEPT))
-
-
-def position_of(connection: Connection, reader: str) -> dict[str, Any]:
-    """Up to where a reader has read; empty before it began."""
-    rows = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader))
-    text = rows.scalar()
-    return {} if text is None else dict(json.loads(text))
-
-
-def move_position(
-    connection: Connection, reader: str, *, seen: Mapping[str, Json], to: Mapping[str, Json], now: float
-) -> bool:
-    """Let a reader go on from there; False, with nothing written, if it is not at `seen` any more."""
-    row = {"position": canonical(dict(to)), "moved_at": now}
-    if not seen:
-        return bool(insert_new(connection, reading_positions, [{"reader": reader, **row}], key="reader"))
-    ours = reading_positions.c.reader == reader, reading_positions.c.position == canonical(dict(seen))
-    return connection.execute(reading_positions.update().where(*ours).values(**row)).rowcount == 1

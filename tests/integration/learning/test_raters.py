@@ -28,8 +28,8 @@ def learned(world):
 @pytest.mark.parametrize(
     ("left_out", "judged_by", "quality", "weight", "used"),
     [
-        (0, "label", 1.0, None, ["gold"]),
-        (1, "human", 0.3, None, ["ann", "bob"]),
+        (0, "label", 1.0, 1.0, ["gold"]),
+        (1, "human", 0.3, 1.0, ["ann", "bob"]),
         (3, "judge", 0.9, 0.3, ["model"]),
         (4, "event", 0.8, 0.1, ["copied"]),
     ],

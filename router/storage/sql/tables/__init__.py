@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.tables.quality import (
     quarantines,
 )
 from ragbandit.router.storage.sql.tables.retention import archive_segments, erasures
-from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, import_cursors, reading_positions
+from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, reading_positions
 from ragbandit.router.storage.sql.tables.traffic import (
     answer_queue,
     cancellations,
@@ -58,7 +58,6 @@ __all__ = [
     "erasures",
     "feedback",
     "held_feedback",
-    "import_cursors",
     "judge_days",
     "judge_due",
     "leases",

@@ -56,7 +56,7 @@ updates = Table(
     Column("made_at", Double, nullable=False),
     Column("judged_by", String(16), comment="label, human, judge or event"),
     Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
-    Column("sample_weight", Double, comment="rows that it counts as; NULL: one"),
+    Column("sample_weight", Double, nullable=False, comment="rows that it counts as"),
     Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
     comment="the ledger: what each policy learned, in order and without a gap; never updated",

@@ -27,17 +27,8 @@ arm_hours = Table(
 reading_positions = Table(
     "reading_positions",
     metadata,
-    Column("reader", String(64), primary_key=True, comment="arm_hours:LABEL, ..."),
+    Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, langfuse:HOST, ..."),
     Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
     Column("moved_at", Double, nullable=False),
-    comment="up to where readers of the tables have come",
-)
-
-import_cursors = Table(
-    "import_cursors",
-    metadata,
-    Column("source", String(128), primary_key=True, comment="langfuse:HOST, openwebui:HOST, ..."),
-    Column("position", Text, nullable=False, comment="JSON object: where the next import begins"),
-    Column("moved_at", Double, nullable=False),
-    comment="where imports from other systems go on",
+    comment="up to where readers of the tables, and imports from other systems, have come",
 )

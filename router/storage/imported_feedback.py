@@ -1,15 +1,13 @@
-"""Import cursors: where the next import from another system begins, and what was imported of open decisions."""
+"""What importers have to know of feedback that is stored: what was imported of open decisions, and who has voted."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.sql.bulk_insert import insert_into
-from ragbandit.router.storage.sql.tables import feedback, import_cursors, waiting
+from ragbandit.router.storage.sql.tables import feedback, waiting
 from ragbandit.shared.types import Json
 
 #: the key of a feedback's facts that says where it was imported from
@@ -33,23 +31,6 @@ class Imported:
     facts: Mapping[str, str]
     #: when it was imported, seconds since 1970
     received_at: float
-
-
-def position_of(connection: Connection, source: str) -> dict[str, Any]:
-    """The position of this source; empty before its first import, and where it cannot be read."""
-    text = connection.execute(select(import_cursors.c.position).where(import_cursors.c.source == source)).scalar()
-    try:
-        position = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return position if isinstance(position, dict) else {}
-
-
-def move_cursor(connection: Connection, source: str, *, position: Mapping[str, Json], now: float) -> None:
-    """Let the next import of this source begin there, once this transaction is committed."""
-    row = {"position": canonical(dict(position)), "moved_at": now}
-    moved = insert_into(connection, import_cursors).values(source=source, **row)
-    connection.execute(moved.on_conflict_do_update(index_elements=["source"], set_=row))
 
 
 def votes_of(connection: Connection, decision_ids: Sequence[str]) -> set[tuple[str, str, str | None, str]]:

@@ -183,6 +183,7 @@ def _rows(
                 "quality": 0.5,
                 "cost": 0.0,
                 "weight": 0.05,
+                "sample_weight": 1.0,
                 "minimum": -1.0,
                 "maximum": 1.0,
                 "terms": "{}",

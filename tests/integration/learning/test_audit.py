@@ -148,38 +148,24 @@ def test_all_are_counted(world):
     assert len(verdict.notes) == 20
 
 
-def test_reward(world):
-    """A reward that does not follow from quality and cost is named by its seq."""
-    change(world, updates, updates.c.seq == 3, value=0.987)
-    verdict = refused(world, "update 3")
-    assert verdict.ledger_mismatches == 1
-    assert verdict.replay_sha256 != verdict.live_sha256
-
-
-def test_reward_consistent(world):
-    """A reward changed together with its quality is found by the replay, and the note says what differs."""
-    change(world, updates, updates.c.seq == 3, value=0.987, quality=0.987)
-    verdict = refused(world, "replay")
-    assert verdict.replay_sha256 != verdict.live_sha256
-
-
-def test_update_arm(world):
-    """An update that credits another arm than its decision drew is named, and the replay differs."""
-    row = world.updates()[2]
-    other = other_arm(world.router.decision(row["decision_id"]).decision)
-    change(world, updates, updates.c.seq == 3, arm=other)
-    verdict = refused(world, "update 3", other)
-    assert verdict.ledger_mismatches == 1
-    assert verdict.replay_sha256 != verdict.live_sha256
-
-
-def test_update_propensity(world):
-    """A propensity in the ledger that is not the decision's, which this policy does not even use, is named."""
-    row = world.updates()[2]
-    change(world, updates, updates.c.seq == 3, propensity=row["propensity"] * (1 + 2**-52))
-    verdict = refused(world, "update 3", "propensity")
-    assert verdict.ledger_mismatches == 1
-    assert verdict.replay_sha256 == verdict.live_sha256
+@pytest.mark.parametrize(
+    ("change_of", "word", "mismatches", "same_replay"),
+    [
+        (lambda _: {"value": 0.987}, "update 3", 1, False),
+        (lambda _: {"value": 0.987, "quality": 0.987}, "replay", 0, False),
+        (lambda decision: {"arm": other_arm(decision)}, "update 3: arm", 1, False),
+        # this policy does not even use it
+        (lambda decision: {"propensity": decision.propensity * (1 + 2**-52)}, "update 3: propensity", 1, True),
+    ],
+    ids=["value", "value with its quality", "arm", "propensity"],
+)
+def test_a_changed_update(world, change_of, word, mismatches, same_replay):
+    """A row that disagrees with its parts or its decision is named by its seq; one that does not, by the replay."""
+    decision = world.router.decision(world.updates()[2]["decision_id"]).decision
+    change(world, updates, updates.c.seq == 3, **change_of(decision))
+    verdict = refused(world, word)
+    assert verdict.ledger_mismatches == mismatches
+    assert (verdict.replay_sha256 == verdict.live_sha256) == same_replay
 
 
 @pytest.mark.parametrize(
@@ -272,19 +258,18 @@ def live_file(world, kind: str) -> Path:
     return Path(world.files.root) / f"{world.router.service.serving.version}.{kind}"
 
 
-@pytest.mark.parametrize("kind", ["safetensors", "json"])
-def test_snapshot_bytes(world, kind):
-    """A live snapshot with one changed byte is named by its version."""
-    file = live_file(world, kind)
+def flip(file: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-20] ^= 0x01
     file.write_bytes(bytes(data))
-    refused(world, world.router.service.serving.version)
 
 
-def test_snapshot_gone(world):
-    """A live snapshot without files is named by its version."""
-    live_file(world, "safetensors").unlink()
+@pytest.mark.parametrize(
+    ("kind", "damage"), [("safetensors", flip), ("json", flip), ("safetensors", Path.unlink)], ids=str
+)
+def test_damaged_snapshot(world, kind, damage):
+    """A live snapshot with one changed byte, and one without its files, is named by its version."""
+    damage(live_file(world, kind))
     refused(world, world.router.service.serving.version)
 
 

@@ -45,12 +45,6 @@ def world(few, make_world):
     return made
 
 
-def test_rows_are_capped(world):
-    """Of six snapshots two rows are left."""
-    assert len({decision.version for decision in world.made}) == 5
-    assert rows(world) == KEPT
-
-
 def test_a_learner_goes_on_pruning(few, make_world, monkeypatch):
     """A learner prunes again after FORGET_EVERY snapshots."""
     monkeypatch.setattr(learner, "FORGET_EVERY", 4)

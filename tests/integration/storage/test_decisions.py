@@ -14,7 +14,6 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions import store as store_module
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -110,16 +109,6 @@ def test_concurrent_decisions(store, database, make_decision):
     assert count(database, decisions) == count(database, waiting) == len(ids)
     standing = {key: kept.version for key, (kept, _) in store.decisions_by_id(ids).items()}
     assert all(result == standing for result in results)
-
-
-def test_outcome_first_stands(store, database, make_decision):
-    """The first outcome is kept as it was, and the very same again is no news."""
-    decision = make_decision("d1")
-    store.add_decisions([decision])
-    outcome = an_outcome(decision)
-    assert store.add_outcome(outcome) is True
-    assert store.add_outcome(replace(outcome, made_at=99.0)) is False
-    assert store.outcomes_by_id(["d1"]) == {"d1": outcome}
 
 
 def test_reported_outcome_of_a_decision_that_workers_run(store, database, make_decision):
@@ -363,32 +352,6 @@ def test_labels_are_registered_without_locks_and_counts(database, make_decision)
     asked = [each for each in statements if not each.startswith(("BEGIN", "PRAGMA", "SET "))]
     assert len(asked) == 1, asked
     assert all(each.startswith("SELECT") and "FROM POLICIES" in each and "COUNT(" not in each for each in asked)
-
-
-def test_label_registered_while_a_decision_is_kept(store, database, make_decision, monkeypatch):
-    """A label that is registered while a decision is being committed has that decision too."""
-    second, begun, registered = DecisionStore(database, label="second"), threading.Event(), threading.Event()
-    made_row = store_module.waiting_row
-
-    def slowly(decision, *, label):
-        begun.set()
-        registered.wait(0.2)
-        return made_row(decision, label=label)
-
-    monkeypatch.setattr(store_module, "waiting_row", slowly)
-
-    def register() -> None:
-        assert begun.wait(10)
-        register_policy(second.database, label=second.label, algorithm="uniform", params="{}", encoder_hash="", now=1.0)
-        registered.set()
-
-    with ThreadPoolExecutor(2) as pool:
-        kept = pool.submit(store.add_decisions, [make_decision("d1")])
-        pool.submit(register).result(10)
-        kept.result(10)
-    inherit_all(Ledger(database, label="second"))
-    assert [row[0] for row in flags(database)] == ["main", "second"]
-    assert all(counters(Ledger(database, label=label)).balanced for label in ("main", "second"))
 
 
 def test_two_labels_at_once(make_world, database_url):

@@ -150,16 +150,16 @@ class Judgements:
                 raise _NoMoreDueError
 
         try:
-            (told,) = self.store.add_feedback([feedback], beside=end)
+            (reply,) = self.store.add_feedback([feedback], beside=end)
         except _NoMoreDueError:
             with self.database.write() as connection:
                 move_day(connection, spent.as_counts(), now=claim.claimed_at)
             return False
-        if isinstance(told, Conflict):
+        if isinstance(reply, Conflict):
             return False
-        if isinstance(told, RagBanditError):
-            raise told
-        return not told.duplicate
+        if isinstance(reply, RagBanditError):
+            raise reply
+        return not reply.duplicate
 
     def fail(self, claim: Claim, *, spent: Spent, now: float, pause_s: float) -> Refused:
         """A try gave no score, for a reason of its own: try again later, or give up; which of them."""

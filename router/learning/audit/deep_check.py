@@ -175,24 +175,24 @@ def _check_pmf(decision: Decision, *, info: SnapshotInfo, policy: Policy, verdic
         verdict.fail("deep_mismatches", f"decision {decision.id}: {fault}")
         return
     decision = champion_part(decision)
-    made = _made_again(decision, policy=policy)
-    if made.fault is not None:
-        verdict.note(f"decision {decision.id}: {made.fault}")
-    if made.fault is not None or not _agrees(made, decision=decision, tolerance=tolerance_of(policy)):
+    redrawn = _made_again(decision, policy=policy)
+    if redrawn.fault is not None:
+        verdict.note(f"decision {decision.id}: {redrawn.fault}")
+    if redrawn.fault is not None or not _agrees(redrawn, decision=decision, tolerance=tolerance_of(policy)):
         verdict.fail("deep_mismatches", f"decision {decision.id}: {info.version} gives another pmf")
 
 
-def _agrees(made: Drawn, *, decision: Decision, tolerance: float) -> bool:
+def _agrees(redrawn: Drawn, *, decision: Decision, tolerance: float) -> bool:
     """Whether a pmf is the logged one but for PMF_ROUNDING.
 
     Of a rounded policy, arms whose scores are a tie within rounding may trade.
     """
-    if all(abs(p - q) <= PMF_ROUNDING for p, q in zip(made.pmf, decision.pmf, strict=True)):
+    if all(abs(p - q) <= PMF_ROUNDING for p, q in zip(redrawn.pmf, decision.pmf, strict=True)):
         return True
-    if tolerance == 0.0 or made.scores is None:
+    if tolerance == 0.0 or redrawn.scores is None:
         return False
-    moved = [score for score, p, q in zip(made.scores, made.pmf, decision.pmf, strict=True) if p != q]
-    return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, made.scores))
+    moved = [score for score, p, q in zip(redrawn.scores, redrawn.pmf, decision.pmf, strict=True) if p != q]
+    return max(moved) - min(moved) <= 2.0 * tolerance * max(map(abs, redrawn.scores))
 
 
 def _made_again(decision: Decision, *, policy: Policy) -> Drawn:

@@ -93,9 +93,9 @@ class Screening:
         stands = self._standing(joined, kept)
         left = tuple(item for item in joined.feedback if item.id not in {one.id for one in stands})
         valued = any(item.value is not None for item in stands)
-        found = replace(joined, feedback=tuple(stands)) if left else joined
+        remaining = replace(joined, feedback=tuple(stands)) if left else joined
         return Screened(
-            joined=found, left_out=left, to_hold=tuple(rows), is_held=is_held and not valued, factors=factors
+            joined=remaining, left_out=left, to_hold=tuple(rows), is_held=is_held and not valued, factors=factors
         )
 
     def without_excess(self, screened: Screened, *, used: Sequence[Feedback], weight: float) -> Screened | None:

@@ -165,7 +165,7 @@ class RouteService:
         for at, one in enumerate(batch):
             row = standing.get(one.query.id) if one.named and one.query.id is not None else None
             if row is not None:
-                results[at] = settle(*row, asked=query_hash(one.query, run_by=one.run_by))
+                results[at] = settle(*row, request_hash=query_hash(one.query, run_by=one.run_by))
         fresh = [at for at in range(len(batch)) if at not in results]
         if fresh:
             stored = self.store.add_decisions(self._decide([batch[at] for at in fresh]))

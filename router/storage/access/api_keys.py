@@ -242,8 +242,8 @@ def _digits(count: int) -> str:
     return "".join(secrets.choice(_DIGITS) for _ in range(count))
 
 
-def _new(made: Mapping[str, Any]) -> NewKey:
-    key = ApiKey(public_id=_digits(_PUBLIC), revoked_at=None, last_used_at=None, replaced_by=None, **made)
+def _new(facts: Mapping[str, Any]) -> NewKey:
+    key = ApiKey(public_id=_digits(_PUBLIC), revoked_at=None, last_used_at=None, replaced_by=None, **facts)
     return NewKey(key=key, text=f"rb_{key.public_id}_{_digits(_SECRET)}")
 
 

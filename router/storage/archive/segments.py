@@ -149,7 +149,7 @@ def read_segment(segment: Segment, *, tables: Sequence[Table] = ARCHIVED) -> dic
 
     Raises StoreError for a segment that is missing or was changed.
     """
-    files, found = _manifest(segment)["files"], {}
+    files, by_table = _manifest(segment)["files"], {}
     for table in tables:
         name = f"{segment.name}/{files[table.name]['name']}"
         try:
@@ -160,8 +160,8 @@ def read_segment(segment: Segment, *, tables: Sequence[Table] = ARCHIVED) -> dic
             raise StoreError(f"{name} in {segment.root} was changed", remedy=_REMEDY)
         key, empty = decision_key(table), {column.name: None for column in table.columns}
         # Columns that were added since are NULL.
-        found[table.name] = [empty | row for row in _rows(data) if row[key] not in segment.kept]
-    return found
+        by_table[table.name] = [empty | row for row in _rows(data) if row[key] not in segment.kept]
+    return by_table
 
 
 def seal_of(tables: Mapping[str, Rows], *, columns: Mapping[str, Sequence[str]], before: str) -> str:

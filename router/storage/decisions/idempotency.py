@@ -10,9 +10,9 @@ from ragbandit.shared.errors import Conflict, NotFound, RagBanditError, StoreErr
 from ragbandit.shared.types import Decision, Receipt
 
 
-def settle(standing: Decision | StoreError, standing_hash: str, *, asked: str) -> Decision | RagBanditError:
+def settle(standing: Decision | StoreError, standing_hash: str, *, request_hash: str) -> Decision | RagBanditError:
     """The decision that stands under an id, or Conflict if another request made it."""
-    if standing_hash == asked:
+    if standing_hash == request_hash:
         return standing
     return Conflict(
         "this decision id was used for another request", field="decision_id", remedy="use a new id for a new question"

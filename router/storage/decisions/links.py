@@ -56,11 +56,11 @@ def links_of(request: Mapping[str, Json]) -> Mapping[str, str]:
     return links if isinstance(links, Mapping) else {}
 
 
-def write_links(connection: Connection, made: Iterable[Decision]) -> None:
+def write_links(connection: Connection, new: Iterable[Decision]) -> None:
     """Write the links of decisions that are being written in this transaction; nothing for those that have none."""
     rows = [
         {"kind": kind, "value": value, "decision_id": decision.id}
-        for decision in made
+        for decision in new
         if decision.query.request
         for kind, value in links_of(decision.query.request).items()
     ]

@@ -190,10 +190,10 @@ class DecisionStore:
 
     def add_outcome(self, outcome: Outcome) -> bool:
         """`add_outcomes` for one. Raises NotFound, Conflict."""
-        (told,) = self.add_outcomes([outcome])
-        if isinstance(told, RagBanditError):
-            raise told
-        return told
+        (result,) = self.add_outcomes([outcome])
+        if isinstance(result, RagBanditError):
+            raise result
+        return result
 
     def add_outcomes(self, group: Sequence[Outcome]) -> list[bool | RagBanditError]:
         """Keep the outcomes; per item True if it is new, False if the very same is kept already, or what is wrong.
@@ -279,11 +279,11 @@ class DecisionStore:
                 .where(feedback.c.decision_id == decision_id)
                 .order_by(feedback.c.received_at, feedback.c.id)
             ).mappings()
-            found, kept = outcome.first(), notes.all()
+            done, stored_notes = outcome.first(), notes.all()
             learned = self._one(connection, updates, decision_id)
             closed = self._one(connection, closures, decision_id)
             open_row = self._one(connection, waiting, decision_id)
-        return made_record(row, outcome=found, notes=kept, learned=learned, closed=closed, open_row=open_row)
+        return made_record(row, outcome=done, notes=stored_notes, learned=learned, closed=closed, open_row=open_row)
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[Connection, Moves]]:
@@ -353,7 +353,7 @@ def _settled(
     stored = standing.get(decision.id)
     if stored is None:
         return decision
-    return settle(readable(stored), stored["body_hash"], asked=row["body_hash"])
+    return settle(readable(stored), stored["body_hash"], request_hash=row["body_hash"])
 
 
 def readable(row: Row) -> Decision | StoreError:

@@ -40,7 +40,7 @@ def lean_updates(
     The question's text is "", the arms are the drawn one, and there are no feedback ids. context: the question has its
     context and its tenant; text: and its text.
     """
-    asked = _QUESTION[: 3 if text else 2] if context or text else ()
+    question = _QUESTION[: 3 if text else 2] if context or text else ()
     with ledger.database.read() as connection:
         archived = max((last for _, last in archived_spans(connection, label=ledger.label)), default=0)
     if after < archived:
@@ -48,7 +48,7 @@ def lean_updates(
         yield from ledger.read(after=after, upto=upto_archived)
         after = upto_archived
     while upto is None or after < upto:
-        for row in (rows := _page(ledger, after=after, upto=upto, page=page, asked=asked)):
+        for row in (rows := _page(ledger, after=after, upto=upto, page=page, question=question)):
             if row.seq != after + 1:  # what is missing may have been archived meanwhile
                 yield from ledger.read(after=after, upto=upto)
                 return
@@ -58,10 +58,10 @@ def lean_updates(
             return
 
 
-def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, asked: Sequence[str]) -> Sequence[Any]:
+def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: Sequence[str]) -> Sequence[Any]:
     columns = [updates.c[name] for name in _COLUMNS]
     joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(*columns, decisions.c.features, _IMPORTED, *(decisions.c[name] for name in asked)).select_from(
+    query = select(*columns, decisions.c.features, _IMPORTED, *(decisions.c[name] for name in question)).select_from(
         joined
     )
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)

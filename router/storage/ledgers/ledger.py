@@ -176,8 +176,8 @@ class Ledger:
 
         Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
         """
-        for row, made in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
-            decision = readable(made)
+        for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
+            decision = readable(decision_row)
             if isinstance(decision, StoreError):
                 raise decision
             yield update_value(row, decision=decision), decision

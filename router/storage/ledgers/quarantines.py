@@ -55,10 +55,10 @@ def in_force(connection: Connection, *, new_label: str | None = None, lifted: bo
     return [_ROWS.value(row) for row in connection.execute(query).mappings()]
 
 
-def add_quarantine(connection: Connection, made: Quarantine) -> Quarantine:
+def add_quarantine(connection: Connection, quarantine: Quarantine) -> Quarantine:
     """Store it under the next number, in the caller's write transaction."""
     last = connection.execute(select(func.coalesce(func.max(quarantines.c.number), 0))).scalar_one()
-    numbered = replace(made, number=int(last) + 1, actor=made.actor[:128], lifted_at=None)
+    numbered = replace(quarantine, number=int(last) + 1, actor=quarantine.actor[:128], lifted_at=None)
     connection.execute(insert(quarantines).values(**_ROWS.row(numbered)))
     return numbered
 

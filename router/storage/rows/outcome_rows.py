@@ -32,7 +32,7 @@ _EVENTS: dict[str, type[Round | Retrieved | Generated | Branch | CallFailed]] = 
 
 def trace_json(trace: tuple[TraceEvent, ...]) -> list[dict[str, Any]]:
     """The events as JSON objects with a `type`."""
-    names = {made: name for name, made in _EVENTS.items()}
+    names = {kind: name for name, kind in _EVENTS.items()}
     return [{"type": names[type(event)], **asdict(event)} for event in trace]
 
 

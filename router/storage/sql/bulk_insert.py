@@ -81,7 +81,7 @@ _ARRAYS: Final[tuple[tuple[type[types.TypeEngine[Any]], str, Callable[[Any], Any
 
 
 def _array_of(column: types.TypeEngine[Any]) -> tuple[str, Callable[[Any], Any] | None]:
-    return next((name, made) for kind, name, made in _ARRAYS if isinstance(column, kind))
+    return next((name, cast) for kind, name, cast in _ARRAYS if isinstance(column, kind))
 
 
 @lru_cache(maxsize=64)

@@ -92,14 +92,14 @@ class ClosingRule:
     def usable(self, joined: JoinedDecision) -> tuple[Feedback, ...]:
         """The feedback that can be learned from now, in the order received; with wait_s = 0 the first one alone."""
         alone = joined.decision.run_by == "caller"
-        found = tuple(
+        usable = tuple(
             item
             for item in joined.feedback
             if item.value is not None and (joined.outcome is not None or (alone and item.kind == "reward"))
         )
         if self.wait_s == 0:
-            return found[:1]
-        return tuple(item for item in found if item.received_at <= joined.decision.made_at + self.wait_s)
+            return usable[:1]
+        return tuple(item for item in usable if item.received_at <= joined.decision.made_at + self.wait_s)
 
     def is_expired(self, joined: JoinedDecision, *, now: float) -> bool:
         """True if it is closed whatever it has."""

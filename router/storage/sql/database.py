@@ -137,12 +137,12 @@ class _KeptConnection:
         dialect = self._engine.dialect
         errors: Any = dialect.loaded_dbapi.Error
         with self._lock:
-            compiled, places = self._compiled(statement)
-            given = dict(parameters) if places is None else tuple(parameters[name] for name in places)
+            compiled, positions = self._compiled(statement)
+            given = dict(parameters) if positions is None else tuple(parameters[name] for name in positions)
             while True:
                 reused = self._connection is not None  # then it may have been cut off meanwhile
                 try:
-                    return self._asked(compiled, given)
+                    return self._executed(compiled, given)
                 except errors as error:
                     self._drop()
                     if not reused:
@@ -153,16 +153,16 @@ class _KeptConnection:
         with self._lock:
             self._drop()
 
-    def _asked(self, statement: str, given: object) -> Mapping[str, Any] | None:
+    def _executed(self, statement: str, given: object) -> Mapping[str, Any] | None:
         if self._connection is None:
             self._connection = self._engine.connect()
             self._connection.detach()  # from the pool, which would make it ready for others
         driver: Any = self._connection.connection.dbapi_connection
         cursor = driver.cursor()
         cursor.execute(statement, given)
-        names, found = [column[0] for column in cursor.description], cursor.fetchone()
+        names, first = [column[0] for column in cursor.description], cursor.fetchone()
         cursor.close()
-        return None if found is None else dict(zip(names, found, strict=True))
+        return None if first is None else dict(zip(names, first, strict=True))
 
     def _compiled(self, statement: Select[Any]) -> tuple[str, Sequence[str] | None]:
         """As the driver takes it, with the names of its parameters where they have places. Kept: there are few."""

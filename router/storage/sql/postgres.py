@@ -118,8 +118,8 @@ class WatchedConnection(_Timed):
         """How long a silence may last, by what the server says that the session is doing, seconds."""
         try:
             with _Asking.connect(**self.parameters | {"connect_timeout": ASK_S}, autocommit=True) as asking:
-                asked = {"pid": self.info.backend_pid, "on_its_way": ON_ITS_WAY_S}
-                (*ours, (_, _, session, _)) = asking.execute(_ASK, asked).fetchall()
+                question = {"pid": self.info.backend_pid, "on_its_way": ON_ITS_WAY_S}
+                (*ours, (_, _, session, _)) = asking.execute(_ASK, question).fetchall()
                 if session != asking.info.backend_pid:
                     return UNKNOWN_S  # a pooler stands between: its process ids are not the server's
         except psycopg.Error as error:

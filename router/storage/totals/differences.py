@@ -41,8 +41,8 @@ def differences(
     if p[drawn] > 0.0:
         always[drawn] += (reward - model[drawn]) / p[drawn]
     policy = float(p @ model) + reward - model[drawn]
-    found: Vector = policy - always
-    return found
+    result: Vector = policy - always
+    return result
 
 
 def comparisons(
@@ -57,16 +57,16 @@ def comparisons(
     """The place of each arm that has a difference, with what the update adds to its `ArmTotals`."""
     reward_range = maximum - minimum
     values = differences(pmf=pmf, scores=scores, drawn=drawn, reward=reward, minimum=minimum, maximum=maximum)
-    for place, difference in enumerate(values.tolist()):
+    for index, difference in enumerate(values.tolist()):
         if not math.isfinite(difference):
             continue
-        weight = 1.0 / pmf[place]
+        weight = 1.0 / pmf[index]
         amounts = {"compared": 1, "difference": difference, "difference_squares": difference * difference}
         amounts |= {"expected_squares": weight, "expected_cubes": weight * weight * reward_range}
         amounts |= {"reward_range": reward_range}
-        if place == drawn:
+        if index == drawn:
             amounts |= {"weight": weight, "weight_squares": weight * weight}
-        yield place, amounts
+        yield index, amounts
 
 
 def _middle(minimum: float, maximum: float) -> float:

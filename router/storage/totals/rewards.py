@@ -86,4 +86,4 @@ def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, flo
         minimum=row["minimum"],
         maximum=row["maximum"],
     )
-    return [(arms[place], amounts) for place, amounts in pairs]
+    return [(arms[index], amounts) for index, amounts in pairs]

@@ -63,7 +63,7 @@ def hour_of(seconds: float) -> int:
 
 def latency_bucket(seconds: float) -> int:
     """The place of a latency in `ArmTotals.latency`."""
-    return next((place for place, edge in enumerate(LATENCY_EDGES) if seconds <= edge), len(LATENCY_EDGES))
+    return next((bucket for bucket, edge in enumerate(LATENCY_EDGES) if seconds <= edge), len(LATENCY_EDGES))
 
 
 class Deltas:

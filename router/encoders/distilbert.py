@@ -90,8 +90,8 @@ class DistilBertEncoder:
         self._most_questions = _BLOCK if self._forward.padded else max(1, max_batch)
         self._dimension_of(dimension)
         known = references()
-        made = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
-        self.hash = self._hash(made)
+        facts = {"weights": weights.sha256, "tokenizer": self._tokenizer.sha256, "reference": known.text, "seed": seed}
+        self.hash = self._hash(facts)
 
         def build() -> dict[str, npt.NDArray[Any]]:
             log.info("reading %d reference questions, once for this encoder", len(known.questions))
@@ -138,7 +138,7 @@ class DistilBertEncoder:
         for count, length in alone + together:
             self._forward.product(TokenBatch.of([[0] * length] * count))
 
-    def _hash(self, made: Mapping[str, object]) -> str:
+    def _hash(self, more: Mapping[str, object]) -> str:
         """Hash of all that the features depend on, but for the device and its rounding."""
         facts = {
             "recipe": _RECIPE,
@@ -146,7 +146,7 @@ class DistilBertEncoder:
             "dimension": self.dimension,
             "max_tokens": self._max_tokens,
             "precision": self.precision,
-            **made,
+            **more,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -160,7 +160,7 @@ def _collected(begun: Sequence[_Begun]) -> Array:
     """The rows of all passes, in the order of the texts."""
     count = sum(len(places) for places, _ in begun)
     first = begun[0][1].result()
-    found = np.empty((count, first.shape[1]), dtype=np.float32)
+    rows = np.empty((count, first.shape[1]), dtype=np.float32)
     for places, future in begun:
-        found[places] = future.result()
-    return found
+        rows[places] = future.result()
+    return rows

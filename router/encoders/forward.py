@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,47 +33,12 @@ _SHORT_SPIN: Final = 10_000
 _MOST_THREADS: Final = 4
 
 
-class Forward(Protocol):
-    """A transformer encoder ready to run."""
+class Forward(ABC):
+    """A transformer encoder ready to run: which shapes it reads, the pooling, and the product on the device."""
 
     layers: int
     width: int
     #: the longest question it can read
-    max_tokens: int
-    precision: str
-    device: str
-    #: whether questions are padded to few lengths (on a card), or read without padding (on a processor)
-    padded: bool
-
-    def pooled(self, batch: TokenBatch) -> Array:
-        """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
-        ...
-
-    def hold(self, matrix: Array, offset: Array) -> None:
-        """Keep a matrix of shape (layers * 2 * width, k) and an offset of shape (k,) on the device, for `product`."""
-        ...
-
-    def product(self, batch: TokenBatch) -> Array:
-        """`pooled` @ matrix + offset, made on the device: (questions, k). After `hold`."""
-        ...
-
-
-def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
-    """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
-    required_module("torch", extra="models", field="encoder.model")
-    device = device_of(device, field="encoder.device")
-    precision = _precision(precision, device)
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
-        return DistilBertForward(folder, config=config, precision=precision, device=device, threads=threads)
-    return AnyForward(folder, precision=precision, device=device, threads=threads)
-
-
-class _PooledForward(ABC):
-    """What every model shares: which shapes it reads, the pooling, and the product on the device."""
-
-    layers: int
-    width: int
     max_tokens: int
 
     def __init__(self, *, precision: str, device: str, threads: int | None) -> None:
@@ -81,21 +46,22 @@ class _PooledForward(ABC):
 
         self._torch = torch
         self.precision, self.device = precision, device
+        #: whether questions are padded to few lengths (on a card), or read without padding (on a processor)
         self.padded = device != "cpu"
         self._threads = _Threads(threads)
         self._held: tuple[Tensor, Tensor] | None = None
 
     def pooled(self, batch: TokenBatch) -> Array:
-        """See Forward."""
+        """First token and mean of tokens of every layer after the embeddings: (questions, layers * 2 * width)."""
         with self._torch.inference_mode():
             return _numpy(self._run(batch))
 
     def hold(self, matrix: Array, offset: Array) -> None:
-        """See Forward."""
+        """Keep a matrix of shape (layers * 2 * width, k) and an offset of shape (k,) on the device, for `product`."""
         self._held = tuple(self._torch.from_numpy(part).to(self.device) for part in (matrix, offset))
 
     def product(self, batch: TokenBatch) -> Array:
-        """See Forward."""
+        """`pooled` @ matrix + offset, made on the device: (questions, k). After `hold`."""
         assert self._held is not None
         matrix, offset = self._held
         with self._torch.inference_mode():
@@ -129,7 +95,18 @@ class _PooledForward(ABC):
         """The same of ids (B, T), of which lengths (B,) are real."""
 
 
-class DistilBertForward(_PooledForward):
+def load_transformer(folder: Path, *, precision: str, device: str, threads: int | None) -> Forward:
+    """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
+    required_module("torch", extra="models", field="encoder.model")
+    device = device_of(device, field="encoder.device")
+    precision = _precision(precision, device)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
+        return DistilBertForward(folder, config=config, precision=precision, device=device, threads=threads)
+    return AnyForward(folder, precision=precision, device=device, threads=threads)
+
+
+class DistilBertForward(Forward):
     """DistilBERT (Sanh et al. 2019) over packed weights, without dropout."""
 
     def __init__(
@@ -213,7 +190,7 @@ class DistilBertForward(_PooledForward):
         return attention(query, key, value, attn_mask=mask).transpose(1, 2).reshape(-1, self.width)
 
 
-class AnyForward(_PooledForward):
+class AnyForward(Forward):
     """Any encoder that AutoModel can load: a group of equally long questions, or a padded bucket, is one call."""
 
     def __init__(self, folder: Path, *, precision: str, device: str, threads: int | None) -> None:

@@ -45,5 +45,5 @@ def rounded(features: FeatureRows) -> FeatureRows:
     Below 2 the multiples are the coarser of the two grids, from there on float16 is. NaN stays NaN.
     """
     half = np.clip(features, -_MOST, _MOST).astype(np.float16).astype(np.float32)
-    found: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # and no -0.0
-    return found
+    multiples: FeatureRows = np.rint(half * np.float32(_STEPS)) / np.float32(_STEPS) + np.float32(0.0)  # and no -0.0
+    return multiples

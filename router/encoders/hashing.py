@@ -26,15 +26,15 @@ class HashingEncoder:
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d). A text without a word gives a row of zeros."""
         refuse_string(texts)
-        found = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        for row, text in zip(found, texts, strict=True):
+        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        for row, text in zip(rows, texts, strict=True):
             for word in re.findall(r"\w+", text.casefold()):
                 number = int.from_bytes(hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=8).digest())
                 row[(number >> 1) % self.dimension] += 1.0 if number & 1 else -1.0
             length = float(np.sqrt(np.mean(row**2)))
             if length > 0:
                 row /= length
-        return found
+        return rows
 
 
 def refuse_string(texts: Sequence[str]) -> None:

@@ -39,20 +39,20 @@ _OTHERS: Final = 11
 
 def lexical_counts(texts: Sequence[str]) -> npt.NDArray[np.float64]:
     """The counts of n questions, shape (n, len(LEXICAL_COUNTS)); finite for any text, the empty one too."""
-    found = np.zeros((len(texts), len(LEXICAL_COUNTS)))
+    features = np.zeros((len(texts), len(LEXICAL_COUNTS)))
     if not texts:
-        return found
+        return features
     counts = np.array([_counted(text) for text in texts], dtype=np.float64)  # (n, 11)
     words = np.maximum(1.0, counts[:, 0])
     counts[:, 3] /= words
     counts[:, 10] /= words
     counts[:, _LOGARITHMIC] = np.log1p(counts[:, _LOGARITHMIC])
-    found[:, :_OTHERS] = counts
-    said = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _said(text.lower())]
-    if said:
-        rows, places = zip(*said, strict=True)
-        found[list(rows), list(places)] = 1.0
-    return found
+    features[:, :_OTHERS] = counts
+    ones = [(row, _OTHERS + place) for row, text in enumerate(texts) for place in _said(text.lower())]
+    if ones:
+        rows, places = zip(*ones, strict=True)
+        features[list(rows), list(places)] = 1.0
+    return features
 
 
 def _counted(text: str) -> tuple[int, ...]:
@@ -82,8 +82,8 @@ def _has_digit(text: str) -> bool:
 
 def _said(lower: str) -> list[int]:
     """Columns of the cues that stand in a question in small letters."""
-    said = [_PLACES[word] for word in _PLACES.keys() & _WORDS.findall(lower)]
-    for place, phrase, whole in _PHRASES:
+    columns = [_PLACES[word] for word in _PLACES.keys() & _WORDS.findall(lower)]
+    for column, phrase, whole in _PHRASES:
         if phrase in lower and whole.search(lower) is not None:
-            said.append(place)
-    return said
+            columns.append(column)
+    return columns

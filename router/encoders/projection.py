@@ -128,8 +128,8 @@ class Projection:
         missing = -signed.shape[1] % count
         if missing:
             signed = np.pad(signed, ((0, 0), (0, missing)))
-        found: Array = signed.reshape(len(signed), -1, count).sum(axis=1)
-        return found
+        sums: Array = signed.reshape(len(signed), -1, count).sum(axis=1)
+        return sums
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """For safetensors."""
@@ -178,8 +178,8 @@ def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Pr
     surface_mean, surface_scale = counts.mean(axis=0), _WEIGHT / (counts.std(axis=0) + 1e-9)
     counted = np.clip((counts - surface_mean) * surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
     # The readings of questions that had no part in the fit, so that new questions lie among the old ones.
-    place = np.concatenate([held_out, counted], axis=1)
-    apart = _distances(place, place)
+    positions = np.concatenate([held_out, counted], axis=1)
+    apart = _distances(positions, positions)
     narrow = _NARROW / np.median(apart[~np.eye(count, dtype=bool)])
     kernel = np.exp(-narrow * apart[:anchors, :anchors]) + 1e-4 * np.eye(anchors)
     random = np.random.default_rng(seed)
@@ -187,19 +187,19 @@ def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Pr
     # z's squared length is 1 on average; so is its sketch's, and (1 - KINDS) d is the sketch's share.
     signs = random.choice(np.array([-1.0, 1.0]), size) * np.sqrt((1.0 - KINDS) * dimension / size)
     scaled = directions / (spread[:, None] * np.sqrt(size))
-    made = {
+    arrays = {
         "mean": mean,
         "inverse": 1.0 / spread,
         "directions": scaled,
         "offset": offset - mean @ scaled,
         "surface_mean": surface_mean,
         "surface_scale": surface_scale,
-        "anchors": place[:anchors],
+        "anchors": positions[:anchors],
         "whiten": np.linalg.inv(np.linalg.cholesky(kernel)),
         "narrow": np.array(narrow),
         "signs": signs,
     }
-    return Projection(order=order, **{name: array.astype(np.float32) for name, array in made.items()})
+    return Projection(order=order, **{name: values.astype(np.float32) for name, values in arrays.items()})
 
 
 def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
@@ -219,5 +219,5 @@ def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
 def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Squared distances between rows, shape (len(a), len(b))."""
     squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
-    found: npt.NDArray[Any] = np.maximum(squares, 0.0)
-    return found
+    distances: npt.NDArray[Any] = np.maximum(squares, 0.0)
+    return distances

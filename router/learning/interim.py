@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
-from ragbandit.router.policies import make_policy, protected
+from ragbandit.router.policies import protected
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -45,10 +45,10 @@ def find_interim(
     written.
     """
     checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
-    kept = next(checkpoints.usable(fresh, encoder_hash=encoder_hash, upto=ledger.last_seq()), None)
-    if kept is not None:
-        ledger.add_snapshot(kept[1].snapshot)
-        return Interim(policy=kept[0], snapshot=kept[1].snapshot)
+    checkpoint = next(checkpoints.usable(fresh, encoder_hash=encoder_hash, upto=ledger.last_seq()), None)
+    if checkpoint is not None:
+        ledger.add_snapshot(checkpoint[1].snapshot)
+        return Interim(policy=checkpoint[0], snapshot=checkpoint[1].snapshot)
     for info in ledger.latest_snapshots(limit=TRIES):
         if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash) and _protects(info, settings=settings.policy):
             try:
@@ -57,8 +57,7 @@ def find_interim(
                 continue
     wanted = settings.policy.fallback if settings.policy.incumbent is None else settings.policy.incumbent
     arm = fallback_arm(wanted, arms=[ArmName(name) for name in settings.arms])
-    name, params = protected("fixed", params={"arm": arm}, settings=settings.policy)
-    fixed = make_policy(name, params=params)
+    fixed = protected("fixed", params={"arm": arm}, settings=settings.policy)
     info, tensors, described = pack(fixed, label=ledger.label, last_seq=0, encoder_hash="", now=time.time())
     files.write(info, tensors, described)
     ledger.add_snapshot(info)

@@ -5,19 +5,18 @@ learner per label, kept by a lease in SQL; the append itself is refused if anoth
 """
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import assert_never
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
+from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.ratings.pairs import Pairs
-from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
@@ -27,17 +26,12 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
 from ragbandit.shared.process_identity import lease_holder
-from ragbandit.shared.types import ClosedDecision, JoinedDecision, SnapshotInfo, Update
+from ragbandit.shared.types import ClosedDecision, Decision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")
 
 #: longest drain, seconds; what is left then rings again
 DRAIN_S = 20.0
-#: A snapshot that takes long (a fine-tuned model has hundreds of megabytes) is followed by this many times as long
-#: without one, DRAIN_S at most, so that learning and serving get most of the machine.
-PUBLISH_SHARE = 4.0
-#: after so many snapshots the rows of old ones are pruned
-FORGET_EVERY = 100
 
 
 @dataclass(kw_only=True, slots=True)
@@ -66,11 +60,8 @@ class Learner:
         announce: Callable[[SnapshotInfo], None] = lambda _info: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.ledger = ledger
-        self.files = files
-        self.settings = settings
-        self.announce = announce
-        self.clock = clock
+        self.ledger, self.files, self.settings, self.clock = ledger, files, settings, clock
+        self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
         self.checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
         self._checkpoint_due = 0
@@ -83,13 +74,6 @@ class Learner:
         self._encoder_hash = ""
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
-        self._published = -math.inf
-        self._publishing_s = 0.0
-        #: snapshots written here
-        self._made = 0
-        #: the newest version that was written or found whole here, its last update and its files as they were then
-        self._written, self._written_seq = "", -1
-        self._written_files: str | None = None
         self._lock = threading.Lock()
 
     @property
@@ -131,9 +115,9 @@ class Learner:
         self._apply_rest()
 
     def _start_from_checkpoint(self, fresh: Policy, *, end: int) -> None:
-        found = next(self.checkpoints.usable(fresh, encoder_hash=self._encoder_hash, upto=end), None)
-        if found is not None:
-            self._policy, self.last_seq = found[0], found[1].snapshot.last_seq
+        usable = next(self.checkpoints.usable(fresh, encoder_hash=self._encoder_hash, upto=end), None)
+        if usable is not None:
+            self._policy, self.last_seq = usable[0], usable[1].snapshot.last_seq
         if end > self.last_seq:
             facts = {"action": "rebuild", "from": self.last_seq, "to": end}
             log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
@@ -207,7 +191,7 @@ class Learner:
                 total, give_up = 0, time.monotonic() + DRAIN_S
                 if not self._inherit(give_up):
                     return 1
-                self._pace()
+                self.publisher.wait()
                 self.screening.refresh(last_seq=self.last_seq)
                 self._take_late_pairs()
                 while time.monotonic() < give_up and (done := self._step()):
@@ -243,17 +227,6 @@ class Learner:
         """Give the lease back, so that another learner need not wait for it to run out."""
         self.ledger.release(holder=self.holder)
 
-    @property
-    def _interval(self) -> float:
-        """Least time between two snapshots, seconds."""
-        return max(self.settings.learning.snapshot_interval_s, min(PUBLISH_SHARE * self._publishing_s, DRAIN_S))
-
-    def _pace(self) -> None:
-        """Drains that follow each other closely become one: the interval between snapshots is kept by waiting here."""
-        left = self._published + self._interval - time.monotonic()
-        if left > 0:
-            time.sleep(left)
-
     def _acquire(self, patience_s: float) -> bool:
         give_up = time.monotonic() + patience_s
         while not self.ledger.acquire(holder=self.holder, lease_s=self.settings.learning.lease_s):
@@ -264,52 +237,53 @@ class Learner:
 
     def _step(self) -> int:
         """One transaction's worth: join, append, apply, publish if it is time. The number of decisions closed."""
-        learning = self.settings.learning
-        rule = closing_rule(learning)
         now = self.clock()
-        if not self.ledger.acquire(holder=self.holder, lease_s=learning.lease_s):
+        if not self.ledger.acquire(holder=self.holder, lease_s=self.settings.learning.lease_s):
             return 0
-        batch = _Batch()
-        after = (-1.0, "")
+        batch = self._next_batch(now)
+        if not batch or not self._append(batch, now=now):
+            return 0
+        for entry in batch.entries:
+            self._take(entry.update)
+        self.publish()
+        return len(batch.entries) + len(batch.closed) + len(batch.idle)
+
+    def _next_batch(self, now: float) -> "_Batch":
+        """What the next page of decisions gives that gives anything; empty where nothing is ready."""
+        learning, batch, after = self.settings.learning, _Batch(), (-1.0, "")
         while not batch:
-            page = self.ledger.ready(rule, now=now, limit=learning.batch, after=after)
+            page = self.ledger.ready(closing_rule(learning), now=now, limit=learning.batch, after=after)
             if not page:
-                return 0
+                break
             batch = self._joined(page, now=now)
             last = page[-1]
             if isinstance(last, JoinedDecision):
                 after = (last.decision.made_at, last.decision.id)
-        entries, closed = batch.entries, batch.closed
+        return batch
+
+    def _append(self, batch: "_Batch", *, now: float) -> bool:
+        """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
         try:
-            self.ledger.append(entries, closed, holder=self.holder, now=now, held=batch.held, idle=batch.idle)
-        except Conflict as error:
-            # Somebody else learned meanwhile: what they wrote is the truth, ours was not kept.
-            log.warning(
-                "another learner wrote to this ledger; its updates stand",
-                extra={"action": "append_refused", "reason": str(error)},
+            self.ledger.append(
+                batch.entries, batch.closed, holder=self.holder, now=now, held=batch.held, idle=batch.idle
             )
+        except Conflict as error:
+            facts = {"action": "append_refused", "reason": str(error)}
+            log.warning("another learner wrote to this ledger; its updates stand", extra=facts)
             self.catch_up()
             self.screening.forget()
             self.screening.refresh(last_seq=self.last_seq)
-            return 0
-        for entry in entries:
-            self._take(entry.update)
-        for closure in closed:
-            match closure.state:
-                case "quarantined":
-                    facts = {"action": "quarantine", "decision": closure.decision_id}
-                    log.error(
-                        "a decision cannot be learned and is set apart; see `ragbandit feedback quarantined`",
-                        extra=facts,
-                    )
-                case "closed":
-                    pass
-                case _:
-                    assert_never(closure.state)
-        self.publish()
-        return len(entries) + len(closed) + len(batch.idle)
+            return False
+        for closure in batch.closed:
+            if closure.state == "quarantined":
+                log.error(
+                    "a decision cannot be learned and is set apart; see `ragbandit feedback quarantined`",
+                    extra={"action": "quarantine", "decision": closure.decision_id},
+                )
+        return True
 
-    def _joined(self, page: list[JoinedDecision | ClosedDecision], *, now: float) -> "_Batch":
+    def _joined(self, page: Sequence[JoinedDecision | ClosedDecision], *, now: float) -> "_Batch":
+        """Each decision of a page as an update, a closure, or one that waits on."""
         batch = _Batch()
         known = self._pairs.known(page)
         self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
@@ -321,19 +295,12 @@ class Learner:
             batch.held += screened.to_hold
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
-            elif verdict is None:
-                if screened.is_idle:
-                    batch.idle.append(joined)
-            else:
-                if self._width is None and joined.decision.features is not None:
-                    self._width = joined.decision.features.size
+            elif verdict is not None:
                 seq = self.last_seq + len(batch.entries) + 1
-                pair = None
-                if verdict.pair is not None and joined.decision.id not in known:
-                    pair = self._pairs.add(joined.decision, verdict.pair, after_seq=seq)
-                batch.entries.append(replace(self._entry(joined, verdict, seq=seq, now=now), pair=pair))
-                weight, tenant = verdict.reward.sample_weight, joined.decision.query.tenant
-                self.screening.learned(verdict.feedback, tenant=tenant, weight=weight, seq=seq)
+                is_paired = joined.decision.id in known
+                batch.entries.append(self._entry(joined.decision, verdict, seq=seq, now=now, is_paired=is_paired))
+            elif screened.is_idle:
+                batch.idle.append(joined)
         return batch
 
     def _verdict(self, screened: Screened, *, now: float) -> tuple[Screened, Example | ClosedDecision | None]:
@@ -358,71 +325,23 @@ class Learner:
                 return screened, example
             screened = less
 
-    def _entry(self, joined: JoinedDecision, example: Example, *, seq: int, now: float) -> Entry:
-        update = made_update(joined.decision, example, label=self.ledger.label, seq=seq, now=now)
+    def _entry(self, decision: Decision, example: Example, *, seq: int, now: float, is_paired: bool) -> Entry:
+        """The update of an example with all that is stored beside it; pairs and influence follow it at once."""
+        if self._width is None and decision.features is not None:
+            self._width = decision.features.size
+        pair = None
+        if example.pair is not None and not is_paired:
+            pair = self._pairs.add(decision, example.pair, after_seq=seq)
+        weight, tenant = example.reward.sample_weight, decision.query.tenant
+        self.screening.learned(example.feedback, tenant=tenant, weight=weight, seq=seq)
         return Entry(
-            update=update,
-            feedback_at=max((f.received_at for f in example.feedback), default=None),
-            in_time=tuple(f.id for f in example.in_time),
+            update=made_update(decision, example, label=self.ledger.label, seq=seq, now=now),
+            feedback_at=max((item.received_at for item in example.feedback), default=None),
+            in_time=tuple(item.id for item in example.in_time),
             disagreement=example.disagreement,
+            pair=pair,
         )
 
-    def publish(self, *, force: bool = False) -> SnapshotInfo | None:
+    def publish(self, *, force: bool = False) -> None:
         """Write a snapshot and tell the routers, if there is news and (unless forced) it is time."""
-        now = self.clock()
-        began = time.monotonic()
-        if not force and began - self._published < self._interval:
-            return None
-        if self._written and self._written_seq == self.last_seq:
-            found = self.files.fingerprint(self._written)
-            if found is not None and found == self._written_files:
-                return None
-        info, tensors, described = pack(
-            self.policy, label=self.ledger.label, last_seq=self.last_seq, encoder_hash=self._encoder_hash, now=now
-        )
-        kept = self.settings.learning.snapshots_kept
-        newest = self.ledger.latest_snapshots(
-            limit=kept + 1,
-            algorithm=self.policy.algorithm,
-            params=self.policy.params,
-            encoder_hash=self._encoder_hash,
-        )
-        if newest and newest[0].version == info.version and self._is_whole(newest[0]):
-            return None
-        self.files.write(info, tensors, described)
-        self._wrote(info.version)
-        self.ledger.add_snapshot(info)
-        self._published = time.monotonic()
-        self._publishing_s = self._published - began
-        old = [known.version for known in newest if known.version != info.version]
-        self.files.prune(old[kept - 1 :])
-        self._forget_rows()
-        self.announce(info)
-        return info
-
-    def _forget_rows(self) -> None:
-        """Prune the rows of old snapshots, at the first snapshot made here and at every FORGET_EVERY-th after it."""
-        self._made += 1
-        if self._made % FORGET_EVERY != 1:
-            return
-        ours = (self.policy.algorithm, dict(self.policy.params), self._encoder_hash)
-        gone = self.ledger.prune_snapshots()
-        # Of this very policy `publish` has deleted them; those of a former one stayed when it was replaced.
-        others = [one for one in gone if (one.algorithm, dict(one.params), one.encoder_hash) != ours]
-        self.files.prune([one.version for one in others])
-
-    def _is_whole(self, info: SnapshotInfo) -> bool:
-        """True if the snapshot's files are there and the learner's own; remembered, since reading them takes time."""
-        try:
-            self.files.load(info, encoder_hash=self._encoder_hash)
-        except SnapshotError as error:
-            log.warning(
-                "the newest snapshot is written again", extra={"action": "snapshot_refused", "reason": str(error)}
-            )
-            return False
-        self._wrote(info.version)
-        return True
-
-    def _wrote(self, version: str) -> None:
-        self._written, self._written_seq = version, self.last_seq
-        self._written_files = self.files.fingerprint(version)
+        self.publisher.publish(self.policy, last_seq=self.last_seq, encoder_hash=self._encoder_hash, force=force)

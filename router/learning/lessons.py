@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ragbandit.router.config.context_schema import reads_text
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies import make_policy, protected, with_settings
+from ragbandit.router.policies import protected, with_settings
 from ragbandit.router.policies.base import Policy, is_lean, schema_of
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -20,11 +20,7 @@ def policy_of(settings: Settings) -> Policy:
         schema=settings.context,
         incumbent=configured.incumbent is not None,
     )
-    policy = make_policy(configured.name, params=params)
-    if configured.incumbent is None:
-        return policy
-    name, params = protected(policy.algorithm, params=policy.params, settings=configured)
-    return make_policy(name, params=params)
+    return protected(configured.name, params=params, settings=configured)
 
 
 def lessons(ledger: Ledger, *, policy: Policy, after: int, upto: int | None = None) -> Iterator[Update]:

@@ -59,25 +59,14 @@ def checked_source(source: str) -> str:
 def selected(ledger: Ledger, *, source: str, since: float | None, until: float | None) -> int:
     """How much feedback of the store is of this source and time."""
     keys, after, count = KeyDirectory(KeyStore(ledger.database).listed()), "", 0
-    when = Quarantine(
-        number=0,
-        source=source,
-        since=since,
-        until=until,
-        label="",
-        new_label="",
-        reason="",
-        actor="",
-        made_at=0.0,
-        lifted_at=None,
-    )
     while True:
         query = select(feedback, decisions.c.tenant).join_from(feedback, decisions).where(feedback.c.id > after)
         with ledger.database.read() as connection:
             rows = connection.execute(query.order_by(feedback.c.id).limit(_PAGE)).mappings().all()
         for row in rows:
             item = feedback_value(row)
-            count += when.covers(item.received_at) and matches(source, keys.origin(item, tenant=row["tenant"]))
+            in_time = (since is None or item.received_at >= since) and (until is None or item.received_at < until)
+            count += in_time and matches(source, keys.origin(item, tenant=row["tenant"]))
         if not rows:
             return count
         after = rows[-1]["id"]
@@ -100,9 +89,9 @@ def relearn(
     source: as `checked_source` takes it. since, until: of when the feedback came in, seconds; None: no bound. The same
     call again goes on with one that was interrupted. Raises NotReady while another learner holds the new ledger.
     """
-    made = _begun(ledger, source=checked_source(source), since=since, until=until)
-    if made is None:
-        made = Quarantine(
+    quarantine = _begun(ledger, source=checked_source(source), since=since, until=until)
+    if quarantine is None:
+        quarantine = Quarantine(
             number=0,
             source=source,
             since=since,
@@ -115,16 +104,16 @@ def relearn(
             lifted_at=None,
         )
         with ledger.database.write() as connection:
-            made = _begin(connection, made)
+            quarantine = _begin(connection, quarantine)
     registered = ledger.registered()
     assert registered is not None, "the caller has looked for the ledger"
-    new = Ledger(ledger.database, label=PolicyLabel(made.new_label))
+    new = Ledger(ledger.database, label=PolicyLabel(quarantine.new_label))
     facts = {name: registered[name] for name in ("algorithm", "params", "encoder_hash")}
     register_policy(ledger.database, label=new.label, now=now, **facts)
     _learn(new, settings=settings, progress=progress)
     newest = new.latest_snapshots(limit=1)
     return Relearned(
-        quarantine=made,
+        quarantine=quarantine,
         feedback=selected(ledger, source=source, since=since, until=until),
         updates=new.last_seq(),
         snapshot=newest[0].version if newest else None,
@@ -148,34 +137,39 @@ def _begun(ledger: Ledger, *, source: str, since: float | None, until: float | N
     return next((one for one in known if (one.label, one.source, one.since, one.until) == same), None)
 
 
-def _begin(connection: Connection, made: Quarantine) -> Quarantine:
+def _begin(connection: Connection, quarantine: Quarantine) -> Quarantine:
     """Store the quarantine with all that the former ledger leaves out, and what was released there."""
-    for one in in_force(connection, new_label=made.label):
-        add_quarantine(connection, replace(one, label=made.label, new_label=made.new_label))
-    stored = add_quarantine(connection, made)
+    for one in in_force(connection, new_label=quarantine.label):
+        add_quarantine(connection, replace(one, label=quarantine.label, new_label=quarantine.new_label))
+    stored = add_quarantine(connection, quarantine)
     columns = [column for column in held_feedback.columns if column.name != "policy"]
-    was = select(literal(made.new_label), *columns)
-    was = was.where(held_feedback.c.policy == made.label, held_feedback.c.released_at.is_not(None))
+    was = select(literal(quarantine.new_label), *columns)
+    was = was.where(held_feedback.c.policy == quarantine.label, held_feedback.c.released_at.is_not(None))
     names = ["policy", *(column.name for column in columns)]
     connection.execute(insert(held_feedback).from_select(names, was))
     facts: dict[str, Any] = {
         "number": stored.number,
-        "label": made.label,
-        "new_label": made.new_label,
-        "since": made.since,
-        "until": made.until,
-        "reason": made.reason,
+        "label": quarantine.label,
+        "new_label": quarantine.new_label,
+        "since": quarantine.since,
+        "until": quarantine.until,
+        "reason": quarantine.reason,
     }
     record(
-        connection, actor=made.actor, action="feedback.quarantine", target=made.source, facts=facts, now=made.made_at
+        connection,
+        actor=quarantine.actor,
+        action="feedback.quarantine",
+        target=quarantine.source,
+        facts=facts,
+        now=quarantine.made_at,
     )
     return stored
 
 
 def _next_label(ledger: Ledger) -> str:
     """The name of the ledger that follows: main, main_q1, main_q2."""
-    found = _NUMBERED.match(ledger.label)
-    base = found[1] if found else str(ledger.label)
+    numbered = _NUMBERED.match(ledger.label)
+    base = numbered[1] if numbered else str(ledger.label)
     with ledger.database.read() as connection:
         labels = set(connection.execute(select(policies.c.label)).scalars())
     taken = {one.new_label for one in quarantines_of(ledger.database, lifted=True)} | labels

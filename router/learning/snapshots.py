@@ -105,11 +105,11 @@ class SnapshotFiles:
                 f"{version} has format {described.get('format')!r}, this version reads {FORMAT}",
                 remedy=_REMAKE,
             )
-        if (found := _sha256(tensors, described)) != claimed:
+        if (actual := _sha256(tensors, described)) != claimed:
             raise SnapshotError(f"{version} is damaged: its sha256 does not match", remedy="delete its two files")
-        if found != sha256 if sha256 else not version.endswith(found[:12]):
+        if actual != sha256 if sha256 else not version.endswith(actual[:12]):
             raise SnapshotError(
-                f"{version} is not the snapshot that the learner made: its files have the sha256 {found[:12]}, "
+                f"{version} is not the snapshot that the learner made: its files have the sha256 {actual[:12]}, "
                 f"{f'the database has {sha256[:12]}' if sha256 else 'its name says another'}",
                 remedy="find out who wrote to the snapshots folder; the learner makes it again from the ledger",
             )
@@ -130,7 +130,7 @@ class SnapshotFiles:
             algorithm=described["algorithm"],
             params=described["params"],
             last_seq=described["last_seq"],
-            sha256=found,
+            sha256=actual,
             encoder_hash=described["encoder_hash"],
             made_at=made_at,
         )

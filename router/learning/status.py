@@ -64,8 +64,8 @@ def counters(ledger: Ledger) -> Counters:
         return _counters(connection, kept(connection, label=ledger.label), label=ledger.label)
 
 
-def _counters(connection: Connection, found: Mapping[str, int], *, label: str) -> Counters:
-    read = Counters(**{field.name: found[field.name] for field in fields(Counters) if field.name in found})
+def _counters(connection: Connection, kept_counts: Mapping[str, int], *, label: str) -> Counters:
+    read = Counters(**{field.name: kept_counts[field.name] for field in fields(Counters) if field.name in kept_counts})
     if connection.execute(_INCOMPLETE, {"label": label}).first() is None:
         return read
     return replace(read, unseen=read.decided - read.placed)
@@ -108,10 +108,10 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         last_seq = ledger.last_seq(connection=connection)
         snapshots = ledger.latest_snapshots(limit=1, **wanted, connection=connection)
         newest = snapshots[0] if snapshots else None
-        found = kept(connection, label=ledger.label)
-        counts = _counters(connection, found, label=ledger.label)
+        counts_of_label = kept(connection, label=ledger.label)
+        counts = _counters(connection, counts_of_label, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
-        judge = JudgeState(waiting=found["judge_due"], today=today(connection, now=now))
+        judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
     return Status(
         counters=counts,
         last_seq=last_seq,
@@ -119,8 +119,8 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         snapshot_last_seq=0 if newest is None else newest.last_seq,
         behind=0 if serving is None else last_seq - (0 if newest is None else newest.last_seq),
         lag_s=max(0.0, lag_s),
-        unanswered=found["unanswered"],
-        missing_outcome=found["missing_outcome"],
+        unanswered=counts_of_label["unanswered"],
+        missing_outcome=counts_of_label["missing_outcome"],
         judge=judge,
     )
 

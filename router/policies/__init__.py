@@ -96,12 +96,12 @@ def make_policy(name: str, *, params: Mapping[str, Json]) -> Policy:
     return policy if name in POLICIES else _checked(policy, name=name)
 
 
-def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> tuple[str, dict[str, Json]]:
-    """The name and the params of the policy that decides: the one of this name, held back where an incumbent is set."""
+def protected(name: str, *, params: Mapping[str, Json], settings: PolicySettings) -> Policy:
+    """The policy of this name, fresh; held back to the incumbent where the settings have one."""
     if settings.incumbent is None:
-        return name, dict(params)
-    held: dict[str, Json] = {"incumbent": settings.incumbent, "harm": settings.harm}
-    return CONSERVATIVE, held | {"policy": name, "params": dict(params)}
+        return make_policy(name, params=params)
+    held = {"incumbent": settings.incumbent, "harm": settings.harm, "policy": name, "params": dict(params)}
+    return make_policy(CONSERVATIVE, params=held)
 
 
 def with_settings(

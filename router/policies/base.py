@@ -140,59 +140,31 @@ class TableTrained(Protocol):
         ...
 
 
-@runtime_checkable
-class Rounded(Protocol):
-    """A policy that another processor, thread count or device learns with other rounding, as torch makes it.
-
-    A policy without `tolerance` is exact: every machine learns the same bytes from the same rows.
-    """
-
-    @property
-    def tolerance(self) -> float:
-        """Most that rounding may explain, as `learning.audit.rounding` measures it; may grow with updates.
-
-        The same share of the largest score is a tie, between whose arms the pmf may differ.
-        """
-        ...
+# What a policy may have beside the protocol, each an attribute or a property.
 
 
-@runtime_checkable
-class LeanLearner(Protocol):
-    """A policy whose `learn` needs no texts, pmfs, offered arms, scores and ids of an update, if `lean` is true.
+def is_lean(policy: Policy) -> bool:
+    """`lean`: its `learn` needs no texts, pmfs, offered arms, scores and ids of an update.
 
     Its ledger is read without them, which is most of the work. One with a schema of the context is given tenant and
     context all the same, and the text where the schema reads it.
     """
-
-    @property
-    def lean(self) -> bool:
-        """A class attribute of ours."""
-        ...
-
-
-def is_lean(policy: Policy) -> bool:
-    """Whether the policy can learn from updates without texts, pmfs and ids."""
-    return isinstance(policy, LeanLearner) and policy.lean
-
-
-@runtime_checkable
-class ContextLearner(Protocol):
-    """A policy that learns from the context by a schema, which it records among its params; empty without one."""
-
-    @property
-    def schema(self) -> ContextSchema:
-        """Key -> what it is."""
-        ...
+    return bool(getattr(policy, "lean", False))
 
 
 def schema_of(policy: Policy) -> ContextSchema:
-    """The schema of the context that the policy learns with; empty where it reads none."""
-    return policy.schema if isinstance(policy, ContextLearner) else {}
+    """`schema`: of the context that it learns from, and records among its params; empty where it reads none."""
+    schema: ContextSchema = getattr(policy, "schema", {})
+    return schema
 
 
 def tolerance_of(policy: Policy) -> float:
-    """What rounding may explain between two machines that learned the same rows; 0 for an exact policy."""
-    return policy.tolerance if isinstance(policy, Rounded) else 0.0
+    """`tolerance`: most that rounding may explain between two machines, threads or devices that learned the same rows.
+
+    As `learning.audit.rounding` measures it; it may grow with updates. The same share of the largest score is a tie,
+    between whose arms the pmf may differ. 0 for an exact policy: every machine learns the same bytes.
+    """
+    return float(getattr(policy, "tolerance", 0.0))
 
 
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:

@@ -58,12 +58,12 @@ class Curve:
 
     def at(self, score: float) -> float:
         """Its value at a score."""
-        place = bisect_left(self.scores, score)
-        if place == len(self.scores) or place == 0:
-            return self.values[min(place, len(self.scores) - 1)]
-        left, right = self.scores[place - 1], self.scores[place]
+        index = bisect_left(self.scores, score)
+        if index == len(self.scores) or index == 0:
+            return self.values[min(index, len(self.scores) - 1)]
+        left, right = self.scores[index - 1], self.scores[index]
         part = (score - left) / (right - left)
-        low, high = self.values[place - 1], self.values[place]
+        low, high = self.values[index - 1], self.values[index]
         return min(max(low + part * (high - low), low), high)
 
 

@@ -54,9 +54,9 @@ def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measu
 
     Raw rewards have a scale of their own and are left out. measure: how a label becomes quality.
     """
-    found = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
-    found = [quality for quality in found if math.isfinite(quality)]
-    return max(found) - min(found) if len(found) > 1 else None
+    qualities = [quality_of(one, outcome=outcome, measure=measure) for one in feedback if one.kind != "reward"]
+    qualities = [quality for quality in qualities if math.isfinite(quality)]
+    return max(qualities) - min(qualities) if len(qualities) > 1 else None
 
 
 def scored_and_judged(
@@ -74,8 +74,8 @@ def scored_and_judged(
     if outcome is None or not scores or not people:
         return None
     _, judged = most_trusted(people)
-    found = [
+    sides = [
         aggregate([quality_of(one, outcome=outcome, measure=measure) for one in some], how=how)
         for some in (scores, judged)
     ]
-    return (found[0], found[1]) if all(map(math.isfinite, found)) else None
+    return (sides[0], sides[1]) if all(map(math.isfinite, sides)) else None

@@ -318,8 +318,7 @@ def _policy_of(run: SimulationRun, *, settings: Settings) -> Policy:
     policy = make_policy(run.policy, params=run.params)
     if isinstance(policy, TableTrained) or settings.policy.incumbent is None or run.policy == CONSERVATIVE:
         return policy
-    name, params = protected(run.policy, params=run.params, settings=settings.policy)
-    return make_policy(name, params=params)
+    return protected(run.policy, params=run.params, settings=settings.policy)
 
 
 def _greedy_shares(drawn: Drawn) -> tuple[float, ...]:

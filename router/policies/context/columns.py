@@ -44,13 +44,13 @@ class ContextColumns:
 
     def of(self, query: Query) -> Vector:
         """The columns of a question, shape (size,)."""
-        found = np.zeros(self.size)
+        columns = np.zeros(self.size)
         at = 0
         for key, one in self.schema.items():
-            self._fill(found[at : at + one.columns], key=key, one=one, value=value_of(query, key=key, one=one))
+            self._fill(columns[at : at + one.columns], key=key, one=one, value=value_of(query, key=key, one=one))
             at += one.columns
-        found /= math.sqrt(len(self.schema))
-        return found
+        columns /= math.sqrt(len(self.schema))
+        return columns
 
     def learn(self, query: Query) -> None:
         """Take the question's numbers into the moments."""

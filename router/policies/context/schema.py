@@ -22,9 +22,9 @@ def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
         check_columns(schema)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
+        path = ".".join(str(part) for part in problem["loc"])
         message = problem["msg"].removeprefix("Value error, ")
-        raise ConfigError(message, field=f"context.{place}", remedy="docs/context.md describes a schema") from error
+        raise ConfigError(message, field=f"context.{path}", remedy="docs/context.md describes a schema") from error
     except ValueError as error:
         raise ConfigError(str(error), field="context", remedy="docs/context.md describes a schema") from error
     return schema

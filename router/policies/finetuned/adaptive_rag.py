@@ -60,14 +60,14 @@ class AdaptiveRag(TableClassifier):
         self.single, self.multi = settings.single, settings.multi
 
     def _examples(self, rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> list[FittingExample]:
-        found = []
+        examples = []
         for row in rows:
             right = [arm for arm, quality in row.correct.items() if quality >= RIGHT]
             label = min(right, key=lambda arm: row.steps[arm]) if right else self._by_hops(row, arms=arms)
             if label is not None:
                 target = tuple(float(arm == label) for arm in arms)
-                found.append(FittingExample(text=row.question, target=target, inductive=not right))
-        return found
+                examples.append(FittingExample(text=row.question, target=target, inductive=not right))
+        return examples
 
     def _by_hops(self, row: TableRow, *, arms: Sequence[ArmName]) -> ArmName | None:
         if not row.hops:
@@ -93,8 +93,8 @@ class AdaptiveRag(TableClassifier):
         return accuracy, -loss
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
-        found: Numbers = exp(_log_softmax(outputs))
-        return found
+        probabilities: Numbers = exp(_log_softmax(outputs))
+        return probabilities
 
     def _word(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
         likely = [known[arm][0] if arm in known else 0.0 for arm in arms]
@@ -104,5 +104,5 @@ class AdaptiveRag(TableClassifier):
 def _log_softmax(outputs: Numbers) -> Numbers:
     """Over the last axis."""
     shifted = outputs - outputs.max(-1, keepdims=True)
-    found: Numbers = shifted - log(exp(shifted).sum(-1, keepdims=True))
-    return found
+    logarithms: Numbers = shifted - log(exp(shifted).sum(-1, keepdims=True))
+    return logarithms

@@ -61,14 +61,15 @@ class ReadingParams(PolicyParams):
     threads: Count | None = None
 
 
-def load_body(model: str, *, max_tokens: int, device: str, precision: str, threads: int | None) -> "Body":
-    """The model, loaded once per process and set of settings: policies are made often, and share it.
+def load_body(reading: ReadingParams, *, folder: str | None = None) -> "Body":
+    """The model, loaded once per process and settings: policies are made often, and share it.
 
-    Raises ConfigError if the weights, the packages or the device are missing.
+    folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
     """
     required_module("torch", extra="models", field=_MODEL_FIELD)
-    device, stamp = device_of(device, field="policy.params.device"), _stamp(Path(model).expanduser())
-    return _loaded(model, max_tokens=max_tokens, device=device, precision=precision, threads=threads, stamp=stamp)
+    model = reading.model if folder is None else folder
+    device, stamp = device_of(reading.device, field="policy.params.device"), _stamp(Path(model).expanduser())
+    return _loaded(model, reading.max_tokens, device, reading.precision, reading.threads, stamp)
 
 
 def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -81,18 +82,17 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 @functools.lru_cache(maxsize=4)
 def _loaded(
-    model: str,
-    *,
-    max_tokens: int,
-    device: str,
-    precision: str,
-    threads: int | None,
-    stamp: tuple[tuple[str, int, int], ...],
+    model: str, max_tokens: int, device: str, precision: str, threads: int | None, _stamp: tuple[object, ...]
 ) -> "Body":
-    del stamp
     weights = resolve(model, setting=_MODEL_FIELD)
-    reading = {"max_tokens": max_tokens, "device": device, "precision": precision, "threads": threads}
-    return Body(weights.folder, sha256=weights.sha256, **reading)  # type: ignore[arg-type] # the four, as they came
+    return Body(
+        weights.folder,
+        sha256=weights.sha256,
+        max_tokens=max_tokens,
+        device=device,
+        precision=precision,
+        threads=threads,
+    )
 
 
 class Body:

@@ -141,9 +141,9 @@ def read_layers(folder: str, *, body: Body, facts: CheckpointFacts) -> Trained:
 
     layers: dict[str, Any] = load_file(Path(folder).expanduser() / "layers.safetensors")
     wanted = {"pre": (body.width, body.width + 1), "heads": (len(facts.arms), body.width + 1)}
-    found = {name: array.shape for name, array in layers.items()}
-    if found != wanted or len(facts.costs) != len(facts.arms):
-        raise ConfigError(f"layers of shapes {found}, wanted {wanted}", field=_FIELD, remedy=_REMEDY)
+    shapes = {name: array.shape for name, array in layers.items()}
+    if shapes != wanted or len(facts.costs) != len(facts.arms):
+        raise ConfigError(f"layers of shapes {shapes}, wanted {wanted}", field=_FIELD, remedy=_REMEDY)
     return Trained(body=body, encoder=body.initial, pre=body.tensor(layers["pre"]), heads=layers["heads"], facts=facts)
 
 

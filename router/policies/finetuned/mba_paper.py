@@ -94,13 +94,7 @@ class MbaPaper(HasParams):
         self.seed, self.learning_rate, self.floor = settings.seed, settings.learning_rate, settings.floor
         self.weight_decay, self.warmup, self.total = settings.weight_decay, settings.warmup, settings.total
         self.loss, self.reward, self.failure = settings.loss, settings.reward, settings.failure
-        self._body = load_body(
-            settings.model,
-            max_tokens=settings.max_tokens,
-            device=settings.device,
-            precision=settings.precision,
-            threads=settings.threads,
-        )
+        self._body = load_body(settings)
         self.seen: dict[ArmName, int] = {}
         #: of these, the updates that were steps
         self._steps: dict[ArmName, int] = {}
@@ -154,13 +148,13 @@ class MbaPaper(HasParams):
         import torch
 
         if self._tuning is not None:
-            found = self._tuning.hidden([text])
+            states = self._tuning.hidden([text])
         else:
             body = self._body
             pre = body.tensor(fresh_pre(body.width, seed=self.seed))
             with torch.no_grad():
-                found = body.hidden([text], encoder=body.views(body.initial), pre=pre, dropout=None)
-        hidden: FeatureRows = found[0].cpu().numpy()
+                states = body.hidden([text], encoder=body.views(body.initial), pre=pre, dropout=None)
+        hidden: FeatureRows = states[0].cpu().numpy()
         return hidden
 
     def _head(self, arm: str) -> FeatureRows:
@@ -188,7 +182,7 @@ class MbaPaper(HasParams):
                 tuning.descend(
                     [update.query.text],
                     arms=[update.arm],
-                    loss=lambda found: factor * (found[0, 0] - target) ** 2,
+                    loss=lambda outputs: factor * (outputs[0, 0] - target) ** 2,
                     rate=rate,
                     decay=self.weight_decay,
                     step=self.updates + 1,

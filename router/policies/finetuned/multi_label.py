@@ -81,17 +81,17 @@ class MultiLabel(TableClassifier):
     def _judged(self, outputs: Numbers, targets: Numbers) -> tuple[float, float]:
         """Accuracy: the share of entries on the right side of p = 1/2."""
         known = ~np.isnan(targets)
-        found, wanted = outputs[known], targets[known]
-        loss = np.logaddexp(0.0, found) - wanted * found
-        return float(((found > 0.0) == (wanted > 0.5)).mean()), float(loss.mean())
+        known_outputs, wanted = outputs[known], targets[known]
+        loss = np.logaddexp(0.0, known_outputs) - wanted * known_outputs
+        return float(((known_outputs > 0.0) == (wanted > 0.5)).mean()), float(loss.mean())
 
     def _merit(self, accuracy: float, loss: float) -> tuple[float, ...]:
         """The loss decides: a choice by cost needs probabilities that are true, not only on the right side."""
         return -loss, accuracy
 
     def _probabilities(self, outputs: Numbers) -> Numbers:
-        found: Numbers = exp(-np.logaddexp(0.0, -outputs))
-        return found
+        probabilities: Numbers = exp(-np.logaddexp(0.0, -outputs))
+        return probabilities
 
     def _word(self, known: Mapping[ArmName, tuple[float, float]], *, arms: Sequence[ArmName]) -> PolicyOutput:
         dearest = max(cost for _, cost in known.values())

@@ -104,10 +104,10 @@ class Tuning:
             if not math.isfinite(number):
                 raise PolicyFault(f"the loss is {number}: the weights have diverged")
             leaves = [*self._encoder.values(), *self._others.values()]
-            found = torch.autograd.grad(value, leaves, allow_unused=True)
-            _check_gradients([gradient for gradient in found if gradient is not None])
+            gradients = torch.autograd.grad(value, leaves, allow_unused=True)
+            _check_gradients([gradient for gradient in gradients if gradient is not None])
             others = len(self._encoder)
-            for index, (leaf, gradient) in enumerate(zip(leaves, found, strict=True)):
+            for index, (leaf, gradient) in enumerate(zip(leaves, gradients, strict=True)):
                 # A head joins with no moments, as if it had been there: its count of steps is everybody's.
                 self._adamw.state[leaf]["step"] = torch.tensor(float(step - 1))
                 leaf.grad = torch.zeros_like(leaf) if gradient is None and index >= others else gradient

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput, checked_arrays, restored_counts
-from ragbandit.router.policies.finetuned.body import Body, ReadingParams, load_body, score
+from ragbandit.router.policies.finetuned.body import ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import (
     CheckpointFacts,
     Trained,
@@ -61,12 +61,6 @@ class FittingParams(ReadingParams):
     #: a folder that `save` wrote; None: a policy that has to be fitted
     trained: Text | None = None
 
-    def body(self, model: str) -> Body:
-        """The encoder, loaded."""
-        return load_body(
-            model, max_tokens=self.max_tokens, device=self.device, precision=self.precision, threads=self.threads
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittingExample:
@@ -91,7 +85,7 @@ class TableClassifier(CountingPolicy, ABC):
         self._trained: Trained | None = None
         if fitting.trained is not None:
             facts = read_facts(fitting.trained, algorithm=self.algorithm)
-            body = fitting.body(fitting.trained)
+            body = load_body(fitting, folder=fitting.trained)
             self._trained = read_layers(fitting.trained, body=body, facts=facts)
 
     # -------------------------------------------------------------------------------- what a subclass says
@@ -182,7 +176,7 @@ class TableClassifier(CountingPolicy, ABC):
         self.seen = seen
 
     def _restored(self, arrays: Arrays, facts: Facts) -> Trained:
-        body = self.fitting.body(self.fitting.model)
+        body = load_body(self.fitting)
         if facts["model"] != body.identity:
             raise SnapshotError("made with another model or tokenizer", field="policy.params.model")
         arms, width = tuple(facts["arms"]), body.width
@@ -247,7 +241,7 @@ class _Fit:
         held = min(round(len(examples) * fitting.validation), len(examples) - 1)
         self._held = [examples[i] for i in order[:held]]
         self._examples = [examples[i] for i in order[held:]]
-        self._body = fitting.body(fitting.model)
+        self._body = load_body(fitting)
         self._tuning = Tuning.fresh(self._body, seed=fitting.seed)
         for arm in arms:
             self._tuning.add_head(arm, seed=fitting.seed)
@@ -258,7 +252,7 @@ class _Fit:
         """All epochs; the part of the report that tells of them."""
         epochs: list[Json] = []
         best: tuple[float, ...] | None = None
-        kept = 0
+        best_epoch = 0
         for number in range(1, self._fitting.epochs + 1):
             line: dict[str, Json] = {"loss": self._epoch(progress)}
             merit: tuple[float, ...] = (float(number),)  # without held-out rows the last epoch is the best
@@ -268,9 +262,9 @@ class _Fit:
                 merit = self._policy._merit(accuracy, loss)  # noqa: SLF001 - the two are one piece
             epochs.append(line)
             if best is None or merit > best:
-                best, kept = merit, number
+                best, best_epoch = merit, number
                 self._best = {key: slot[0].clone() for key, slot in self._tuning.slots.items()}
-        return {"validation_rows": len(self._held), "epochs": epochs, "best_epoch": kept}
+        return {"validation_rows": len(self._held), "epochs": epochs, "best_epoch": best_epoch}
 
     def trained(self, facts: CheckpointFacts) -> Trained:
         """The best epoch's weights."""
@@ -315,5 +309,5 @@ class _Fit:
 
 def _costs(rows: Sequence[TableRow], *, arms: Sequence[ArmName]) -> tuple[float, ...]:
     """Mean steps of every arm over the rows that have them."""
-    found = {arm: [row.steps[arm] for row in rows if arm in row.steps] for arm in arms}
-    return tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in found.values())
+    steps_of = {arm: [row.steps[arm] for row in rows if arm in row.steps] for arm in arms}
+    return tuple(math.fsum(steps) / len(steps) if steps else 0.0 for steps in steps_of.values())

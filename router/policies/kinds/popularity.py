@@ -99,27 +99,27 @@ class PopularityTable:
     def entities(self, text: str) -> dict[str, float]:
         """The entities of a question's first READ characters with their popularity, 0 for those not in the table."""
         text = unicodedata.normalize("NFC", _beginning(text))
-        found: dict[str, float] = {}
+        popularity: dict[str, float] = {}
         for quoted in _QUOTED.findall(text):
             key = " ".join(_key_word(word) for word in _WORD.findall(quoted))
             if key:
-                found[key] = self.mentions.get(key, 0.0)
+                popularity[key] = self.mentions.get(key, 0.0)
         rest = _QUOTED.sub(" , ", text)
         words = list(_WORD.finditer(rest))
         anywhere = not any(character.isupper() for character in rest)
-        place, end = 0, 0  # of the next word, and where the last one ended
-        while place < len(words):
-            raw = words[place].group()
+        index, end = 0, 0  # of the next word, and where the last one ended
+        while index < len(words):
+            raw = words[index].group()
             named = any(character.isupper() for character in raw)
-            length = self._longest(words[place : place + self.words]) if named or anywhere or raw[0].isdigit() else 0
+            length = self._longest(words[index : index + self.words]) if named or anywhere or raw[0].isdigit() else 0
             if length:
-                key = " ".join(_key_word(match.group()) for match in words[place : place + length])
-                found[key] = self.mentions[key]
-            elif named and not self._ignored(_key_word(raw), before=rest[end : words[place].start()], first=not place):
-                found[_key_word(raw)] = 0.0
-            place += length or 1
-            end = words[place - 1].end()
-        return found
+                key = " ".join(_key_word(match.group()) for match in words[index : index + length])
+                popularity[key] = self.mentions[key]
+            elif named and not self._ignored(_key_word(raw), before=rest[end : words[index].start()], first=not index):
+                popularity[_key_word(raw)] = 0.0
+            index += length or 1
+            end = words[index - 1].end()
+        return popularity
 
     def _longest(self, words: Sequence[re.Match[str]]) -> int:
         """Length in words of the longest key that begins with the first of these words; 0 if none does."""
@@ -243,12 +243,12 @@ class Popularity(HasParams):
         least = min(self.table.entities(update.query.text).values(), default=0.0)
         if least == 0.0:
             return
-        place = self._bin(least)
-        self._questions[place] += rows
+        column = self._bin(least)
+        self._questions[column] += rows
         if update.arm in (self.below, self.above):
             row = int(update.arm == self.above)
-            self._sums[row, place] += rows * update.reward.value
-            self._counts[row, place] += rows
+            self._sums[row, column] += rows * update.reward.value
+            self._counts[row, column] += rows
 
     def _bin(self, popularity: float) -> int:
         return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))

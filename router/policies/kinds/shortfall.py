@@ -99,10 +99,10 @@ class Shortfall:
         if not update.imported:
             self._pay(update)
         if arm == self.incumbent:
-            weight, kept = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
-            self._weight = kept * self._weight + weight
-            self._rewards = kept * self._rewards + weight * reward
-            self._squares = kept * self._squares + weight * reward * reward
+            weight, fade = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
+            self._weight = fade * self._weight + weight
+            self._rewards = fade * self._rewards + weight * reward
+            self._squares = fade * self._squares + weight * reward * reward
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward

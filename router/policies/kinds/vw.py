@@ -121,8 +121,8 @@ class VowpalWabbit(HasParams):
     ) -> list[PolicyOutput]:
         """The explorer on VW's predicted costs; scores are the predicted rewards, 0 for an arm never learned."""
         assert features is not None
-        asked = zip(features, queries, arms, strict=True)
-        return [self._one(row, query=query, arms=offered) for row, query, offered in asked]
+        questions = zip(features, queries, arms, strict=True)
+        return [self._one(row, query=query, arms=offered) for row, query, offered in questions]
 
     def _one(self, features: Features, *, query: Query, arms: Sequence[ArmName]) -> PolicyOutput:
         # Weight 0: VW counts the weight of all it is shown, and asking must not change the state.
@@ -167,10 +167,10 @@ class VowpalWabbit(HasParams):
         """VW's model as bytes, with their sha256, the counts, and d."""
         arrays, facts = counted_state(self.seen)
         with self._lock:
-            kept = self._workspace.serialize()
+            saved = self._workspace.serialize()
         # Loading puts VW's own tallies (examples and features shown, predictions among them) back to 0: what is left
         # depends on the updates alone.
-        model = self._vw.Workspace(["--quiet"], model_data=kept).serialize()
+        model = self._vw.Workspace(["--quiet"], model_data=saved).serialize()
         arrays["model"] = np.frombuffer(model, dtype=np.uint8)
         sha256 = hashlib.sha256(model).hexdigest()
         facts |= {"model_sha256": sha256, "dimension": self._dimension, "mass": self._mass}
@@ -181,11 +181,11 @@ class VowpalWabbit(HasParams):
         seen, model = restored_counts(facts), arrays.get("model")
         if model is None or len(arrays) != 1 or model.dtype != np.uint8 or model.ndim != 1:
             raise SnapshotError(f"there must be one array, model, uint8 of shape (bytes,), not {sorted(arrays)}")
-        kept = model.tobytes()
-        if hashlib.sha256(kept).hexdigest() != facts.get("model_sha256"):
+        saved = model.tobytes()
+        if hashlib.sha256(saved).hexdigest() != facts.get("model_sha256"):
             raise SnapshotError("model is damaged: its sha256 does not match")
         try:
-            workspace = self._vw.Workspace(["--quiet"], model_data=kept)
+            workspace = self._vw.Workspace(["--quiet"], model_data=saved)
         except RuntimeError as error:  # another version of VW wrote it
             raise SnapshotError(f"VW cannot load the model: {error}") from error
         if self._columns is not None:

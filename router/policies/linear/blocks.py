@@ -111,14 +111,14 @@ class BlockHeads(RidgeHeads):
         quality, cost, weight = heads_of(update.reward, weight=self.weight)
         block = self._blocks.get(arm)
         leverage = self._prior_leverage if block is None else block.leverage
-        kept = self._kept(rows)
+        fade = self._kept(rows)
         q = c = 0.0
         if block is not None:
             z = design(np.multiply(units, _UNIT))
             q, c = np.multiply(block.start, z).sum(axis=1).tolist()
         q, c = quality - q, cost - c  # what the block's beginning misses
         square = np.array([[q * q, q * c], [q * c, c * c]])
-        scatter = kept * self._scatter + rows * square / (1.0 + rows * leverage)
+        scatter = fade * self._scatter + rows * square / (1.0 + rows * leverage)
         # The moment's entries are below 512 * 256 times the largest target that is multiplied by its count.
         reach = leverage * weight * weight + update.reward.cost + 1e6 * max(rows, 1.0) * (abs(quality) + abs(cost))
         if not (math.isfinite(scatter[0, 0] + scatter[1, 1]) and math.isfinite(reach)):
@@ -129,7 +129,7 @@ class BlockHeads(RidgeHeads):
         block.units[block.rows], block.targets[block.rows] = units, (quality, cost)
         block.counts[block.rows] = rows
         block.rows += 1
-        self._scatter, self._rows, self.weight = scatter, kept * self._rows + rows, float(weight)
+        self._scatter, self._rows, self.weight = scatter, fade * self._rows + rows, float(weight)
         self._age[arm], self._mass[arm] = self._age.get(arm, 0) + 1, self._mass.get(arm, 0.0) + rows
         self._behind.add(arm)
         tally(self.seen, update)

@@ -88,13 +88,13 @@ class ContextHeads:
         """What each model reads: scaled so that its design row is x / sqrt(d), the context and the products."""
         context = self.columns.size
         question = joined.size - context - SKETCHED
-        found = {"question": joined[:question]}
+        inputs = {"question": joined[:question]}
         for name, size in (("context", question + context), ("product", joined.size)):
             row = joined[:size].astype(np.float64) * math.sqrt(size)
             row[:question] /= math.sqrt(question)
             row[question:] = np.clip(row[question:], -_MOST_FEATURE, _MOST_FEATURE)
-            found[name] = row.astype(np.float32)
-        return found
+            inputs[name] = row.astype(np.float32)
+        return inputs
 
     def weights(self) -> dict[str, float]:
         """The share of each model in a prediction; they sum to 1, and are rounded, since exp differs by machine."""
@@ -114,10 +114,10 @@ class ContextHeads:
         inputs = self._inputs(features)
         return self._mixed({name: model.predict_fast(inputs[name], arms=arms) for name, model in self._models.items()})
 
-    def _mixed(self, found: Mapping[str, Prediction]) -> Prediction:
+    def _mixed(self, predictions: Mapping[str, Prediction]) -> Prediction:
         shares = self.weights()
-        some = [(shares[name], one) for name, one in found.items()]
-        arms = range(len(found["question"].value))
+        some = [(shares[name], one) for name, one in predictions.items()]
+        arms = range(len(predictions["question"].value))
         quality = tuple(math.fsum(share * one.quality[at] for share, one in some) for at in arms)
         cost = tuple(math.fsum(share * one.cost[at] for share, one in some) for at in arms)
         value = tuple(q - self.weight * c for q, c in zip(quality, cost, strict=True))
@@ -147,12 +147,12 @@ class ContextHeads:
                 model.learn(replace(update, features=inputs[name]))
             return 0.0
         best = min(_MODELS, key=lambda name: self._losses[name])
-        kept = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
+        fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         residuals = {}
         for name, model in self._models.items():
             residuals[name] = model.learn(replace(update, features=inputs[name]))
-            self._losses[name] = kept * self._losses[name] + rows * (model.missed * model.missed)
-        self._rows, self._length = kept * self._rows + rows, features.size
+            self._losses[name] = fade * self._losses[name] + rows * (model.missed * model.missed)
+        self._rows, self._length = fade * self._rows + rows, features.size
         self.columns.learn(update.query)
         return residuals[best]
 
@@ -174,8 +174,8 @@ class ContextHeads:
         arrays, facts = counted_state(self.seen)
         models = {}
         for name, model in self._models.items():
-            found, models[name] = model.state()
-            arrays |= {f"{name}/{key}": array for key, array in found.items()}
+            of_model, models[name] = model.state()
+            arrays |= {f"{name}/{key}": array for key, array in of_model.items()}
         more = {"models": models, "losses": dict(self._losses), "rows": self._rows, "length": self._length}
         return arrays, {**facts, **more, "context": self.columns.state()}
 

@@ -47,11 +47,11 @@ def _product(one: Matrix, other: Matrix) -> Matrix:
 
 def _gauss_jordan(a: Matrix) -> Matrix:
     swept = a.copy()
-    for place in range(len(a)):
-        pivot, column = swept[place, place], swept[:, place].copy()
+    for index in range(len(a)):
+        pivot, column = swept[index, index], swept[:, index].copy()
         row = column / pivot
         swept -= column[:, None] * row[None, :]
-        swept[place, :] = row
-        swept[:, place] = row
-        swept[place, place] = -1.0 / pivot
+        swept[index, :] = row
+        swept[:, index] = row
+        swept[index, index] = -1.0 / pivot
     return -swept

@@ -159,9 +159,9 @@ class RidgeHeads:
             self._stack = self._stacked(size=features.size + 1)
         stack, weight = self._stack, self.weight
         order, widths, unseen = stack.order, stack.width, stack.width_unseen
-        found = np.einsum("kj,j->k", stack.mean, design(features)).tolist() if order else []
-        quality = tuple([found[2 * order[arm]] if arm in order else 0.0 for arm in arms])
-        cost = tuple([found[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms])
+        means = np.einsum("kj,j->k", stack.mean, design(features)).tolist() if order else []
+        quality = tuple([means[2 * order[arm]] if arm in order else 0.0 for arm in arms])
+        cost = tuple([means[2 * order[arm] + 1] if arm in order else 0.0 for arm in arms])
         return Prediction(
             quality=quality,
             cost=cost,
@@ -187,7 +187,7 @@ class RidgeHeads:
         known = sorted(self._mean)
         noise, prior = self.noise, 1.0 / self.bias_ridge + 1.0 / self.ridge
         return _Stack(
-            order={ArmName(arm): place for place, arm in enumerate(known)},
+            order={ArmName(arm): index for index, arm in enumerate(known)},
             mean=np.concatenate([self._mean[arm] for arm in known]) if known else np.zeros((0, size)),
             width={arm: noise * math.sqrt(leverage) for arm, leverage in self._leverage.items()},
             width_unseen=noise * math.sqrt(prior),
@@ -211,24 +211,24 @@ class RidgeHeads:
         inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
         moment = np.zeros((2, z.size)) if fresh else self._moment[arm]
         mean = np.zeros((2, z.size)) if fresh else self._mean[arm]
-        kept = self._kept(rows)
+        fade = self._kept(rows)
         with np.errstate(over="ignore", invalid="ignore"):
             leverage = float((np.einsum("ij,j->i", inverse, z) * z).sum())
             missed = y - (mean * z).sum(axis=1)  # (2,)
-            scatter = kept * self._scatter + rows * (missed[:, None] * missed[None, :]) / (1.0 + rows * leverage)
-            moment = kept * moment + (rows * y)[:, None] * z[None, :]
+            scatter = fade * self._scatter + rows * (missed[:, None] * missed[None, :]) / (1.0 + rows * leverage)
+            moment = fade * moment + (rows * y)[:, None] * z[None, :]
         reach = leverage * weight * weight + update.reward.cost
         if not (np.isfinite(scatter).all() and np.isfinite(moment).all() and math.isfinite(reach)):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
         residual = self._standardised(missed, weight=weight, leverage=leverage, rows=rows)
         age = self._age.get(arm, 0)
         if self.memory is not None:
-            inverse /= kept
-            self._restore_prior(inverse, place=age % z.size, lost=1.0 - kept)
+            inverse /= fade
+            self._restore_prior(inverse, place=age % z.size, lost=1.0 - fade)
         add_row(inverse, z, rows=rows)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
-        self._scatter, self._rows, self.weight = scatter, kept * self._rows + rows, float(weight)
+        self._scatter, self._rows, self.weight = scatter, fade * self._rows + rows, float(weight)
         self._age[arm], self._mass[arm] = age + 1, self._mass.get(arm, 0.0) + rows
         known = self._leverage.get(arm, leverage)
         self._leverage[arm] = known + (leverage - known) / min(age + 1, LATEST)

@@ -125,8 +125,8 @@ def _unsure_of_many(mean: Vector, *, width: Vector, lowest: float) -> Vector:
     behind[:, :-1] = np.cumprod(below[:, :0:-1], axis=1)[:, ::-1]
     density = _mapped(math.exp, -0.5 * z * z, within=np.abs(z) < _OUTERMOST, beyond=np.zeros_like(z))
     density /= width * math.sqrt(2.0 * math.pi)
-    found: Vector = (weight[:, None] * density * before * behind).sum(axis=0)
-    return found
+    chances: Vector = (weight[:, None] * density * before * behind).sum(axis=0)
+    return chances
 
 
 def _shared_edges(mean: Vector, *, width: Vector, lowest: float) -> Vector:
@@ -162,5 +162,5 @@ def _below(x: Vector, *, mean: Vector, width: Vector) -> Vector:
     """P(value_j <= x_n), shape (n, k)."""
     if not mean.size:
         return np.ones((x.size, 0))
-    found: Vector = 0.5 * _erfc((mean - x[:, None]) / (width * math.sqrt(2.0)))
-    return found
+    below: Vector = 0.5 * _erfc((mean - x[:, None]) / (width * math.sqrt(2.0)))
+    return below

@@ -1,27 +1,11 @@
 """A ledger is learned in blocks, and a rebuild is the live policy again."""
 
-import json
-
 import pytest
 
 from ragbandit.router.learning.lessons import lessons
 from ragbandit.router.policies import make_policy
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.testing.policies import sha_of
-
-
-def test_another_block_is_another_policy(make_world, tmp_path):
-    """A ledger records its `block`; with another one it is learned again, and a rebuild is the live policy."""
-    by_rows = make_world(data_dir=str(tmp_path), policy={"params": {"block": 1}})
-    by_rows.judged(7)
-    by_rows.learn()
-    assert json.loads(by_rows.ledger.registered()["params"])["block"] == 1
-    by_rows.router.close()
-    in_blocks = make_world(data_dir=str(tmp_path))
-    in_blocks.learn()
-    assert json.loads(in_blocks.ledger.registered()["params"])["block"] == 256
-    assert in_blocks.router.service.serving.last_seq == 7
-    assert in_blocks.router.verify(deep=True).ok
 
 
 @pytest.mark.parametrize("name", ["mba", "linucb", "uniform"])

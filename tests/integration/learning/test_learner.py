@@ -157,18 +157,6 @@ def test_window_of_our_own_waits_for_the_answer(make_world, database_url, defaul
     assert waiting_ids(world.router.database, limit=10) == []
 
 
-def test_window_over_before_the_answer(make_world, database_url):
-    """An answer that comes long after the window is judged by the feedback of the window, as soon as it is there."""
-    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "aggregate": "last"})
-    decision = world.route(ours=True)
-    world.feedback(decision, label=["Rome"])
-    world.now = EPOCH + 500
-    assert world.learn() == 0
-    world.outcome(decision, answer="Rome", by_worker=True)
-    assert world.learn() == 1
-    assert world.updates()[0]["quality"] == 1.0
-
-
 def held_up(world) -> Decision:
     """A decision that is looked at whenever the learner looks, and must wait on: its reward came after its window."""
     decision = world.route()
@@ -523,7 +511,7 @@ def test_nothing_new_is_not_packed(make_world, database_url, monkeypatch):
         packed.append(named["last_seq"])
         return pack(policy, **named)
 
-    monkeypatch.setattr("ragbandit.router.learning.learner.pack", counted)
+    monkeypatch.setattr("ragbandit.router.learning.publishing.pack", counted)
     world.judged(3)
     assert learner.drain() == 3
     for _ in range(5):
@@ -592,19 +580,6 @@ def test_forged_snapshot(make_world, database_url, caplog):
     other.router.refresh()
     assert other.sha256(other.router.service.serving.policy) == other.sha256(other.replayed())
     assert other.router.verify(deep=True).ok
-
-
-def test_router_without_snapshots_rings(make_world, database_url):
-    """A router that finds no usable snapshot of a ledger that has updates asks the learner for one."""
-    world = make_world(database_url=database_url)
-    world.judged(3)
-    world.learn()
-    damage_all(world, "deleted")
-    other = make_world(database_url=database_url)
-    assert other.router.service.serving.last_seq == 0
-    assert other.jobs.notified == ["main"]
-    other.learn()
-    assert other.router.service.serving.last_seq == 3
 
 
 def test_params_change(make_world, database_url):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.learning import learner
+from ragbandit.router.learning import publishing
 from ragbandit.router.learning.audit import versions
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers import ledger
@@ -47,7 +47,7 @@ def world(few, make_world):
 
 def test_a_learner_goes_on_pruning(few, make_world, monkeypatch):
     """A learner prunes again after FORGET_EVERY snapshots."""
-    monkeypatch.setattr(learner, "FORGET_EVERY", 4)
+    monkeypatch.setattr(publishing, "FORGET_EVERY", 4)
     world = make_world(learning={"snapshot_interval_s": 0.0})
     one = world.learner()
     for _ in range(9):
@@ -94,14 +94,6 @@ def test_archived_decisions_too(world, tmp_path):
     verdict = world.router.verify(deep=True)
     assert (verdict.ok, verdict.notes, verdict.deep_decisions) == (True, [], 15)
     assert verdict.archived > 0
-
-
-def test_rebuilt_without_files(world):
-    """With all snapshot files lost the same policy is learned again."""
-    before = world.router.verify().live_sha256
-    world.files.prune([info.version for info in world.ledger.latest_snapshots(limit=9)])
-    world.learn()
-    assert world.router.verify(deep=True).live_sha256 == before
 
 
 def test_thousands_of_rows(make_world, database_url):

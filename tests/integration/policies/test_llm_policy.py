@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 
-import openai
 import pytest
 
 from ragbandit.router.policies import make_policy
@@ -337,50 +336,3 @@ def test_openai_package_is_asked_for(monkeypatch):
     with pytest.raises(ConfigError, match="the package openai is missing") as caught:
         make_policy("llm", params={"model": "m"})
     assert "ragbandit[openai]" in caught.value.remedy
-
-
-# The double itself.
-
-
-def ask(server, text="hello", **more):
-    with openai.OpenAI(base_url=server.url, api_key="k", max_retries=0, timeout=20.0) as client:
-        return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text}], **more)
-
-
-def test_server_answers_in_order_and_counts_words():
-    """Replies come in the order of the script, with words for tokens, and a used-up script is status 500."""
-    with ScriptedServer(["one two", Reply(text="three")]) as server:
-        first, second = ask(server, "a b c"), ask(server)
-        assert first.choices[0].message.content == "one two"
-        assert (first.usage.prompt_tokens, first.usage.completion_tokens) == (3, 2)
-        assert second.choices[0].message.content == "three"
-        with pytest.raises(openai.InternalServerError, match="only 2 replies"):
-            ask(server)
-    assert [request.path for request in server.requests] == ["/v1/chat/completions"] * 3
-
-
-def test_server_answers_by_text():
-    """With a mapping the first piece of text that the messages contain decides; none is status 500."""
-    with ScriptedServer({"Paris": "yes", "is": "no"}) as server:
-        assert ask(server, "Paris is").choices[0].message.content == "yes"
-        assert ask(server, "this").choices[0].message.content == "no"
-        with pytest.raises(openai.InternalServerError, match="no reply"):
-            ask(server, "Rome")
-
-
-def test_server_knows_one_path():
-    """Another path is a 404."""
-    with (
-        ScriptedServer({"": "x"}) as server,
-        openai.OpenAI(base_url=server.url, api_key="k", max_retries=0) as client,
-        pytest.raises(openai.NotFoundError),
-    ):
-        client.embeddings.create(model="m", input="x")
-
-
-def test_server_says_when_to_come_back():
-    """Status and Retry-After arrive as set."""
-    replies = [Reply(status=429, retry_after=1.5)]
-    with ScriptedServer(replies) as server, pytest.raises(openai.RateLimitError) as caught:
-        ask(server)
-    assert caught.value.response.headers["retry-after"] == "1.5"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragbandit.router.policies.base import apply
-from ragbandit.router.policies.finetuned.body import load_body
+from ragbandit.router.policies.finetuned.body import ReadingParams, load_body
 from ragbandit.router.policies.finetuned.optimizer import dropout_seed, fresh_head, fresh_pre
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.testing import policies as checks
@@ -26,7 +26,7 @@ def reference_net():
 
     config = AutoConfig.from_pretrained(tiny_encoder(), num_labels=3, attn_implementation="eager")
     net = DistilBertForSequenceClassification(config)
-    body = load_body(**READING, precision="float32")
+    body = load_body(ReadingParams(**READING))
     pre, heads = fresh_pre(WIDTH, seed=0), np.stack([fresh_head(arm, width=WIDTH, seed=0) for arm in ARMS])
     state = {f"distilbert.{name}": view for name, view in body.views(body.initial).items()}
     state |= {"pre_classifier.weight": torch.tensor(pre[:, :-1]), "pre_classifier.bias": torch.tensor(pre[:, -1])}
@@ -188,7 +188,7 @@ def test_row_that_does_not_tell_is_refused(reward, changes, arm, before):
 
 def test_scale_of_the_loss_hardly_matters():
     """A third of the loss moves the weights as far: AdamW divides by the size of the gradient."""
-    fresh = load_body(**READING, precision="float32").initial.numpy()
+    fresh = load_body(ReadingParams(**READING)).initial.numpy()
     moved = [
         taught(lambda loss=loss: mba(loss=loss), made_updates(10)).state()[0]["encoder"][0] - fresh
         for loss in ("paper", "code")
@@ -202,7 +202,7 @@ def test_all_weights_are_trained():
     """One lesson moves every tensor of the encoder that the question touches, and the layer before the heads."""
     import torch
 
-    body = load_body(**READING, precision="float32")
+    body = load_body(ReadingParams(**READING))
     policy = taught(lambda: mba(weight_decay=0.0), made_updates(1))
     arrays = policy.state()[0]
     before, after = body.views(body.initial), body.views(torch.tensor(arrays["encoder"][0]))
@@ -215,7 +215,7 @@ def test_all_weights_are_trained():
 def test_dropout_is_of_the_step_and_the_seed():
     """The same lesson at another step, or with another seed, leaves out other units."""
     update = made_updates(1)[0]
-    body = load_body(**READING, precision="float32")
+    body = load_body(ReadingParams(**READING))
     encoder = body.views(body.initial)
     pre = body.tensor(fresh_pre(WIDTH, seed=0))
     seeds = [dropout_seed(0, step=1), dropout_seed(0, step=2), dropout_seed(1, step=1), None]

@@ -4,7 +4,7 @@ import re
 import shutil
 import sys
 import tomllib
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -95,9 +95,8 @@ def setting(tmp_path, monkeypatch):
     The fine-tuned policies read with a model of two layers.
     """
 
-    def small(model, **reading):
-        model = model if Path(model).is_dir() else tiny_encoder()
-        return load_body(model, **reading | {"max_tokens": 16, "device": "cpu"})
+    def small(reading, *, folder=None):
+        return load_body(replace(reading, max_tokens=16, device="cpu"), folder=folder or tiny_encoder())
 
     for module in ("mba_paper", "table_classifier"):
         monkeypatch.setattr(f"ragbandit.router.policies.finetuned.{module}.load_body", small)

@@ -161,13 +161,6 @@ def test_policy_without_scores_is_tilted():
     assert output.facts["why"] == "told"
 
 
-def test_inner_needs_and_determinism_are_the_budgets():
-    """It asks for what the inner policy asks for."""
-    assert BudgetPolicy(target=1.0, policy="mba").needs == {"features"}
-    assert BudgetPolicy(target=1.0, policy="uniform").needs == frozenset()
-    assert BudgetPolicy(target=1.0, policy="uniform").deterministic
-
-
 # How the price moves.
 
 
@@ -249,15 +242,6 @@ def test_unit_of_cost_does_not_matter(unit):
     assert other._dual == pytest.approx(plain._dual, rel=1e-6)
     assert other.price * unit == pytest.approx(plain.price, rel=1e-6)
     assert word_of(other).pmf == pytest.approx(word_of(plain).pmf, abs=1e-9)
-
-
-def test_mean_is_the_ledgers():
-    """`spent` is the mean of reward.cost over what was learned; None before the first lesson."""
-    assert word_of(BudgetPolicy(target=1.0)).facts["spent"] is None
-    updates = made_updates(40)
-    assert taught(lambda: BudgetPolicy(target=1.0), updates).spent == pytest.approx(
-        np.mean([u.reward.cost for u in updates])
-    )
 
 
 # Holding a target.

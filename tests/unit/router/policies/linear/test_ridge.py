@@ -10,7 +10,6 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.policies.linear.ridge import RidgeHeads
 from ragbandit.router.policies.linear.softmax import Softmax
-from ragbandit.router.policies.linear.thompson import LinTs
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of, taught
@@ -104,18 +103,6 @@ def test_inverse_is_symmetric_to_the_last_bit(memory):
         assert np.array_equal(heads._inverse[arm], heads._inverse[arm].T)
 
 
-def test_snapshot_holds_the_upper_triangle():
-    """Row by row from the diagonal on; the heads that come back have the whole inverse, bit for bit."""
-    heads, back = heads_after(made_updates(90)), RidgeHeads(ridge=10.0, bias_ridge=1.0)
-    arrays, facts = heads.state()
-    back.restore(arrays, facts)
-    for arm in ARMS:
-        whole = heads._inverse[arm]
-        rows = [whole[i, j] for i in range(SIZE + 1) for j in range(i, SIZE + 1)]
-        assert arrays[f"inverse/{arm}"].tolist() == rows
-        assert np.array_equal(back._inverse[arm], whole)
-
-
 def test_scatter_is_what_the_ridge_solution_leaves():
     """The scatter, kept row by row, equals sum y y^T - W precision W^T over the arms to 1e-9 of its size."""
     updates = made_updates(900, seed=5)
@@ -162,15 +149,6 @@ def test_width_covers_the_truth():
             inside.append(abs(weights @ design(made_features(10_000 + seed)) - found.value[0]) < 1.96 * found.width[0])
     assert len(inside) == 2400
     assert np.mean(inside) == pytest.approx(0.95, abs=0.02)
-
-
-def test_order_of_rows_does_not_matter():
-    """Where nothing fades the same rows in another order give the same posterior, noise included, to 1e-9."""
-    updates = made_updates(300, seed=7)
-    turned = [updates[i] for i in np.random.default_rng(0).permutation(300)]
-    straight, other = heads_after(updates).state()[0], heads_after(turned).state()[0]
-    for name, array in straight.items():
-        assert other[name] == pytest.approx(array, rel=1e-9, abs=1e-9)
 
 
 def test_arm_without_rows_has_the_prior():
@@ -232,11 +210,14 @@ def test_learning_one_arm_leaves_the_others():
         assert np.array_equal(array, before[name]) == (not name.endswith((ARMS[0], "scatter")))
 
 
+@pytest.mark.parametrize("name", ["lints", "mba"])
+@pytest.mark.parametrize("block", [1, 8])
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
-def test_number_that_cannot_be_learned_is_refused(number):
+def test_number_that_cannot_be_learned_is_refused(name, block, number):
     """A quality, cost, weight or feature that is not finite or too large is a PolicyFault and changes nothing."""
-    good = made_updates(20)
-    policy, row = taught(LinTs, good), made_updates(1, first=21)[0]
+    params = {"block": block} | ({"alarm": 2.0} if name == "mba" else {})  # so low that sums and alarms are there
+    policy = taught(lambda: make_policy(name, params=params), made_updates(200))
+    row = made_updates(1, first=201)[0]
     before = sha_of(policy)
     spoilt = row.features.copy()
     spoilt[3] = number if not math.isfinite(number) else math.inf

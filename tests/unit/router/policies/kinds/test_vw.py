@@ -215,19 +215,6 @@ def test_squarecb_keeps_a_share_for_all():
     assert mixed.facts == {"gamma": pytest.approx(10.0 * math.sqrt(60))}
 
 
-@pytest.mark.parametrize("cb_type", ["mtr", "ips", "dr"])
-@pytest.mark.parametrize("explorer", ["epsilon", "squarecb"])
-def test_learns_an_arm_that_is_better(explorer, cb_type):
-    """An arm that always pays more becomes the likeliest and has the highest score, at its place in the offer."""
-    policy = VowpalWabbit(explorer=explorer, cb_type=cb_type, learning_rate=0.05)
-    for update in made_updates(300):
-        policy.learn(replace(update, propensity=1 / 3, reward=made_reward(0.9 if update.arm == ARMS[1] else 0.1)))
-    for arms in (ARMS, ARMS[::-1], (ARMS[1], ARMS[0])):
-        output = output_of(policy, made_features(5), arms)
-        best = arms.index(ARMS[1])
-        assert output.pmf.index(max(output.pmf)) == output.scores.index(max(output.scores)) == best
-
-
 @pytest.mark.parametrize("cb_type", ["mtr", "ips"])
 def test_weights_are_importance_weights(cb_type):
     """A row of weight 2 moves VW's costs as the same row twice, to what float32 rounds."""

@@ -18,7 +18,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, console, prin
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, overview
-from ragbandit.router.rollouts.served import check_changes
+from ragbandit.router.rollouts.served import changed_settings
 from ragbandit.router.rollouts.verbs import Verb
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment, percent
@@ -82,7 +82,7 @@ def add(
     """Add a version as a draft: the configuration with settings of policy, reward or arms changed."""
     with opened(config) as (settings, ledger):
         given = _changes(changes or ())
-        check_changes(settings, given)
+        changed_settings(settings, given, label=settings.policy.label)
         version = verbs.add(
             ledger.database, base=ledger.label, changes=given, name=name, actor=actor(), reason=reason, now=time.time()
         )

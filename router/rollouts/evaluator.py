@@ -21,7 +21,6 @@ from ragbandit.shared.types import (
     Json,
     PolicyControl,
     PolicyLabel,
-    PolicyVerdict,
     PolicyVersion,
 )
 
@@ -128,26 +127,21 @@ class Evaluator:
             if seen.revision != watch.version.revision:
                 raise Conflict(f"the version {seen.name!r} was changed meanwhile", field="revision")
             facts = facts_of(watch.version, evidence=watch.evidence)
-            self._write(connection, watch, finding=finding, facts=facts, now=now)
+            store.add_verdict(
+                connection,
+                watch.version,
+                kind=finding.kind,
+                reason=finding.reason,
+                waits_for=finding.waits_for or finding.reason,
+                inputs_sha256=finding.inputs_sha256,
+                facts=facts,
+                now=now,
+            )
             done = seen if finding.verb is None else self._done(connection, seen, finding=finding, facts=facts, now=now)
         watch.kept, watch.kept_at = shape, now
         news = {"action": "verdict", "version": seen.name, "verdict": finding.kind, "reason": finding.reason}
         (log.info if finding.verb is None else log.warning)("a version was judged", extra=news)
         return done
-
-    def _write(
-        self, connection: Connection, watch: _Watch, *, finding: Finding, facts: dict[str, Json], now: float
-    ) -> PolicyVerdict:
-        return store.add_verdict(
-            connection,
-            watch.version,
-            kind=finding.kind,
-            reason=finding.reason,
-            waits_for=finding.waits_for or finding.reason,
-            inputs_sha256=finding.inputs_sha256,
-            facts=facts,
-            now=now,
-        )
 
     def _done(
         self, connection: Connection, seen: PolicyVersion, *, finding: Finding, facts: dict[str, Json], now: float

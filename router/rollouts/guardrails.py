@@ -109,7 +109,7 @@ class GuardrailEvidence:
         return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))
 
     def _take(self, outcomes: Outcomes, here: slice) -> None:
-        draws = _cut(outcomes.draws, here)
+        draws = outcomes.draws.cut(here)
         failed, seconds, cost = outcomes.failed[here], outcomes.seconds[here], outcomes.cost[here]
         everything = np.ones(len(draws), dtype=bool)
         self.guardrails["failures"].add(draws, failed, seen=everything)
@@ -174,16 +174,3 @@ def _quantile(values: Array, *, weight: Array, share: float) -> float:
     order = np.argsort(values)
     upto = np.cumsum(weight[order])
     return float(values[order][min(int(np.searchsorted(upto, share * upto[-1])), len(values) - 1)])
-
-
-def _cut(draws: Draws, here: slice) -> Draws:
-    return Draws(
-        ids=draws.ids[here],
-        arms=draws.arms,
-        arm=draws.arm[here],
-        pmf=draws.pmf[here],
-        candidate=draws.candidate[here],
-        champion=draws.champion[here],
-        weight=draws.weight[here],
-        scores=draws.scores[here],
-    )

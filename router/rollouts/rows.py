@@ -30,6 +30,11 @@ class Draws:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def cut(self, here: slice) -> "Draws":
+        """These rows alone."""
+        columns = ("arm", "pmf", "candidate", "champion", "weight", "scores")
+        return Draws(ids=self.ids[here], arms=self.arms, **{name: getattr(self, name)[here] for name in columns})
+
     def drawn(self, pmf: Array) -> Array:
         """Of each row the probability of the arm drawn under this pmf, shape (n,)."""
         chances: Array = pmf[np.arange(len(self.arm)), self.arm]

@@ -19,7 +19,7 @@ from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import CANDIDATE, Json, PolicyLabel, PolicyVersion
+from ragbandit.shared.types import CANDIDATE, Json, PolicyVersion
 
 #: what a version may not change: its label is made for it, and what an incumbent is promised holds for all versions
 _NOT_THEIRS: Final = ("label", "incumbent", "harm")
@@ -35,49 +35,34 @@ def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] 
     return next((one for one in candidates if isinstance(one, Mapping) and one.get("version") == version), None)
 
 
-def check_changes(settings: Settings, changes: Mapping[str, Json]) -> None:
-    """Refuse changes of which no policy can be made here. Raises ConfigError naming the setting."""
-    draft = PolicyVersion(
-        name="draft",
-        base=PolicyLabel(settings.policy.label),
-        label=PolicyLabel(settings.policy.label),
-        state="draft",
-        weight=0.0,
-        former=None,
-        changes=changes,
-        revision=0,
-        reason="",
-        made_by="",
-        made_at=0.0,
-        since=0.0,
-    )
-    settings_of(settings, draft)
-
-
 def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
     """The configuration with what the version changes, and with its ledger; checked like a configuration.
 
     Raises ConfigError naming the setting: one that a version cannot change, a policy that cannot be made, an arm that
     the configuration has under another meaning.
     """
-    changes: dict[str, Mapping[str, object]] = {}
-    for section, given in version.changes.items():
+    return changed_settings(settings, version.changes, label=version.label)
+
+
+def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
+    """`settings_of` for a version with these changes and this label, whether or not there is one."""
+    sections: dict[str, Mapping[str, object]] = {}
+    for section, given in changes.items():
         if section not in ("policy", "reward", "arms") or not isinstance(given, Mapping):
             raise ConfigError("no version can change it", field=section, remedy="change policy, reward or arms")
-        changes[section] = given
+        sections[section] = given
     for name in _NOT_THEIRS:
-        if name in changes.get("policy", {}):
+        if name in sections.get("policy", {}):
             remedy = "set it in the configuration, for all versions"
             raise ConfigError("no version can change it", field=f"policy.{name}", remedy=remedy)
-    for arm, params in changes.get("arms", {}).items():
+    for arm, params in sections.get("arms", {}).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
             raise ConfigError(
                 "the configuration has an arm of this name with other params, and workers run that one",
                 field=f"arms.{arm}",
                 remedy="give the new arm a name of its own",
             )
-    changed = with_changes(settings, changes) if changes else settings
-    policy = changed.policy.model_copy(update={"label": version.label})
-    changed = changed.model_copy(update={"policy": policy})
+    changed = with_changes(settings, sections) if sections else settings
+    changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed

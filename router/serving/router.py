@@ -301,7 +301,7 @@ class Router:
         """
         settings = with_arms(self.settings, arms)
         check_policy(settings)
-        self.service.offer(self.following.deciding(settings))
+        self.service.take_over(self.service.serving, settings=self.following.deciding(settings))
         self.settings = settings
         self.following.versions.reload()
         log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
@@ -455,7 +455,7 @@ class Router:
     def state(self) -> RouterState:
         """State of this router and of its ledger. Raises StoreError."""
         serving, ledger, snapshots = self.service.serving, self.status(), self.following.snapshots
-        bells = self._asked_of_redis(self.jobs.depth)
+        bells = self._from_redis(self.jobs.depth)
         return RouterState(
             ledger=ledger,
             label=self.ledger.label,
@@ -473,9 +473,9 @@ class Router:
             route_queue=self.service.batcher.depth(),
             earned=earned(self.database, policy=self.ledger.label),
             jobs=None if bells is None else {"answer": 0, "judge": ledger.judge.waiting, **bells},
-            workers=self._asked_of_redis(self.jobs.workers),
-            work=self._asked_of_redis(self.jobs.work),
-            jobs_refused=self._asked_of_redis(self.jobs.refused),
+            workers=self._from_redis(self.jobs.workers),
+            work=self._from_redis(self.jobs.work),
+            jobs_refused=self._from_redis(self.jobs.refused),
             redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
         )
 
@@ -503,7 +503,7 @@ class Router:
         """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
         return self.following.refresh()
 
-    def _asked_of_redis(self, ask: Callable[[], Reply]) -> Reply | None:
+    def _from_redis(self, ask: Callable[[], Reply]) -> Reply | None:
         try:
             return ask()
         except QueueError:

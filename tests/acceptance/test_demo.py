@@ -18,6 +18,18 @@ from ragbandit.router.offline.simulation.table import read_table
 from .conftest import ROOT
 
 
+def scripted(folder, script):
+    """A configuration of the handbook without models, whose answers are these."""
+    tree = {
+        "reward": {"quality": "containment"},
+        "encoder": {"model": "hashing"},
+        "generator": {"name": "scripted", "script": script},
+        "retriever": {"index": "handbook"},
+    }
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))  # the first piece that matches wins
+    return folder / "config.yaml"
+
+
 def run_demo(data, *options):
     """Twelve questions of the demo; what it printed, and its report."""
     command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "12", "--seeds", "1", "--data", str(data)]
@@ -65,14 +77,7 @@ def test_a_short_demo(tmp_path):
 @pytest.mark.slow
 def test_a_short_demo_of_another_policy(tmp_path, policy, said):
     """A policy that the demo has to prepare for is run, learned and verified like any other; here without models."""
-    config = tmp_path / "config.yaml"
-    tree = {
-        "reward": {"quality": "containment"},
-        "encoder": {"model": "hashing"},
-        "generator": {"name": "scripted", "script": {"": "So the answer is: eight."}},
-        "retriever": {"index": "handbook"},
-    }
-    config.write_text(yaml.safe_dump(tree))
+    config = scripted(tmp_path, {"": "So the answer is: eight."})
 
     printed, report = run_demo(tmp_path / "data", "--policy", policy, "--config", str(config))
 
@@ -84,16 +89,8 @@ def test_a_short_demo_of_another_policy(tmp_path, policy, said):
 @pytest.mark.timeout(120)
 def test_the_table_is_recorded(tmp_path):
     """`make handbook-table` writes a row per question and the facts of its making, and asks nothing a second time."""
-    config = tmp_path / "config.yaml"
     asked = read_questions()[:3]
-    script = {row["question"]: f"So the answer is: {row['answers'][0]}." for row in asked}
-    tree = {
-        "reward": {"quality": "containment"},
-        "encoder": {"model": "hashing"},
-        "generator": {"name": "scripted", "script": script},
-        "retriever": {"index": "handbook"},
-    }
-    config.write_text(yaml.safe_dump(tree))
+    config = scripted(tmp_path, {row["question"]: f"So the answer is: {row['answers'][0]}." for row in asked})
     command = [sys.executable, "-m", "examples.handbook.recorded", "--limit", "3", "--out", str(tmp_path)]
     command += ["--data", str(tmp_path / "data"), "--config", str(config)]
 
@@ -116,15 +113,8 @@ def test_all_arms_side_by_side(tmp_path):
     """Every arm that the model can carry answers the same questions; the others are named with what they lack."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
-    config = tmp_path / "config.yaml"
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}
-    tree = {
-        "reward": {"quality": "containment"},
-        "encoder": {"model": "hashing"},
-        "generator": {"name": "scripted", "script": script},
-        "retriever": {"index": "handbook"},
-    }
-    config.write_text(yaml.safe_dump(tree, sort_keys=False))  # the first piece that matches wins
+    config = scripted(tmp_path, script)
     command = [sys.executable, "-m", "examples.handbook.strategies", "--each", "1", "--data", str(tmp_path)]
 
     done = subprocess.run(

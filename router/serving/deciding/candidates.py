@@ -47,7 +47,7 @@ def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureR
     begun = []
     for candidate in live.candidates:
         one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")
-        if candidate.serving is not None and candidate.fault is None:
+        if candidate.fault is None:
             arms = [one.arms_of(question) for question in questions]
             work = partial(_draws, candidate, queries, features=rows, arms=arms)
             one = replace(one, pending=candidate.runner.submit(work))

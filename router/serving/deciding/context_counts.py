@@ -25,8 +25,6 @@ class ContextCounts:
     def add(self, query: Query) -> None:
         """Count a question."""
         context = query.context
-        if not context and not self._schema:
-            return
         kinds = [(key, _kind(context.get(key), known=one.categories)) for key, one in self._schema.items()]
         undeclared = sum(key not in self._schema for key in context)
         with self._lock:

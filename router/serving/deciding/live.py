@@ -35,12 +35,19 @@ class Candidate:
     version: PolicyVersion
     #: the configuration with its changes
     settings: Settings
-    #: None: it cannot be asked, and `fault` says why
+    #: None: it is not loaded, and cannot be asked
     serving: Serving | None
-    fault: str | None
+    #: why it is not loaded
+    unloaded: str | None
     runner: CandidateRunner
     #: arms that it offers and the champion does not
     added: tuple[ArmName, ...] = ()
+
+    @property
+    def fault(self) -> str | None:
+        """Why it cannot be asked; None where it can."""
+        rebuilding = self.serving is not None and self.serving.rebuilding
+        return self.unloaded or ("its ledger is being learned again" if rebuilding else None)
 
     def added_for(self, run_by: RunBy) -> tuple[ArmName, ...]:
         """Its own arms for a question that our workers answer, or the caller's own stack."""

@@ -52,9 +52,8 @@ class RouteService:
         self.encoder = encoder
         self.arms: tuple[ArmName, ...]
         self.worker_arms: tuple[ArmName, ...]
-        #: the policy and the settings that decide, replaced together
-        self._in_use = (serving, settings)
-        self.offer(settings)
+        self._in_use: tuple[Serving, Settings]
+        self.take_over(serving, settings=settings)
         self.clock = clock
         self._live = live
         # Both counts are written by the batcher's thread alone; others read them without a lock.
@@ -119,7 +118,8 @@ class RouteService:
             sticky_turns=settings.conversation.sticky_turns_cap,
             context_bytes=settings.server.max_context_bytes,
         )
-        self.context_counts.add(checked)
+        if checked.context or settings.context:
+            self.context_counts.add(checked)
         return Question(query=checked, run_by=run_by, named=query.id is not None, allowed=checked.arms or offered)
 
     @property
@@ -132,13 +132,9 @@ class RouteService:
         """The settings that decide: the configuration, with what the champion version changes."""
         return self._in_use[1]
 
-    def offer(self, settings: Settings) -> None:
-        """Offer the arms of these settings from the next request on; the rest of them must be as it was."""
-        self.take_over(self.serving, settings=settings)
-
     def take_over(self, serving: Serving, *, settings: Settings) -> None:
         """Decide with this policy, by these settings, from the next batch on."""
-        self._in_use = (serving, settings)
+        self._in_use = (serving, settings)  # replaced together
         self.arms = tuple(ArmName(name) for name in settings.arms)
         self.worker_arms = tuple(ArmName(name) for name in settings.worker_arms)
 

@@ -118,11 +118,11 @@ class VersionFollower:
     def _load(self, control: PolicyControl, versions: list[PolicyVersion]) -> None:
         champion = next((one for one in versions if one.state == "champion"), None)
         self.champion = None if champion is None or champion.label == self.base else champion
-        live = [one for one in versions if one.state in LIVE_STATES]
-        live.sort(key=lambda one: (one.state != "canary", one.since, one.name))
+        versions = [one for one in versions if one.state in LIVE_STATES]
+        most = self.settings().rollout.shadows + 1  # and a canary
         self._again_at = None
-        champion_arms = self._champion_arms()
-        candidates = [self._candidate(one, champion_arms=champion_arms) for one in live[: _most_live(self.settings())]]
+        arms = self._champion_arms()
+        candidates = [self._candidate(one, champion_arms=arms) for one in sorted(versions, key=_place)[:most]]
         names = {one.version.name for one in candidates}
         self._loaded = {name: one for name, one in self._loaded.items() if name in names}
         for name in set(self._runners) - names:
@@ -159,16 +159,13 @@ class VersionFollower:
             log.error("a candidate cannot be loaded: the champion decides alone", extra=facts)
         settings = self.settings() if loaded is None else loaded.settings
         added = [name for name in settings.arms if name not in champion_arms]
-        return _with_serving(
-            Candidate(
-                version=version,
-                settings=settings,
-                serving=None,
-                fault=fault,
-                runner=runner,
-                added=tuple(map(ArmName, added)),
-            ),
-            None if loaded is None else loaded.serving,
+        return Candidate(
+            version=version,
+            settings=settings,
+            serving=None if loaded is None else loaded.serving,
+            unloaded=fault,
+            runner=runner,
+            added=tuple(map(ArmName, added)),
         )
 
     def _load_one(self, configuration: Settings, version: PolicyVersion) -> _Loaded:
@@ -180,40 +177,27 @@ class VersionFollower:
         """Newer snapshots of the candidates."""
         for name, known in list(self._loaded.items()):
             try:
-                self._refresh_one(name, known)
+                known.snapshots.refresh(partial(self._serving_of, name), swap=partial(self._swap, name))
             except Exception as error:  # whatever a candidate's class does: it must not stop the others
                 facts = {"action": "candidate", "version": name, "reason": str(error)}
                 log.warning("a newer snapshot of a candidate cannot be loaded", extra=facts)
 
-    def _refresh_one(self, name: str, known: _Loaded) -> None:
-        newer: list[Serving] = []
-        known.snapshots.refresh(lambda: known.serving, swap=newer.append)
-        if newer:
-            self._loaded[name] = replace(known, serving=newer[-1])
-            self._swap(name, newer[-1])
+    def _serving_of(self, name: str) -> Serving:
+        return self._loaded[name].serving
 
     def _swap(self, name: str, serving: Serving) -> None:
+        self._loaded[name] = replace(self._loaded[name], serving=serving)
         with self._lock:
-            candidates = tuple(
-                _with_serving(one, serving) if one.version.name == name else one for one in self.live.candidates
-            )
-            self.live = replace(self.live, candidates=candidates)
+            newer = (replace(one, serving=serving) if one.version.name == name else one for one in self.live.candidates)
+            self.live = replace(self.live, candidates=tuple(newer))
 
 
-def _with_serving(candidate: Candidate, serving: Serving | None) -> Candidate:
-    if serving is None:
-        return candidate
-    fault = "its ledger is being learned again" if serving.rebuilding else None
-    return replace(candidate, serving=serving, fault=fault)
+def _place(version: PolicyVersion) -> tuple[bool, float, str]:
+    """Canaries first, then the oldest."""
+    return version.state != "canary", version.since, version.name
 
 
 def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
     """The live ones, the canary first; should there be two, the younger one is asked as if it were in shadow."""
-    live = [one for one in candidates if one.version.state in LIVE_STATES]
-    live.sort(key=lambda one: (one.version.state != "canary", one.version.since, one.version.name))
+    live = sorted((one for one in candidates if one.version.state in LIVE_STATES), key=lambda one: _place(one.version))
     return (*live[:1], *(replace(one, version=replace(one.version, state="shadow", weight=0.0)) for one in live[1:]))
-
-
-def _most_live(settings: Settings) -> int:
-    """Candidates at once: those in shadow, and a canary."""
-    return settings.rollout.shadows + 1

@@ -67,10 +67,9 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
 def _check(folder: Path, *, field: str, make: bool) -> None:
     try:
         if make:
-            private_folder(folder)
+            with contextlib.suppress(FileExistsError):
+                private_folder(folder)
         mode = folder.stat().st_mode
-    except FileExistsError:
-        raise ConfigError(f"{folder} is a file, not a folder", field=field, remedy="choose another folder") from None
     except FileNotFoundError:
         return
     except OSError as error:

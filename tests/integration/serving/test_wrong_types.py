@@ -7,7 +7,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.shared.errors import ConfigError, InvalidInput, NotFound
-from ragbandit.shared.types import Budget, Query
 
 
 @pytest.fixture(scope="module")
@@ -35,32 +34,10 @@ def unmoved(opened):
         (lambda r: r.answer("Who?", wait_s="a"), "wait_s"),
         (lambda r: r.answer("Who?", wait_s=float("inf")), "wait_s"),
         (lambda r: r.route("Who?", timeout_s="soon"), "timeout_s"),
-        (lambda r: r.route(Query(text="Who?", budget={"rounds": 1})), "budget"),
-        (lambda r: r.route(Query(text="Who?", budget=None)), "budget"),
-        (lambda r: r.route(Query(text="Who?", budget=Budget(rounds="1"))), "budget.rounds"),
-        (lambda r: r.route(Query(text="Who?", context=["vip"])), "context"),
-        (lambda r: r.route(Query(text="Who?", context=None)), "context"),
-        (lambda r: r.route(Query(text="Who?", arms="single_step")), "arms"),
-        (lambda r: r.route(Query(text="Who?", arms=5)), "arms"),
-        (lambda r: r.route(Query(text="Who?", arms=(["single_step"],))), "arms"),
-        (lambda r: r.route(Query(text="Who?", tenant=None)), "tenant"),
         (lambda r: r.outcome(None), "decision_id"),
-        (lambda r: r.outcome("d-1", cost=5), "cost"),
-        (lambda r: r.outcome("d-1", cost=[("tokens", 1)]), "cost"),
-        (lambda r: r.outcome("d-1", answer=[]), "answer"),
-        (lambda r: r.outcome("d-1", error=0), "error"),
-        (lambda r: r.outcome("d-1", stop_reason=None), "stop_reason"),
-        (lambda r: r.outcome("d-1", steps="1"), "steps"),
-        (lambda r: r.outcome("d-1", status=["answered"]), "status"),
         (lambda r: r.submit_outcome("d-1"), "outcome"),
         (lambda r: r.submit_outcome(unrun_outcome("d-1", now=0.0, stop_reason="x", error="x")), "outcome.run_by"),
         (lambda r: r.feedback(5, rating=True), "decision_id"),
-        (lambda r: r.feedback("d-1", rating="good"), "rating"),
-        (lambda r: r.feedback("d-1", label=5), "label"),
-        (lambda r: r.feedback("d-1", label={"a": 1}), "label"),
-        (lambda r: r.feedback("d-1", rating=True, scale=None), "scale"),
-        (lambda r: r.feedback("d-1", rating=True, source=["human"]), "source"),
-        (lambda r: r.feedback("d-1", rating=True, feedback_id=7), "feedback_id"),
         (lambda r: r.submit_feedback({"rating": True}), "feedback"),
         (lambda r: r.decision(None), "decision_id"),
         (lambda r: r.cancel(5), "decision_id"),

@@ -29,9 +29,7 @@ VERSION = PolicyVersion(
 
 def cut(made, here):
     """These rows of judged draws or outcomes."""
-    draws = made.draws
-    names = ("arm", "pmf", "candidate", "champion", "weight", "scores")
-    less = Draws(ids=draws.ids[here], arms=draws.arms, **{name: getattr(draws, name)[here] for name in names})
+    less = made.draws.cut(here)
     if isinstance(made, Judged):
         return replace(made, draws=less, reward=made.reward[here])
     return Outcomes(draws=less, failed=made.failed[here], seconds=made.seconds[here], cost=made.cost[here])

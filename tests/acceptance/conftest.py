@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from contextlib import contextmanager
@@ -33,6 +34,32 @@ PASSAGES = [
     Passage(id="france", title="France", text="Paris is the capital of France and lies on the Seine."),
     Passage(id="spain", title="Spain", text="Madrid is the capital of Spain and lies on the Manzanares."),
 ]
+
+
+def bare() -> dict[str, str]:
+    """The environment without what could bring this checkout or its settings along."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAGBANDIT_"))}
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
+    """A wheel of this tree."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, timeout=60, env=bare())
+    return next(folder.glob("*.whl"))
+
+
+def new_environment(folder: Path, *what: str) -> Path:
+    """The Python of a new environment that has this, and the dependencies of the tests: their folder is put on the path
+    without what its own .pth files would add.
+    """
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
+    python = folder / "bin" / "python"
+    site = next((folder / "lib").glob("python*/site-packages"))
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    if what:
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--ignore-installed"]
+        subprocess.run([*pip, "--no-deps", "--no-build-isolation", *what], check=True, timeout=180, env=bare())
+    return python
 
 
 def until(condition, *, seconds=60.0, log=None):

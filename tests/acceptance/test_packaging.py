@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from tests.support.tar_files import unpack
 
-from .conftest import ROOT, client_of_up, running_up
+from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, running_up
 
 VERSION = ragbandit.__version__
 PARTS = ("router", "strategies", "workers", "migrations")
@@ -40,40 +39,25 @@ def built(tmp_path_factory):
     """The wheel and the sdist, as `python -m build` makes them, and a wheel made from the unpacked sdist."""
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60, env=_bare()
+        [sys.executable, "-m", "hatchling", "build", "-d", str(folder)], cwd=ROOT, check=True, timeout=60, env=bare()
     )
     sdist = next(folder.glob("*.tar.gz"))
     unpack(sdist, folder / "unpacked")
     (source,) = (folder / "unpacked").iterdir()
-    again = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again")]
-    subprocess.run(again, cwd=source, check=True, timeout=60, env=_bare())
-    return {"wheel": next(folder.glob("*.whl")), "sdist": next((folder / "again").glob("*.whl")), "source": source}
-
-
-def _bare() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAGBANDIT_"))}
+    again = build_wheel(source, folder / "again")
+    return {"wheel": next(folder.glob("*.whl")), "sdist": again, "source": source}
 
 
 @pytest.fixture(scope="module")
 def installed(built, tmp_path_factory):
-    """A function from a way of installing to the Python and environment that have the package in that way alone.
-
-    The dependencies are those of the tests: their folder is put on the path without what its own .pth files would add.
-    """
+    """A function from a way of installing to the Python and environment that have the package in that way alone."""
 
     def install(way: str) -> tuple[Path, dict[str, str]]:
         folder = tmp_path_factory.mktemp(way)
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
-        python = folder / "bin" / "python"
-        site = next((folder / "lib").glob("python*/site-packages"))
-        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        environment = _bare()
         if way == "checkout":
-            return python, environment | {"PYTHONPATH": str(ROOT)}
+            return new_environment(folder), bare() | {"PYTHONPATH": str(ROOT)}
         what = ["-e", str(ROOT)] if way == "editable" else [str(built[way])]
-        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--ignore-installed"]
-        subprocess.run([*pip, "--no-deps", "--no-build-isolation", *what], check=True, timeout=60, env=environment)
-        return python, environment
+        return new_environment(folder, *what), bare()
 
     return install
 

@@ -4,12 +4,9 @@ The next one is this tree with a migration more (tests/support/next_release.py).
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
-import sysconfig
 import threading
 import time
 from collections import Counter
@@ -23,31 +20,12 @@ from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
 from tests.support.next_release import NEXT, copy_of_tree
 
-from .conftest import ROOT
-
-
-def bare() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "RAGBANDIT_"))}
-
-
-def run(*command: object, cwd: Path = ROOT) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=bare(), capture_output=True, text=True, timeout=180
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+from .conftest import ROOT, bare, build_wheel, new_environment
 
 
 def installed(source: Path, folder: Path) -> Path:
-    """The command of a wheel of this tree, in an environment of its own that has the dependencies of the tests."""
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist", cwd=source)
-    (wheel,) = (folder / "dist").glob("*.whl")
-    run(sys.executable, "-m", "venv", "--without-pip", folder / "venv")
-    site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    pip = [sys.executable, "-m", "pip", "--python", folder / "venv/bin/python", "install", "--quiet"]
-    run(*pip, "--ignore-installed", "--no-deps", wheel)
-    return folder / "venv/bin/ragbandit"
+    """The command of a wheel of this tree, in an environment of its own."""
+    return new_environment(folder / "venv", str(build_wheel(source, folder / "dist"))).with_name("ragbandit")
 
 
 @pytest.fixture(scope="module")

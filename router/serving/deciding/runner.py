@@ -56,7 +56,7 @@ class CandidateRunner:
     def submit(self, work: _Work) -> "Future[Any] | str":
         """Begin the work; or why it is not begun: it is left out, or still at the batch before."""
         if self.busy:
-            return self._failed(f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms")
+            return self.failed(f"still busy with an earlier batch after more than {self.limit_s * 1000:g} ms")
         if self._in_a_row >= FAULTS_IN_A_ROW and self.clock() < self._out_until:
             return f"left out after {self._in_a_row} faults in a row, the last one: {self.last_fault}"
         if self._thread is None:
@@ -71,11 +71,11 @@ class CandidateRunner:
         try:
             took_s, result = pending.result(self.limit_s)
         except FutureTimeout:
-            raise PolicyFault(self._failed(f"no pmf within {self.limit_s * 1000:g} ms")) from None
+            raise PolicyFault(self.failed(f"no pmf within {self.limit_s * 1000:g} ms")) from None
         except Exception as error:  # a candidate must never cost a caller the answer
-            raise PolicyFault(self._failed(f"{type(error).__name__}: {error}")) from error
+            raise PolicyFault(self.failed(f"{type(error).__name__}: {error}")) from error
         if took_s > self.limit_s:
-            raise PolicyFault(self._failed(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed"))
+            raise PolicyFault(self.failed(f"took {took_s * 1000:.0f} ms, and {self.limit_s * 1000:g} are allowed"))
         return result
 
     def succeeded(self) -> None:
@@ -84,15 +84,12 @@ class CandidateRunner:
             log.info("a candidate gives pmfs again", extra={"action": "candidate", "version": self.name})
         self._in_a_row, self.last_fault = 0, ""
 
-    def failed(self, reason: str) -> None:
-        """What it gave could not be used."""
-        self._failed(reason)
-
     def close(self) -> None:
         """End the thread once it has come back; nobody waits for it."""
         self._work.put(None)
 
-    def _failed(self, reason: str) -> str:
+    def failed(self, reason: str) -> str:
+        """What it gave could not be used; the reason."""
         self.faults += 1
         self._in_a_row += 1
         self.last_fault = reason

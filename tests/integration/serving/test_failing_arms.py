@@ -139,14 +139,6 @@ def test_all_fail(world, caplog):
     assert world.router.verify(deep=True).ok
 
 
-def test_repeated_id(world):
-    """A repeated decision id gives the standing decision, whatever fails now."""
-    first = world.route("who?", key="mine-1")
-    broken(world, *[arm for arm in ARMS if arm != first.arm][:1])
-    again = world.route("who?", key="mine-1")
-    assert (again.arm, again.arms, again.pmf) == (first.arm, first.arms, first.pmf)
-
-
 def test_fallback_left_out(make_world):
     """A policy that breaks while its fallback arm is left out plays another arm, with the true propensity."""
     world = make_world(policy={"fallback": "single_step"})

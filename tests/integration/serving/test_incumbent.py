@@ -3,13 +3,10 @@
 import json
 import shutil
 
-import pytest
-
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.ledgers.lean_updates import lean_updates
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import IMPORTED, Query
 
 INCUMBENT = "single_step"
@@ -73,15 +70,6 @@ def test_an_incumbent_that_only_fails_is_left_out(make_world):
     decision = world.route()
     assert INCUMBENT not in decision.arms
     assert decision.facts["incumbent"]["reason"] == "not offered"
-
-
-def test_it_cannot_be_taken_out_of_a_running_router(make_world):
-    """Offering arms without it is refused with the field, and the router goes on as before."""
-    world = make_world(**SAFE)
-    with pytest.raises(ConfigError, match="'single_step' is not among the arms") as caught:
-        world.router.offer({"no_retrieval": {}, "multi_step": {}})
-    assert caught.value.field == "policy.incumbent"
-    assert world.route().arm == INCUMBENT
 
 
 def test_it_decides_during_a_rebuild(make_world):

@@ -7,8 +7,8 @@ from sqlalchemy import update
 
 from ragbandit.router.storage.rows.conversion import body_hash, canonical
 from ragbandit.router.storage.sql.tables import decisions, snapshots
-from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName, Query
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Query
 
 BOTH = ("caller", "worker")
 POLICY = {"cold_start_floor": 0.2, "cold_start_outcomes": 4, "floor": 0.02}
@@ -60,20 +60,19 @@ def test_offered_arm_is_drawn_and_a_removed_one_is_not(world):
     assert world.router.verify(deep=True).ok
 
 
-def test_query_for_a_removed_arm_is_refused(world):
-    """Naming an arm that is no longer offered is an error of the caller."""
-    world.router.offer({"single_step": {}})
-    with pytest.raises(InvalidInput, match="multi_step"):
-        world.router.route(Query(text="who?", arms=(ArmName("multi_step"),)))
-
-
 @pytest.mark.parametrize(
-    ("arms", "says"),
-    [({}, "at least one arm"), ({"no_retrieval": {}}, "fallback"), ({"single_step": {}, "a b": {}}, "is no name")],
+    ("policy", "arms", "says"),
+    [
+        ({}, {}, "at least one arm"),
+        ({"fallback": "single_step"}, {"no_retrieval": {}}, "fallback"),
+        ({}, {"single_step": {}, "a b": {}}, "is no name"),
+        ({"name": "fixed", "params": {"arm": "multi_step"}}, {"single_step": {}}, "multi_step"),
+        ({"incumbent": "single_step"}, {"no_retrieval": {}, "multi_step": {}}, "'single_step' is not among the arms"),
+    ],
 )
-def test_arms_that_cannot_be_change_nothing(make_world, arms, says):
-    """Without arms, without the fallback, or with a bad name the offer is refused and the old arms stay."""
-    world = make_world(policy=POLICY | {"fallback": "single_step"})
+def test_arms_that_cannot_be_change_nothing(make_world, policy, arms, says):
+    """No arms, a bad name, or without fallback, incumbent or a fixed policy's arm: it is refused, the old arms stay."""
+    world = make_world(policy=POLICY | policy)
     before = world.route().arms
     with pytest.raises(ConfigError, match=says):
         world.router.offer(arms)
@@ -91,13 +90,6 @@ def test_without_a_named_fallback_any_arm_may_go(world):
     decision = world.route()
     assert decision.fault
     assert dict(zip(decision.arms, decision.pmf, strict=True))["no_retrieval"] == max(decision.pmf)
-
-
-def test_policy_of_one_arm_refuses_to_lose_it(make_world):
-    """A fixed policy's arm cannot be taken away."""
-    world = make_world(policy={"name": "fixed", "params": {"arm": "multi_step"}})
-    with pytest.raises(ConfigError, match="multi_step"):
-        world.router.offer({"single_step": {}})
 
 
 @pytest.mark.parametrize("lie", [{}, {"single_step": 0.9}, "no mapping", {"multi_step": 0.2, "single_step": 0.2}])

@@ -25,13 +25,7 @@ class Spans:
         del query, k, retriever
         return nullcontext(_NO_SPAN)
 
-    def generating(
-        self,
-        request: Request,
-        *,
-        purpose: str,
-        generator: Generator,
-    ) -> AbstractContextManager[CallSpan]:
+    def generating(self, request: Request, *, purpose: str, generator: Generator) -> AbstractContextManager[CallSpan]:
         """A call of the model begins."""
         del request, purpose, generator
         return nullcontext(_NO_SPAN)

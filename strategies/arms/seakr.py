@@ -220,13 +220,7 @@ class Seakr(PromptedArm[SeakrParams]):
         return " ".join(chosen) or question
 
     def _prompt(
-        self,
-        use: str,
-        fields: Mapping[str, str],
-        *,
-        passages: Sequence[Passage] = (),
-        run: Run,
-        pool: LatestPool,
+        self, use: str, fields: Mapping[str, str], *, passages: Sequence[Passage] = (), run: Run, pool: LatestPool
     ) -> Prompt:
         params = self._params
         return shown_prompt(

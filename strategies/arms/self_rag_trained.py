@@ -55,10 +55,7 @@ class SelfRagTrainedParams(PassageParams):
         default_factory=lambda: [f"[Utility:{level}]" for level in range(1, 6)]
     )
 
-    presets: ClassVar = preset_table(
-        "max_tokens passages",
-        paper=(100, 10),
-    )
+    presets: ClassVar = preset_table("max_tokens passages", paper=(100, 10))
 
 
 class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
@@ -149,12 +146,7 @@ class SelfRagTrained(PromptedArm[SelfRagTrainedParams]):
     def _untold(self, text: str) -> str:
         """The text without reflection tokens: the model alone may write them, not a passage or a question."""
         settings = self._params
-        groups = (
-            settings.gate_tokens,
-            settings.relevance_tokens,
-            settings.support_tokens,
-            settings.utility_tokens,
-        )
+        groups = (settings.gate_tokens, settings.relevance_tokens, settings.support_tokens, settings.utility_tokens)
         for name in chain.from_iterable(groups):
             text = text.replace(name, " ")
         return text

@@ -66,12 +66,7 @@ class OpenAiGenerator(Generator):
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
 
     def __init__(
-        self,
-        model: str,
-        *,
-        options: OpenAiOptions | None = None,
-        name: str | None = None,
-        context_tokens: int = 8192,
+        self, model: str, *, options: OpenAiOptions | None = None, name: str | None = None, context_tokens: int = 8192
     ) -> None:
         self._options = options or OpenAiOptions()
         _check(model, options=self._options)

@@ -98,11 +98,7 @@ def load_templates(
 
 
 def load_template(
-    name: str,
-    *,
-    overrides: Mapping[str, str | Path] | None = None,
-    field: str = "templates",
-    package: str = _PACKAGE,
+    name: str, *, overrides: Mapping[str, str | Path] | None = None, field: str = "templates", package: str = _PACKAGE
 ) -> Template:
     """The template of that name: ours from the package's `templates`, or the caller's own from `overrides`.
 

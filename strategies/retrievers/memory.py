@@ -19,12 +19,7 @@ class MemoryRetriever(Retriever):
     """
 
     def __init__(
-        self,
-        passages: Iterable[Passage],
-        *,
-        name: str = "memory",
-        seconds: float = 0.0,
-        fail_at: Iterable[int] = (),
+        self, passages: Iterable[Passage], *, name: str = "memory", seconds: float = 0.0, fail_at: Iterable[int] = ()
     ) -> None:
         self.name = name
         self.queries: list[str] = []

@@ -69,11 +69,7 @@ def run(url, *, budget=None, messages=(), **params):
         run_strategy(
             Http(name="mine", url=url, **params),
             query=Query(
-                id=DecisionId("d1"),
-                text="Who wrote Dracula?",
-                context={"lang": "en"},
-                tenant="acme",
-                messages=messages,
+                id=DecisionId("d1"), text="Who wrote Dracula?", context={"lang": "en"}, tenant="acme", messages=messages
             ),
             budget=budget or Budget(),
             retriever=MemoryRetriever([]),

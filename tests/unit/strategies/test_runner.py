@@ -26,15 +26,7 @@ from ragbandit.shared.types import (
     Round,
     count_steps,
 )
-from ragbandit.strategies.base import (
-    ERROR_LENGTH,
-    Completion,
-    Need,
-    OutOfBudget,
-    Passage,
-    Prompt,
-    Request,
-)
+from ragbandit.strategies.base import ERROR_LENGTH, Completion, Need, OutOfBudget, Passage, Prompt, Request
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.prompting.prompts import load_templates
 from ragbandit.strategies.registry import ARMS, make_arms

@@ -9,10 +9,7 @@ import pytest
 
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import (
-    count_rows,
-    read_corpus,
-)
+from ragbandit.strategies.retrievers.corpus import count_rows, read_corpus
 from ragbandit.strategies.retrievers.index_folder import OFFSETS, PASSAGES, PassageFile, passage_line
 
 

@@ -7,6 +7,7 @@ everything it knows lives in local variables of `answer`.
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol, runtime_checkable
@@ -106,6 +107,11 @@ class Completion:
     dollars: float = 0.0
     #: of an answer out of a cache: what the call that made it took; None: this call made it
     seconds: float | None = None
+
+
+def seconds_until(deadline: float | None) -> float | None:
+    """Seconds until a time.monotonic() value, at least 0.0; None where there is no deadline."""
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
 class OutOfBudget(Exception):

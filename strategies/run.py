@@ -34,6 +34,7 @@ from ragbandit.strategies.base import (
     Retriever,
     Sampling,
     error_text,
+    seconds_until,
 )
 from ragbandit.strategies.spans import NO_SPANS, Spans
 
@@ -149,7 +150,7 @@ class Run:
         self.tell(f"searching: {query}")
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self._left()) as limit:
+            async with asyncio.timeout(seconds_until(self.deadline)) as limit:
                 with self.spans.searching(query, k=k, retriever=self.retriever) as span:
                     hits = await self.retriever.search(query, k=k)
                     span.retrieved(hits)
@@ -283,11 +284,8 @@ class Run:
         if not any(isinstance(event, Round) for event in self.trace):
             raise ArmFailed("the arm searches outside any round", remedy="call run.begin_round first")
 
-    def _left(self) -> float | None:
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
     def _check_time(self) -> None:
-        if self.deadline is not None and time.monotonic() >= self.deadline:
+        if seconds_until(self.deadline) == 0.0:
             raise OutOfBudget("seconds")
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.token_batches import Bucket, TokenBatch, buckets
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +100,7 @@ def load_transformer(folder: Path, *, precision: str, device: str, threads: int 
     """The model in `folder`, in evaluation mode. Raises ConfigError if it cannot run here."""
     required_module("torch", extra="models", field="encoder.model")
     device = device_of(device, field="encoder.device")
-    precision = _precision(precision, device)
+    precision = precision_of(precision, device=device, field="encoder.precision")
     config = json.loads((folder / "config.json").read_text("utf-8"))
     if config.get("model_type") == "distilbert" and config.get("activation", "gelu") == "gelu":
         return DistilBertForward(folder, config=config, precision=precision, device=device, threads=threads)
@@ -233,17 +234,15 @@ def load_module(folder: Path, *, field: str, **options: object) -> Any:
         from transformers.utils import logging
     except ImportError as error:
         raise missing_package(error.name or "transformers", extra="models", field=field) from error
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
+    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        return AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
+        with without_bar():
+            return AutoModel.from_pretrained(str(folder), use_safetensors=True, **options)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"cannot load the model in {folder}: {error}", field=field) from error
     finally:
         logging.set_verbosity(verbosity)
-        if shown:
-            logging.enable_progress_bar()
 
 
 def default_threads(environment: Mapping[str, str], *, cores: int) -> int:
@@ -318,50 +317,7 @@ def _norm(state: dict[str, "Tensor"], at: str) -> tuple["Tensor", "Tensor", floa
 
 
 def _linear(weight: "Tensor", bias: "Tensor") -> Callable[["Tensor"], "Tensor"]:
-    """Make x -> x @ weight.T + bias, with the weight laid out once for oneDNN where that is possible.
-
-    torch lays an ordinary weight out anew, or badly, at every call: for one question that is most of the time.
-    The operations are those torch's own compiler uses, not a public interface; so their result is checked here
-    and the ordinary layer serves wherever they are missing or differ.
-    """
+    """Make x -> x @ weight.T + bias, with the weight laid out once where that is possible."""
     import torch
 
-    functional = torch.nn.functional
-    plain: Callable[[Tensor], Tensor] = lambda x: functional.linear(x, weight, bias)  # noqa: E731 - one of two forms
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
-        return plain
-    try:
-        with torch.inference_mode():
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight, 16)  # noqa: SLF001 - see the docstring
-            run = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001
-            fast: Callable[[Tensor], Tensor] = lambda x: run(x, packed, bias, "none", [], "")  # noqa: E731
-            probe = torch.linspace(-1, 1, 2 * weight.shape[1]).view(2, -1).to(weight.dtype)
-            near = torch.allclose(fast(probe).float(), plain(probe).float(), rtol=0.02, atol=0.02)
-    except (AttributeError, RuntimeError, TypeError):
-        return plain
-    return fast if near else plain
-
-
-def device_of(device: str, *, field: str) -> str:
-    """The device that "auto", "cpu" or "cuda" is here. field: the setting, for messages. Raises ConfigError."""
-    import torch
-
-    if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("no CUDA device here", field=field, remedy='use "auto" or "cpu"')
-    if device not in {"auto", "cpu", "cuda"}:
-        raise ConfigError(f"unknown device {device!r}", field=field, remedy='use "auto", "cpu" or "cuda"')
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _precision(precision: str, device: str) -> str:
-    import torch
-
-    if precision in {"float32", "bfloat16"}:
-        return precision
-    if precision != "auto":
-        remedy = 'use "auto", "float32" or "bfloat16"'
-        raise ConfigError(f"unknown precision {precision!r}", field="encoder.precision", remedy=remedy)
-    if device == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    features = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return "bfloat16" if features.get("avx512_bf16") or features.get("amx_bf16") else "float32"
+    return packed_linear(weight, bias, rows=16) or partial(torch.nn.functional.linear, weight=weight, bias=bias)

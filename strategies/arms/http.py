@@ -32,7 +32,7 @@ from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_after_s
 from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
-from ragbandit.strategies.base import Need, OutOfBudget, error_text
+from ragbandit.strategies.base import Need, OutOfBudget, error_text, seconds_until
 from ragbandit.strategies.outbound.addresses import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
 
@@ -129,7 +129,7 @@ class Http:
         for attempt in range(1, self._params.retries + 2):
             began = time.monotonic()
             caps = {name: cap for name, cap in asdict(run.budget).items() if cap is not None}
-            seconds = _seconds_left(run)
+            seconds = seconds_until(run.deadline)
             if seconds == 0.0:
                 raise OutOfBudget("seconds")
             caps |= {} if seconds is None else {"seconds": seconds}
@@ -144,14 +144,14 @@ class Http:
                 wait_s = retry_after_s(response.headers.get("retry-after"))
             except (httpx.HTTPError, TimeoutError) as broken:
                 error, wait_s = self._broken(broken, timeout=timeout), 0.0
-                if _seconds_left(run) == 0.0:
+                if seconds_until(run.deadline) == 0.0:
                     self._note(run, error, began=began)
                     raise OutOfBudget("seconds") from broken
             self._note(run, error, began=began)
             if attempt > self._params.retries or wait_s > _LONGEST_S:
                 raise ArmFailed(f"{self._shown} cannot be asked: {error_text(error)}") from error
             pause = pause_before_retry(
-                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=_seconds_left(run)
+                attempt, base_s=_PAUSE_S, longest_s=_LONGEST_S, asked_s=wait_s, left_s=seconds_until(run.deadline)
             )
             if pause is None:
                 raise OutOfBudget("seconds")
@@ -254,7 +254,3 @@ def _overrun(run: Run, *, steps: int) -> str | None:
     }
     caps = asdict(run.budget)
     return next((cap for cap, amount in spent.items() if caps[cap] is not None and amount > caps[cap]), None)
-
-
-def _seconds_left(run: Run) -> float | None:
-    return None if run.deadline is None else max(0.0, run.deadline - time.monotonic())

@@ -7,15 +7,15 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package
-from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
-from ragbandit.strategies.generators.huggingface import without_bar
+from ragbandit.shared.errors import ArmFailed, ConfigError, missing_package, required_module
+from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
+from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.sampling import pieces
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Attention
@@ -23,7 +23,6 @@ from ragbandit.strategies.generators.turns import chat_turns, plain_parts
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from ragbandit.strategies.generators.static_batches import SequenceResult, SequenceState
@@ -76,7 +75,10 @@ class LocalGenerator(Generator):
         max_batch: int | None = None,
     ) -> None:
         self.name = name
-        self._torch, self._device, dtype = _place(precision=precision, device=device)
+        self._torch = required_module("torch", extra="models", field="generator.name")
+        self._device = device_of(device, field="generator.device")
+        precise = precision_of(precision, device=self._device, field="generator.precision")
+        dtype = getattr(self._torch, precise)
         for field, value in (("threads", threads), ("max_batch", max_batch)):
             if value is not None and value < 1:
                 raise ConfigError("must be at least 1", field=f"generator.{field}")
@@ -123,7 +125,7 @@ class LocalGenerator(Generator):
         outcome = asyncio.wrap_future(sequence.future)
         outcome.add_done_callback(_consume_error)
         try:
-            async with asyncio.timeout(sequence.seconds_left()) as limit:
+            async with asyncio.timeout(seconds_until(request.deadline)) as limit:
                 if feed.wanted:
                     await self._give_out(sequence, outcome, feed=feed)
                 completion = self._completion(sequence, result=await outcome)
@@ -272,28 +274,6 @@ def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
     return min((at for at in map(text.find, stops) if at >= 0), default=None)
 
 
-def _place(*, precision: str, device: str) -> tuple[Any, str, Any]:
-    """(torch, device, dtype)."""
-    try:
-        import torch
-    except ImportError as error:
-        raise missing_package("torch", extra="models", field="generator.name") from error
-    cuda = torch.cuda.is_available()
-    if device not in {"auto", "cpu", "cuda"} or (device == "cuda" and not cuda):
-        raise ConfigError(f"no device {device!r} here", field="generator.device", remedy='use "auto" or "cpu"')
-    if precision not in {"auto", "float32", "bfloat16"}:
-        remedy = 'use "auto", "float32" or "bfloat16"'
-        raise ConfigError(f"unknown precision {precision!r}", field="generator.precision", remedy=remedy)
-    device_type = "cuda" if cuda and device != "cpu" else "cpu"
-    if precision == "auto":
-        features = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        in_hardware = features.get("avx512_bf16") or features.get("amx_bf16")
-        precision = (
-            "bfloat16" if (torch.cuda.is_bf16_supported() if device_type == "cuda" else in_hardware) else "float32"
-        )
-    return torch, device_type, getattr(torch, precision)
-
-
 def _context(model: "PreTrainedModel", *, wanted: int, name: str) -> int:
     """Tokens that fit in one call, so that no text is read otherwise than alone.
 
@@ -359,36 +339,9 @@ def _trained(tokenizer: "PreTrainedTokenizerBase", names: Sequence[str]) -> dict
 
 
 def _pack(model: "PreTrainedModel") -> None:
-    """Lay the weights of linear layers out once for oneDNN: a third less time per token.
-
-    The operations are those torch's own compiler uses, not a public interface; so one layer of each shape is checked,
-    and the ordinary layers stay wherever they are missing or differ. ragbandit.router.encoders.forward does the same.
-    """
+    """Lay the weights of linear layers out once: a third less time per token."""
     import torch
 
-    if not torch.backends.mkldnn.is_available():
-        return
-    good: dict[object, bool] = {}
     for layer in [module for module in model.modules() if type(module) is torch.nn.Linear]:
-        shape = layer.weight.shape
-        try:
-            with torch.inference_mode():
-                packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), 1)  # noqa: SLF001 - see above
-                fast = _PackedForward(torch.ops.mkldnn._linear_pointwise, packed, layer.bias)  # noqa: SLF001
-                if shape not in good:
-                    probe = torch.linspace(-1, 1, 2 * shape[1]).view(2, -1).to(layer.weight.dtype)  # (2, inputs)
-                    good[shape] = torch.allclose(fast(probe).float(), layer(probe).float(), rtol=0.02, atol=0.02)
-        except (AttributeError, RuntimeError, TypeError):
-            return
-        if good[shape]:
+        if (fast := packed_linear(layer.weight.detach(), layer.bias, rows=1)) is not None:
             layer.forward = fast
-
-
-class _PackedForward:
-    """x -> x @ weight.T + bias over a packed weight."""
-
-    def __init__(self, run: "Callable[..., Tensor]", packed: "Tensor", bias: "Tensor | None") -> None:
-        self._run, self._packed, self._bias = run, packed, bias
-
-    def __call__(self, x: "Tensor") -> "Tensor":
-        return self._run(x, self._packed, self._bias, "none", [], "")

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -25,7 +24,7 @@ from ragbandit.shared.plugins import check_values
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.retries import pause_before_retry
 from ragbandit.shared.types import Cost
-from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request
+from ragbandit.strategies.base import CallBroke, Completion, Generator, Need, Prompt, Request, seconds_until
 from ragbandit.strategies.generators.openai_protocol import (
     Reading,
     TokenCounter,
@@ -94,7 +93,7 @@ class OpenAiGenerator(Generator):
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
-        call, left = _Call(request=request, feed=TextFeed(request)), _left(request)
+        call, left = _Call(request=request, feed=TextFeed(request)), seconds_until(request.deadline)
         if left == 0.0:
             return self._completion(call, late=True)
         late = False
@@ -219,7 +218,7 @@ class OpenAiGenerator(Generator):
             base_s=self._options.pause_s,
             longest_s=self._options.longest_pause_s,
             asked_s=pause_asked(error),
-            left_s=_left(call.request),
+            left_s=seconds_until(call.request.deadline),
         )
 
     def _write_off(self, call: "_Call") -> None:
@@ -318,7 +317,10 @@ class OpenAiGenerator(Generator):
         pause = f"it asks for a pause of {wait_s:.4g} s" if wait_s else "another attempt needs a pause"
         if wait_s > longest:
             return f"{pause}, and none may be longer than {longest:g} s", "see generator.openai.longest_pause_s"
-        return f"{pause}, and the question has {_left(call.request):.1f} s left", "give it more budget.seconds"
+        return (
+            f"{pause}, and the question has {seconds_until(call.request.deadline):.1f} s left",
+            "give it more budget.seconds",
+        )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -354,10 +356,6 @@ async def _begin(response: Any) -> str:
     async for piece in response.aiter_bytes():
         return str(piece[:80].decode("utf-8", "replace"))
     return ""
-
-
-def _left(request: Request) -> float | None:
-    return None if request.deadline is None else max(0.0, request.deadline - time.monotonic())
 
 
 def _key(options: OpenAiOptions) -> str | None:

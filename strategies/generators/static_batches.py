@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache, GenerationConfig, LogitsProcessor, PreTrainedModel
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.strategies.base import Request
+from ragbandit.strategies.base import Request, seconds_until
 from ragbandit.strategies.generators.sampling import SampledTokens, read_details, sample_next
 
 log = logging.getLogger("ragbandit.local")
@@ -74,14 +74,9 @@ class SequenceState:
         tokens = list(self.sampled.tokens)
         return tokens[:-1] if tokens and tokens[-1] in self._ends else tokens
 
-    def seconds_left(self) -> float | None:
-        """Seconds until its deadline, at least 0.0; None without a deadline."""
-        deadline = self.request.deadline
-        return None if deadline is None else max(0.0, deadline - time.monotonic())
-
     def expired(self) -> bool:
         """True if nobody waits for it any more, or its deadline has passed."""
-        return self.cancelled.is_set() or self.seconds_left() == 0.0
+        return self.cancelled.is_set() or seconds_until(self.request.deadline) == 0.0
 
 
 class Batches:

@@ -15,11 +15,11 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
+from ragbandit.shared.torch_models import device_of, without_bar
 from ragbandit.strategies.base import Hit
-from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
 from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.reranking import Reranker
-from ragbandit.strategies.retrievers.sentences import clean
+from ragbandit.strategies.retrievers.sentences import clean, weights_sha256
 
 #: tokens read of a pair where neither tokenizer nor model says
 _TOKENS = 512
@@ -46,7 +46,7 @@ class CrossEncoder(Reranker):
 
     def __init__(self, folder: Path | str, *, name: str | None = None, device: str = "auto") -> None:
         path = Path(folder)
-        self._device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self._device = device_of(device, field="device")
         try:
             self._tokenizer, model = _loaded(path)
             self._model: Any = model.float().eval().to(self._device)

@@ -1,5 +1,6 @@
 """Texts to vectors whose inner product is their likeness: any folder in the layout of sentence-transformers."""
 
+import hashlib
 import json
 import threading
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.generators.huggingface import weights_sha256, without_bar
+from ragbandit.shared.torch_models import device_of, without_bar
 
 #: tokens read of a text where the folder does not say
 _TOKENS = 256
@@ -35,19 +36,19 @@ class SentenceEncoder:
         self._folder = Path(folder)
         self._first_token = _takes_first_token(self._folder)
         self._tokens = int(_read(self._folder / "sentence_bert_config.json").get("max_seq_length") or _TOKENS)
-        device_type = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self._device = device_of(device, field="device")
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(str(self._folder), local_files_only=True)
             with without_bar():
                 model = AutoModel.from_pretrained(str(self._folder), local_files_only=True)
-            self._model: Any = model.float().eval().to(device_type)
+            self._model: Any = model.float().eval().to(self._device)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise ConfigError(
                 f"{folder} cannot be loaded: {error}", field="retriever.model", remedy="give another model"
             ) from error
         if threads is not None:
             torch.set_num_threads(threads)
-        self._place, self._lock = device_type, threading.Lock()
+        self._lock = threading.Lock()
         self._tokens = min(self._tokens, int(getattr(model.config, "max_position_embeddings", self._tokens)))
         self.width: int = int(model.config.hidden_size)
         self.name = f"{name or self._folder.name}:{weights_sha256(self._folder)[:12]}"
@@ -68,7 +69,7 @@ class SentenceEncoder:
 
     def _encode_batch(self, texts: list[str]) -> npt.NDArray[np.float32]:
         read = self._tokenizer(texts, padding=True, truncation=True, max_length=self._tokens, return_tensors="pt")
-        read = {key: value.to(self._place) for key, value in read.items() if key != "token_type_ids"}
+        read = {key: value.to(self._device) for key, value in read.items() if key != "token_type_ids"}
         hidden = self._model(**read).last_hidden_state  # (B, T, width)
         if self._first_token:
             pooled = hidden[:, 0]
@@ -77,6 +78,15 @@ class SentenceEncoder:
             pooled = (hidden * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
         unit: npt.NDArray[np.float32] = torch.nn.functional.normalize(pooled, dim=1).cpu().numpy()
         return unit
+
+
+def weights_sha256(folder: Path) -> str:
+    """Over the folder's safetensors files, in the order of their names."""
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def clean(text: str) -> str:

@@ -13,21 +13,6 @@ PAGES = {"haystack": "haystack", "langchain": "langchain_core", "langgraph": "la
 HERE = [page for page, package in PAGES.items() if importlib.util.find_spec(package) is not None]
 
 
-@pytest.fixture
-def judged(monkeypatch):
-    """The receipts of the judgements that the code sends."""
-    from ragbandit import Client
-
-    receipts, send = [], Client.feedback
-
-    def feedback(client, decision_id, **body):
-        receipts.append(send(client, decision_id, **body))
-        return receipts[-1]
-
-    monkeypatch.setattr(Client, "feedback", feedback)
-    return receipts
-
-
 @pytest.mark.parametrize("page", HERE)
 def test_the_page(page, judged):
     """All Python of the page runs in one process, from top to bottom, and its feedback is stored."""

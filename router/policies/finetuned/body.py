@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.encoders.forward import device_of, load_module
+from ragbandit.router.encoders.forward import load_module
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.router.policies.params import Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, required_module
+from ragbandit.shared.torch_models import device_of
 
 if TYPE_CHECKING:
     from torch import Tensor

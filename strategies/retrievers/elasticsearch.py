@@ -61,7 +61,8 @@ def connect(url: str, *, api_key: str | None = None, timeout_s: float = 30.0) ->
     try:
         return Elasticsearch(url, api_key=api_key, request_timeout=timeout_s, max_retries=3, retry_on_timeout=True)
     except ValueError as error:
-        raise _bad_url(url, fault=error) from error
+        message = f"{shown_address(url)!r} is no url: {error}"
+        raise ConfigError(message, field="retriever.url", remedy=_URL_REMEDY) from error
 
 
 def read_meta(client: Elasticsearch, *, index: str) -> dict[str, Json]:
@@ -383,7 +384,3 @@ def _unusable(index: str, *, fault: str) -> ConfigError:
     return ConfigError(
         f"the index {index!r} {fault}", field="retriever.index", remedy=build_command("elasticsearch", index=index)
     )
-
-
-def _bad_url(url: str, *, fault: Exception) -> ConfigError:
-    return ConfigError(f"{shown_address(url)!r} is no url: {fault}", field="retriever.url", remedy=_URL_REMEDY)

@@ -254,6 +254,8 @@ def test_a_broken_connection_says_so(monkeypatch):
     ("body", "name"),
     [
         (b"not json", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b'{"answer": "x", "cost": {"llm_calls": 1' + b"0" * 400 + b"}}", "cost.llm_calls"),
         (["answer"], "answer"),
         ({"steps": 1}, "answer"),
         ({"answer": "x", "steps": -1}, "steps"),

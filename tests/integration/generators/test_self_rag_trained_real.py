@@ -7,14 +7,12 @@ import pytest
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.self_rag_trained import SelfRagTrained, share
 from ragbandit.strategies.base import Prompt, Request
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import make_generator, offered
-from tests.support.arms.arm_runs import JAWS, MAN, QUESTION, TOWN, branches, purposes
+from tests.support.arms import arm_runs
+from tests.support.arms.arm_runs import QUESTION, branches, purposes
 
 pytestmark = pytest.mark.models
 
@@ -59,15 +57,7 @@ def generator(folder):
 
 
 def outcome_of(generator, **params):
-    return asyncio.run(
-        run_strategy(
-            SelfRagTrained(max_tokens=12, passages=2, **params),
-            query=Query(id=DecisionId("d"), text=QUESTION),
-            budget=Budget(),
-            retriever=MemoryRetriever([JAWS, MAN, TOWN]),
-            generator=generator,
-        )
-    )
+    return arm_runs.outcome_of(SelfRagTrained(max_tokens=12, passages=2, **params), generator)
 
 
 def test_every_reflection_token_is_told_at_every_place(generator):

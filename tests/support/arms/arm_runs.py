@@ -3,7 +3,7 @@
 import asyncio
 
 from ragbandit.shared.types import Branch, Budget, DecisionId, Generated, Query, Retrieved
-from ragbandit.strategies.base import Passage
+from ragbandit.strategies.base import Generator, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
@@ -15,7 +15,7 @@ QUESTION = "Where is the maker of Jaws from?"
 
 
 def outcome_of(arm, answers, *, question=QUESTION, corpus=(JAWS, MAN, TOWN), **budget):
-    generator = answers if isinstance(answers, ScriptedGenerator) else ScriptedGenerator(answers)
+    generator = answers if isinstance(answers, Generator) else ScriptedGenerator(answers)
     return asyncio.run(
         run_strategy(
             arm,

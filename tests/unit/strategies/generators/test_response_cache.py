@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import Branch, Budget, CallFailed, DecisionId, Generated, Query
+from ragbandit.shared.types import Branch, Budget, CallFailed, Generated, Query
 from ragbandit.strategies.arms.no_retrieval import NoRetrieval
 from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
@@ -17,7 +17,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Run
-from ragbandit.strategies.runner import run_strategy
+from tests.support.arms.arm_runs import outcome_of
 
 PROMPT = Prompt(instructions="Be short.", body="Where is the ferry?")
 REQUEST = Request(prompt=PROMPT, max_tokens=8)
@@ -162,16 +162,7 @@ def test_equal_requests_at_once(tmp_path):
 
 
 def outcome(generator, *, seconds=None):
-    query = Query(text="Where is the ferry?", id=DecisionId("d1"))
-    return asyncio.run(
-        run_strategy(
-            NoRetrieval(),
-            query=query,
-            budget=Budget(seconds=seconds),
-            retriever=MemoryRetriever([]),
-            generator=generator,
-        )
-    )
+    return outcome_of(NoRetrieval(), generator, seconds=seconds)
 
 
 def test_costs_stay_true(tmp_path):

@@ -20,12 +20,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import httpx
-from pydantic import Field
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.redaction import without_keys
@@ -46,8 +46,6 @@ _SHOWN = 200
 _MOST_STEPS = 1000
 #: of any count, seconds or dollars: what a database's integer holds, and no sum of a day comes near
 _MOST = 10**15
-_COUNTS = ("retriever_calls", "passages", "llm_calls", "prompt_tokens", "completion_tokens")
-_AMOUNTS = ("seconds_retrieve", "seconds_generate", "dollars")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +61,34 @@ class HttpParams(ArmParams):
     max_bytes: Annotated[int, Field(ge=1)] = 1_000_000
     #: header -> name of the environment variable that holds its value: secrets do not stand in a file
     headers_env: dict[str, str] = field(default_factory=dict)
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=_MOST)]
+_Amount = Annotated[float, Field(strict=True, ge=0, le=_MOST, allow_inf_nan=False)]
+
+
+class _Cost(BaseModel, extra="forbid"):
+    """The parts of `shared.types.Cost` that a reply may tell."""
+
+    retriever_calls: _Whole = 0
+    passages: _Whole = 0
+    llm_calls: _Whole = 0
+    prompt_tokens: _Whole = 0
+    completion_tokens: _Whole = 0
+    seconds_retrieve: _Amount = 0.0
+    seconds_generate: _Amount = 0.0
+    dollars: _Amount = 0.0
+
+
+class _Reply(BaseModel):
+    answer: Annotated[str, Field(strict=True)]
+    stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
+    steps: Annotated[_Whole, Field(le=_MOST_STEPS)] = 0
+    cost: _Cost = _Cost()
 
 
 class Http:
@@ -116,8 +142,8 @@ class Http:
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)
-        reply = _Reply(reply_body, arm=self.name, hide=self._hidden)
-        run.cost += reply.cost
+        reply = self._checked(reply_body)
+        run.cost += Cost(**reply.cost.model_dump())
         run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
         if cap := _overrun(run, steps=reply.steps):
             run.draft = reply.answer
@@ -191,6 +217,18 @@ class Http:
         except (ValueError, RecursionError) as error:
             raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
 
+    def _checked(self, body: object) -> _Reply:
+        """The reply. Raises ArmFailed naming the field."""
+        try:
+            return _Reply.model_validate(body)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            # Secrets go before the cut: half of one could not be found any more.
+            name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
+            value = self._hidden(repr(fault["input"]))
+            message = f"the reply's {name} is {value:.80}: {fault['msg']}"
+            raise ArmFailed(message, field=f"arms.{self.name}") from None
+
     def _said(self, response: httpx.Response) -> str:
         """Status and begin of the body."""
         body = self._hidden(" ".join(response.text.split()))
@@ -202,45 +240,6 @@ class Http:
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
         run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
-
-
-class _Reply:
-    """A reply, checked. Raises ArmFailed naming the field. hide: takes secrets out of what is shown of the reply."""
-
-    def __init__(self, body: object, *, arm: str, hide: Callable[[str], str]) -> None:
-        self._arm, self._hide = arm, hide
-        if not isinstance(body, dict) or not isinstance(body.get("answer"), str):
-            raise self._wrong("answer", body if not isinstance(body, dict) else body.get("answer"), "text")
-        self.answer: str = body["answer"]
-        reason = body.get("stop_reason", "answered")
-        if not isinstance(reason, str) or not reason:
-            raise self._wrong("stop_reason", reason, "text")
-        self.stop_reason = reason
-        self.steps = int(self._number("steps", body.get("steps", 0), whole=True))
-        if self.steps > _MOST_STEPS:
-            raise self._wrong("steps", self.steps, f"at most {_MOST_STEPS}")
-        costs = body.get("cost", {})
-        if not isinstance(costs, dict):
-            raise self._wrong("cost", costs, "an object")
-        unknown = sorted(set(costs) - {*_COUNTS, *_AMOUNTS})
-        if unknown:
-            name = self._hide(unknown[0])[:_SHOWN]  # before the cut: half a secret could not be found any more
-            raise self._wrong(f"cost.{name}", costs[unknown[0]], f"one of {', '.join((*_COUNTS, *_AMOUNTS))}")
-        given: dict[str, Any] = {
-            name: self._number(f"cost.{name}", value, whole=name in _COUNTS) for name, value in costs.items()
-        }
-        self.cost = Cost(**given)
-
-    def _number(self, name: str, value: object, *, whole: bool) -> float:
-        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MOST
-        if not good or (whole and value != int(value)):  # type: ignore[call-overload] # it is a number here
-            raise self._wrong(name, value, f"a {'whole ' if whole else ''}number from 0 to {_MOST}")
-        return int(value) if whole else float(value)  # type: ignore[call-overload,arg-type]
-
-    def _wrong(self, name: str, value: object, wanted: str) -> ArmFailed:
-        return ArmFailed(
-            f"the reply's {name} is {self._hide(repr(value)):.80}, not {wanted}", field=f"arms.{self._arm}"
-        )
 
 
 def _overrun(run: Run, *, steps: int) -> str | None:

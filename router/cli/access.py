@@ -16,15 +16,8 @@ import yaml
 from rich.markup import escape
 
 from ragbandit.router.cli.arguments import is_age, parse_time
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    JsonOption,
-    console,
-    errors,
-    print_json,
-    show,
-    show_rows,
-)
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json, show_rows
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.storage.access.api_keys import ApiKey, KeyStore, NewKey
 from ragbandit.router.storage.access.audit_log import check_entries, entries

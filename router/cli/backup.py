@@ -1,6 +1,5 @@
 """Verbs `backup` and `restore`: the whole store as one folder, taken while everything runs, and put back."""
 
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -13,15 +12,16 @@ import typer
 
 import ragbandit
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, show
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
 from ragbandit.router.cli.data import alone
+from ragbandit.router.cli.facts import show
+from ragbandit.router.cli.store import registered_policy
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.policies import make_policy
 from ragbandit.router.retention.manifest import Manifest
 from ragbandit.router.retention.restoring import check_backup, restore_backup
 from ragbandit.router.retention.taking import take_backup
@@ -31,7 +31,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.waiting import labels_in_use
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import IMPORTED, PolicyLabel
+from ragbandit.shared.types import PolicyLabel
 
 #: the archive's lease is prolonged that often, seconds
 PROLONG_S = 30.0
@@ -168,10 +168,7 @@ def _verdicts(settings: Settings, *, deep: bool) -> Iterator[tuple[str, Verdict]
             labels = sorted(labels_in_use(connection, label=settings.policy.label))
         for label in labels:
             ledger = Ledger(first.database, label=PolicyLabel(label))
-            row = ledger.registered()
-            serving = None
-            if row is not None and row["algorithm"] != IMPORTED:
-                serving = make_policy(row["algorithm"], params=json.loads(row["params"]))
-            files, checkpoint_files = SnapshotFiles(settings.snapshot_root), SnapshotFiles(settings.checkpoint_root)
-            checkpoints = Checkpoints(ledger, files=checkpoint_files)
+            files = SnapshotFiles(settings.snapshot_root)
+            checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
+            serving = registered_policy(ledger)
             yield label, verify(ledger, files=files, serving=serving, checkpoints=checkpoints, whole=True, deep=deep)

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -42,6 +42,8 @@ PortOption = Annotated[int | None, typer.Option("--port", help="port to listen o
 
 IdOption = Annotated[str | None, typer.Option("--id", help="your own id: makes the call idempotent")]
 
+#: the shell's code for a command that Ctrl-C ended
+INTERRUPTED: Final = 130
 _LATE_CONTROLS: Final = re.compile("[\x7f-\x9f]")
 
 
@@ -66,20 +68,6 @@ def listen_on(*, host: str | None, port: int | None) -> None:
             os.environ[f"RAGBANDIT_SERVER__{name}"] = str(value)
 
 
-def show(facts: Mapping[str, object], *, as_json: bool) -> None:
-    """Facts as a table of two columns, or as JSON."""
-    if as_json:
-        print_json(facts)
-        return
-    table = Table(show_header=False, box=None)
-    table.add_column()
-    table.add_column(overflow="fold")  # a hash that is cut off cannot be compared
-    for key, value in facts.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        table.add_row(key, escape(text))
-    console.print(table)
-
-
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str) -> None:
     """Rows of texts as a table; `none` where there are no rows."""
     table = Table(*columns, box=None)
@@ -102,6 +90,16 @@ def failing_well() -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             remedy = "make room on this disk, then run it again"
         _fail(StoreError(f"{error.filename}: {error.strerror}", remedy=remedy))
+
+
+@contextlib.contextmanager
+def interruptible(message: str) -> Iterator[None]:
+    """Ctrl-C ends the command with this message: what was done, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        errors.print(escape(message), soft_wrap=True, highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _fail(error: RagBanditError) -> NoReturn:

@@ -10,7 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.retention import archiving, erasure

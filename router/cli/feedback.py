@@ -22,9 +22,9 @@ from ragbandit.router.cli.console import (
     console,
     errors,
     print_json,
-    show,
     show_rows,
 )
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.importing import Importer

@@ -14,7 +14,8 @@ import yaml
 from rich.markup import escape
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show, show_rows
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show_rows
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, detail, overview

@@ -1,14 +1,17 @@
 """The configured store, opened for a verb."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.status import check_registered
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.types import PolicyLabel
+from ragbandit.shared.types import IMPORTED, PolicyLabel
 
 
 @contextmanager
@@ -33,3 +36,11 @@ def opened(
         if registered:
             check_registered(ledger)
         yield settings, ledger
+
+
+def registered_policy(ledger: Ledger) -> Policy | None:
+    """The policy of a ledger as it was last opened; None for one that was never opened, or imported."""
+    row = ledger.registered()
+    if row is None or row["algorithm"] == IMPORTED:
+        return None
+    return make_policy(row["algorithm"], params=json.loads(row["params"]))

@@ -4,7 +4,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from hashlib import file_digest
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, errors, interruptible
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
@@ -44,8 +43,6 @@ from ragbandit.workers.judge.quiz import QuizModel, chinese_words
 from ragbandit.workers.wiring.generators import generator_version, make_generator
 from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
 
-#: the shell's code for a command that ctrl-C ended
-INTERRUPTED = 130
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
 
@@ -181,7 +178,7 @@ def _run(
     todo = list({each.key: each for each in work if each.key not in answers}.values())
     fine = {each.arm for each in work if each.key in answers and not answers[each.key].failed}
     count, warn = itertools.count(1), _warner(fine)
-    with bars(errors) as progress, _interruptible(answers):
+    with bars(errors) as progress, interruptible(_stopped(answers)):
 
         def done(answer: StoredAnswer) -> None:
             progress("answers", next(count), len(todo))
@@ -227,7 +224,7 @@ def _quiz(
 ) -> Qualities:
     """Judgements by the judge. Ctrl-C ends the command; what was judged is in the judge's cache."""
     count = itertools.count(1)
-    with bars(errors) as progress, _interruptible(answers):
+    with bars(errors) as progress, interruptible(_stopped(answers)):
         return asyncio.run(
             quizzed_answers(
                 rows,
@@ -239,14 +236,8 @@ def _quiz(
         )
 
 
-@contextmanager
-def _interruptible(answers: Answers) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        file = escape(str(answers.file))
-        errors.print(f"stopped; {file} keeps what was answered: go on with --resume", soft_wrap=True, highlight=False)
-        raise typer.Exit(INTERRUPTED) from None
+def _stopped(answers: Answers) -> str:
+    return f"stopped; {answers.file} keeps what was answered: go on with --resume"
 
 
 def _encoded(

@@ -1,7 +1,6 @@
 """Command `ragbandit index`: build, inspect and search the index of any retriever."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -14,15 +13,15 @@ from ragbandit.router.cli.console import (
     bars,
     console,
     errors,
+    interruptible,
     print_json,
 )
+from ragbandit.router.cli.facts import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.formats import moment
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import count_rows, log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import write_popularity
-from ragbandit.workers.evaluation.command import INTERRUPTED
 from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
@@ -49,14 +48,14 @@ def build(
     left_out: set[str] = set()
     rows = _reading(corpus, left_out=left_out)
     total = count_rows(corpus) or 0
-    with _interruptible(settings), bars(errors) as progress:
+    with interruptible(_when_stopped(settings)), bars(errors) as progress:
         facts = kind.built(rows, lambda done: progress("passages indexed", done, total))
         if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
             progress("counting mentions", 0, 0)
             facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
     if corpus.is_dir():
         facts = {**facts, "left_out": len(left_out)}
-    _show(facts, as_json=as_json)
+    show(facts, as_json=as_json)
 
 
 def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:
@@ -70,16 +69,11 @@ def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passa
     return lambda: read_corpus(corpus, leave_out=leave_out)
 
 
-@contextmanager
-def _interruptible(settings: Settings) -> Iterator[None]:
-    """Ctrl-C ends the command and says what the same command will do."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        resumable = [part for part in _parts(settings) if part != "bm25"]
-        next_time = f"goes on where {resumable[0]} ended" if resumable else "starts from the beginning"
-        errors.print(f"stopped; the same command {next_time}", soft_wrap=True, highlight=False)
-        raise typer.Exit(INTERRUPTED) from None
+def _when_stopped(settings: Settings) -> str:
+    """What the same command will do."""
+    resumable = [part for part in _parts(settings) if part != "bm25"]
+    next_time = f"goes on where {resumable[0]} ended" if resumable else "starts from the beginning"
+    return f"stopped; the same command {next_time}"
 
 
 def info(
@@ -91,7 +85,7 @@ def info(
 ) -> None:
     """Describe an index."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
-    _show(kind_of(settings).info(), as_json=as_json)
+    show(kind_of(settings).info(), as_json=as_json)
 
 
 def search(
@@ -124,22 +118,3 @@ def _settings(config: str | None, *, retriever: str | None, index_name: str | No
 def _parts(settings: Settings) -> tuple[str, ...]:
     chosen = settings.retriever
     return (chosen.first, chosen.second) if chosen.name == "hybrid" else (chosen.name,)
-
-
-def _show(facts: Mapping[str, object], *, as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-        return
-    for key, value in _flat(facts):
-        console.print(escape(f"{key}: {value}"), soft_wrap=True)
-
-
-def _flat(facts: Mapping[str, object], *, before: str = "") -> Iterator[tuple[str, object]]:
-    """Nested facts under "<key>.<key>", and times as people read them."""
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, before=f"{before}{key}.")
-        elif key == "created_at" and isinstance(value, int | float):
-            yield f"{before}{key}", moment(value)
-        else:
-            yield f"{before}{key}", value

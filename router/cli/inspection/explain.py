@@ -7,8 +7,8 @@ import typer
 
 from ragbandit.router.api.schemas.replies import explanation_json
 from ragbandit.router.api.schemas.responses import plain
-from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, print_json
-from ragbandit.router.cli.inspection.telling import tell
+from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations import explain as explanations
@@ -35,10 +35,7 @@ def explain(
         store = DecisionStore(ledger.database, label=ledger.label)
         explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning), archive=True)
     reply: dict[str, Any] = plain(explanation_json(explained))
-    if as_json:
-        print_json(reply)
-    else:
-        tell({**_in_order(reply), "key": explained.record.decision.query.api_key})
+    show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:

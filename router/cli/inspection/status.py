@@ -1,6 +1,5 @@
 """Verbs `status` and `verify`: facts read from the database, without a running service."""
 
-import json
 import time
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -9,16 +8,9 @@ import typer
 
 from ragbandit.router.api.schemas.replies import ledger_json
 from ragbandit.router.api.schemas.responses import plain
-from ragbandit.router.cli.console import (
-    ConfigOption,
-    JsonOption,
-    LabelOption,
-    bars,
-    errors,
-    print_json,
-    show,
-)
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
+from ragbandit.router.cli.facts import show
+from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
@@ -28,13 +20,12 @@ from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
-from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import IMPORTED, ArmName
+from ragbandit.shared.types import ArmName
 
 #: a count that may be 0 -> what it means
 _MEANINGS: Final = {
@@ -69,9 +60,9 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         if as_json:
             print_json(plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding)))
         else:
-            facts = _facts(state) | {"arms": "\n".join(map(_health, healths)), "judge": _judge(state)}
+            facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
-            facts |= {"notes": "\n".join(notes)} if notes else {}
+            facts |= {"notes": notes} if notes else {}
             show({"policy": ledger.label, "learning": _headline(state)} | facts, as_json=False)
         if not state.counters.balanced:
             raise typer.Exit(1)
@@ -157,12 +148,7 @@ def verify(
 
 def _serving(ledger: Ledger, *, settings: Settings) -> Policy | None:
     """The policy of the ledger: the configured one's as configured, another's as it was last opened."""
-    opened = ledger.registered()
-    if ledger.label == settings.policy.label:
-        return policy_of(settings)
-    if opened is None or opened["algorithm"] == IMPORTED:
-        return None
-    return make_policy(opened["algorithm"], params=json.loads(opened["params"]))
+    return policy_of(settings) if ledger.label == settings.policy.label else registered_policy(ledger)
 
 
 def _health(health: ArmHealth) -> str:

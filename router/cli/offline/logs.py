@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors
+from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
@@ -47,7 +48,7 @@ def export(
     with opened(config, label=label) as (_, ledger):
         count = write_rows(file, _exported(ledger, since=first), format=log_format)
     facts = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
-    _show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
+    show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
 def _exported(ledger: Ledger, *, since: float | None) -> Iterator[Logged]:
@@ -91,14 +92,14 @@ def import_(
         defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
         rows = read_rows(file, format=log_format, defaults=defaults)
         reading = _Reading(file=file, skip_bad=skip_bad)
-        with _progress_of(reading) as show:
+        with _progress_of(reading) as progress:
             take_in(
                 ledger,
                 reading.rows(rows),
                 origin=log_format,
                 source=str(file),
                 lease_s=settings.learning.lease_s,
-                progress=show,
+                progress=progress,
             )
         facts = {
             **asdict(reading.taken),
@@ -107,10 +108,11 @@ def import_(
             "label": label,
             "last_seq": ledger.last_seq(),
         }
-    _show(facts, as_json=as_json)
+    show(facts, as_json=as_json)
     if not as_json:
         where = "" if config is None else f" --config {config}"
-        _print(f"next: ragbandit replay --label {label} --policy ...{where}")
+        line = f"next: ragbandit replay --label {label} --policy ...{where}"
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 class _Reading:
@@ -160,15 +162,3 @@ def _progress_of(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
             )
             remedy = f"{error.remedy}; {so_far}" if error.remedy else so_far
             raise type(error)(error.message, field=error.field, remedy=remedy) from error
-
-
-def _show(facts: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print_json(facts)
-        return
-    for key, value in facts.items():
-        _print(f"{key}: {', '.join(map(str, value)) if isinstance(value, list) else value}")
-
-
-def _print(line: str) -> None:
-    console.print(escape(line), soft_wrap=True, highlight=False)

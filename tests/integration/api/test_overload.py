@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ragbandit.router.api.http_server import connections
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
+from tests.support.waiting import until
 
 
 class HeldEncoder:
@@ -45,13 +46,6 @@ def reply_on(link):
     """The whole reply; closes the connection."""
     with link, link.makefile("rb") as stream:
         return stream.read()
-
-
-def until(condition, *, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
 
 
 def measured(service, name, **labels):

@@ -18,6 +18,7 @@ from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers
 from tests.support.servers.stream_worker import StreamWorker, sse
+from tests.support.waiting import until
 
 WORDS = "Spielberg made Jaws.\n\nHe was born in Cincinnati, in Ohio, where the river is wide and slow. 👍"
 LONG = {"single_step": {"preset": "chat"}}
@@ -68,13 +69,6 @@ def write(service, redis_client, decision_id, text, *, at):
     redis_client.xadd(stream_key(decision_id), {TEXT: text, MARK: mark}, id=at)
 
 
-def wait_until(seen, *, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def read_along(service, redis_client, decision_id):
     """The events of a question's stream as they come, and the thread that reads them; a worker may write now."""
     events = []
@@ -85,7 +79,7 @@ def read_along(service, redis_client, decision_id):
 
     reading = threading.Thread(target=read)
     reading.start()
-    wait_until(lambda: redis_client.exists(f"ragbandit:stream-wanted:{decision_id}"))
+    until(lambda: redis_client.exists(f"ragbandit:stream-wanted:{decision_id}"))
     return events, reading
 
 
@@ -132,7 +126,7 @@ def test_two_readers_of_one_decision_get_the_same(place):
 
     first = threading.Thread(target=read, args=("first",))
     first.start()
-    wait_until(lambda: worker.context.generator.requests)
+    until(lambda: worker.context.generator.requests)
     time.sleep(0.2)
     read("second")
     first.join(20)
@@ -148,7 +142,7 @@ def test_a_caller_that_goes_away_cancels_its_answer(place):
         for name, _, _ in sse(response):
             if name == "text":
                 break
-    wait_until(lambda: worker.context.store.outcomes_by_id([key]))
+    until(lambda: worker.context.store.outcomes_by_id([key]))
     outcome = worker.context.store.outcomes_by_id([DecisionId(key)])[DecisionId(key)]
     assert (outcome.status, outcome.stop_reason) == ("failed", "cancelled")
 
@@ -214,10 +208,10 @@ def test_a_second_run_that_says_something_else_ends_the_stream_with_an_error(pla
     service, _ = place(worker=False)
     events, reading = read_along(service, redis_client, "d-dead")
     write(service, redis_client, "d-dead", "He was ", at="1-1")
-    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    until(lambda: any(name == "text" for name, _, _ in events))
     write(service, redis_client, "d-dead", "He", at="2-1")
     write(service, redis_client, "d-dead", " was born", at="2-2")  # it goes on where the first one was
-    wait_until(lambda: text_of(events) == "He was born")
+    until(lambda: text_of(events) == "He was born")
     write(service, redis_client, "d-dead", "Spielberg", at="3-1")
     reading.join(20)
     name, data, _ = events[-1]
@@ -233,7 +227,7 @@ def test_an_outcome_that_does_not_continue_the_text_ends_the_stream_with_an_erro
     service, _ = place(worker=False)
     events, reading = read_along(service, redis_client, "d-other")
     write(service, redis_client, "d-other", "He was ", at="1-1")
-    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    until(lambda: any(name == "text" for name, _, _ in events))
     worker_answers(service, "d-other", "Spielberg was born in Ohio.")
     reading.join(20)
     assert events[-1][1]["error"]["code"] == "ANSWER_CHANGED"
@@ -248,7 +242,7 @@ def test_entries_that_were_missed_come_with_the_outcome(place, redis_client):
     events, reading = read_along(service, redis_client, "d-gap")
     write(service, redis_client, "d-gap", "one ", at="1-1")
     write(service, redis_client, "d-gap", "three ", at="1-3")
-    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    until(lambda: any(name == "text" for name, _, _ in events))
     worker_answers(service, "d-gap", "one two three four")
     reading.join(20)
     assert text_of(events) == "one two three four" == events[-1][1]["answer"]
@@ -259,9 +253,9 @@ def test_what_somebody_else_writes_to_a_stream_is_not_shown(place, redis_client)
     service, _ = place(worker=False)
     events, reading = read_along(service, redis_client, "d-evil")
     write(service, redis_client, "d-evil", "one ", at="1-1")
-    wait_until(lambda: any(name == "text" for name, _, _ in events))
+    until(lambda: any(name == "text" for name, _, _ in events))
     redis_client.xadd(stream_key("d-evil"), {"t": "EVIL "}, id="1-2")
-    wait_until(lambda: service.router.jobs.outage.foreign.counts()["streams"] == 1)
+    until(lambda: service.router.jobs.outage.foreign.counts()["streams"] == 1)
     worker_answers(service, "d-evil", "one two")
     reading.join(20)
     assert text_of(events) == "one two" == events[-1][1]["answer"]

@@ -10,59 +10,46 @@ import time
 from pathlib import Path
 
 import httpx
+from typer.testing import CliRunner
+
+from ragbandit.workers.cli import app
+from tests.support.waiting import until
 
 
-def test_serve_says_where_it_listens(tmp_path):
-    """Once it accepts connections `serve` logs its address; a request there is answered, and logged if asked."""
-    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\nserver: {access_log: true}\n")
-    command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0", "--host", "127.0.0.1"]
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
-        command, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as serving:
-        try:
-            lines = iter(serving.stderr.readline, "")
-            found = next(found for line in lines if (found := re.search(r"listening on (http://127.0.0.1:\d+)", line)))
-            assert httpx.get(f"{found[1]}/health").json() == {"status": "ok"}
-        finally:
-            serving.send_signal(signal.SIGINT)
-            out, _ = serving.communicate(timeout=20)
-    assert '"GET /health HTTP/1.1" 200' in out
-    assert serving.returncode in (0, -signal.SIGINT)
-
-
-def test_serve_refuses_a_port_that_is_taken(tmp_path):
+def test_serve_refuses_a_port_that_is_taken(tmp_path, monkeypatch):
     """Where something listens already, `serve` ends with exit code 2 and the setting's name, not a server's error."""
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        command = [sys.executable, "-m", "ragbandit", "serve", "--port", str(taken.getsockname()[1])]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False
-        )
-    assert done.returncode == 2
+        monkeypatch.setenv("RAGBANDIT_SERVER__PORT", str(taken.getsockname()[1]))
+        done = CliRunner().invoke(app, ["serve"])
+    assert done.exit_code == 2
     assert "CONFIG_INVALID server.port" in done.stderr
 
 
-def test_serve_ends_while_clients_wait(tmp_path):
-    """At SIGTERM clients that wait for answers get their 202, those that hung up hold nothing up, and `serve` ends."""
-    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
-    command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0"]
+def test_serve_says_where_it_listens_and_ends_while_clients_wait(tmp_path):
+    """It logs its address, and requests if asked. At SIGTERM clients that wait for answers get their 202, those that
+    hung up hold nothing up, and it ends.
+    """
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\nserver: {access_log: true}\n")
+    command = [sys.executable, "-m", "ragbandit", "serve", "--port", "0", "--host", "127.0.0.1"]
     environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     body = b'{"question": "Who wrote Dracula?"}'
     head = b"POST /v1/answer?wait_s=600 HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     head += b"content-length: %d\r\n\r\n"
-    with subprocess.Popen(command, cwd=tmp_path, env=environ, stderr=subprocess.PIPE, text=True) as serving:
+    with (
+        (tmp_path / "out").open("wb") as out,
+        subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=out, stderr=subprocess.PIPE, text=True) as serving,
+    ):
         try:
             lines = iter(serving.stderr.readline, "")
-            port = next(int(found[1]) for line in lines if (found := re.search(r"127.0.0.1:(\d+)", line)))
-            links = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(100)]
+            address = re.compile(r"listening on (http://127.0.0.1:(\d+))")
+            url, port = next(found.groups() for line in lines if (found := address.search(line)))
+            assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+            links = [socket.create_connection(("127.0.0.1", int(port)), 20) for _ in range(100)]
             for link in links:
                 link.sendall(head % len(body) + body)
-            give_up = time.monotonic() + 20
-            while httpx.get(f"http://127.0.0.1:{port}/v1/status").json()["counters"]["decided"] < 100:
-                assert time.monotonic() < give_up
-                time.sleep(0.1)
+            until(lambda: httpx.get(f"{url}/v1/status").json()["counters"]["decided"] == 100)
             for link in links[:50]:
                 link.close()
         finally:
@@ -70,6 +57,8 @@ def test_serve_ends_while_clients_wait(tmp_path):
             began = time.monotonic()
             serving.communicate(timeout=30)
     assert time.monotonic() - began < 8
+    assert serving.returncode in (0, -signal.SIGTERM)
+    assert '"GET /health HTTP/1.1" 200' in (tmp_path / "out").read_text()
     replies = [link.recv(65536) for link in links[50:]]
     for link in links:
         link.close()

@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
+from tests.support.waiting import until
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
@@ -325,10 +325,10 @@ def test_ctrl_c_ends_all_processes(tmp_path):
             start_new_session=True,
         )
     try:
-        wait_until(lambda: sum("spawn_main" in command for command in group_of(process.pid)) == 2)
+        until(lambda: sum("spawn_main" in command for command in group_of(process.pid)) == 2)
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(30) in (1, 130)
-        wait_until(lambda: not group_of(process.pid))
+        until(lambda: not group_of(process.pid))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -344,10 +344,3 @@ def group_of(leader):
             if int(session) == leader and state != "Z":
                 found.append((folder / "cmdline").read_text().replace("\0", " "))
     return found
-
-
-def wait_until(holds, *, patience_s=30.0):
-    give_up = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < give_up, "it did not come to pass"
-        time.sleep(0.05)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from ragbandit.workers.cli import app
 from tests.support.servers.feedback_servers import KEY
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -39,13 +40,6 @@ def command(make_bridge, tmp_path):
 def started(arguments: list[str]) -> subprocess.Popen:
     command = [sys.executable, "-m", "ragbandit", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ)
-
-
-def until(fact, *, limit_s: float = 30.0) -> None:
-    give_up = time.monotonic() + limit_s
-    while not fact():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
 
 
 def test_the_report_says_what_became_of_every_judgement(command):

@@ -1,6 +1,5 @@
 """Data of somebody else in a real Redis: it is dropped or read as absent, counted, and stands in nobody's way."""
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -11,6 +10,7 @@ from ragbandit.router.queue.jobs import Notifier, RedisJobs
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.shared.errors import QueueError
+from tests.support.waiting import until
 
 #: not UTF-8, no number, no time
 GARBAGE = b"\xff\xfe"
@@ -21,13 +21,6 @@ pytestmark = pytest.mark.timeout(60)
 @pytest.fixture
 def jobs(redis_client):
     return RedisJobs(redis_client)
-
-
-def wait_until(seen, *, seconds=20.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def foreign(jobs):
@@ -59,10 +52,10 @@ def test_a_listener_outlives_what_is_no_notification(jobs, redis_client, publish
     heard = []
     listener = jobs.listen(heard.append)
     try:
-        wait_until(lambda: redis_client.publish(CHANNEL, published) == 1)
-        wait_until(lambda: foreign(jobs) == {"notifications"})
+        until(lambda: redis_client.publish(CHANNEL, published) == 1)
+        until(lambda: foreign(jobs) == {"notifications"})
         jobs.publish("outcome:one")
-        wait_until(lambda: heard == ["outcome:one"])
+        until(lambda: heard == ["outcome:one"])
         assert listener.fault() is None
     finally:
         listener.close()
@@ -82,8 +75,8 @@ def test_a_listener_begins_again_after_an_error_that_nobody_foresaw(jobs, redis_
     monkeypatch.setattr(redis_client, "pubsub", pubsub)
     listener = jobs.listen(heard.append)
     try:
-        wait_until(lambda: redis_client.publish(CHANNEL, "outcome:one") == 1)
-        wait_until(lambda: heard == ["outcome:one"])
+        until(lambda: redis_client.publish(CHANNEL, "outcome:one") == 1)
+        until(lambda: heard == ["outcome:one"])
     finally:
         listener.close()
 
@@ -93,7 +86,7 @@ def test_a_listener_tells_why_it_hears_nothing(jobs, monkeypatch):
     monkeypatch.setattr(listening, "GRACE_S", 0.1)
     monkeypatch.setattr(jobs.client, "pubsub", lambda **_: 1 / 0)
     listener = jobs.listen(print)
-    wait_until(lambda: "not subscribed" in (listener.fault() or ""))
+    until(lambda: "not subscribed" in (listener.fault() or ""))
     listener.close()
     assert "has ended" in listener.fault()
 

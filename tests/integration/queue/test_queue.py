@@ -20,6 +20,7 @@ from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
 from ragbandit.shared.child_process import PARENT_VARIABLE
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.types import Query
+from tests.support.waiting import until
 
 #: the end of the line on an outage
 RETRYING = "retrying (answers are delayed, nothing is lost)"
@@ -38,15 +39,6 @@ def own_redis(tmp_path):
     server.start()
     yield server, redis_url(settings)
     server.stop()
-
-
-def until(seen, *, seconds: float = 10.0) -> bool:
-    give_up = time.monotonic() + seconds
-    while not seen():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def test_notifications_of_the_learner_coalesce(jobs, redis_client):

@@ -13,6 +13,7 @@ from ragbandit.router.queue.streams.keys import MAX_ENTRIES, MAX_PIECE, stream_k
 from ragbandit.router.queue.streams.reader import MAX_HELD, StreamReader
 from ragbandit.router.queue.streams.writer import StreamWriter
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
+from tests.support.waiting import until
 
 KEY = DecisionId("d1")
 SECRET = b"of the store"
@@ -109,17 +110,10 @@ def test_a_stream_is_bounded(writer, redis_client):
     writer.end(made)
     assert time.monotonic() - began < 20
     last = f"1-{2 * MAX_ENTRIES}".encode()
-    wait_until(lambda: [key for key, _ in redis_client.xrevrange(stream_key(KEY), count=1)] == [last])
+    until(lambda: [key for key, _ in redis_client.xrevrange(stream_key(KEY), count=1)] == [last])
     entries = redis_client.xrange(stream_key(KEY))
     assert len(entries) <= MAX_ENTRIES
     assert all(len(fields[b"t"]) <= MAX_PIECE for _, fields in entries)
-
-
-def wait_until(seen, *, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_a_reader_that_takes_nothing_holds_nobody_up(writer, reader):
@@ -130,7 +124,7 @@ def test_a_reader_that_takes_nothing_holds_nobody_up(writer, reader):
     give(made, *("x" * MAX_PIECE for _ in range(2 * MAX_HELD)))
     assert time.monotonic() - began < 10
     writer.end(made)
-    wait_until(lambda: reading.stream.lost)
+    until(lambda: reading.stream.lost)
     held = 0
     while reading.stream.take() is not None:
         held += 1
@@ -189,10 +183,10 @@ def test_an_entry_without_our_mark_ends_the_stream(writer, reader, redis_client,
     key, entry_id = ("d2", "1-2") if forged == "moved" else ("d3", "1-1")
     reading = Reading(reader, DecisionId(key))
     redis_client.xadd(stream_key(key), fields, id=entry_id)
-    wait_until(lambda: reading.stream.lost)
+    until(lambda: reading.stream.lost)
     assert forged == "moved" or reading.stream.take() is None
     assert other.text == "true"
-    wait_until(lambda: other.stream.lost == (forged == "moved"))
+    until(lambda: other.stream.lost == (forged == "moved"))
     assert other.stream.take() is None
 
 
@@ -200,13 +194,13 @@ def test_a_key_of_another_type_ends_its_stream_alone(writer, reader, redis_clien
     """Other answers are read on, and so is what comes after the key that wakes the thread was overwritten."""
     good, bad = Reading(reader), Reading(reader, DecisionId("bad"))
     redis_client.set(stream_key("bad"), b"\xff")
-    wait_until(lambda: bad.stream.lost)
+    until(lambda: bad.stream.lost)
     made = writer.open(KEY)
     give(made, "on and on")
     assert good.until(lambda it: it.got).text == "on and on"
     (wake,) = redis_client.keys("ragbandit:stream-wake:*")
     redis_client.set(wake, b"\xff")
-    wait_until(lambda: redis_client.type(wake) != b"string")
+    until(lambda: redis_client.type(wake) != b"string")
     late = Reading(reader, DecisionId("late"))
     made = writer.open(DecisionId("late"))
     give(made, "late")
@@ -226,11 +220,11 @@ def test_redis_going_away_ends_the_stream_and_not_the_run(settings):
         give(run, "a")
         reading.until(lambda it: it.got)
         server.stop()
-        wait_until(lambda: reading.stream.lost)
+        until(lambda: reading.stream.lost)
         began = time.monotonic()
         give(run, *("x" * MAX_PIECE for _ in range(200)))
         assert time.monotonic() - began < 10
-        wait_until(lambda: not run.reading)
+        until(lambda: not run.reading)
         assert reader.subscribe(DecisionId("d2"), wake=lambda: None) is None
     finally:
         writer.close()

@@ -10,16 +10,8 @@ from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
-from tests.support.arms.answer_jobs import (
-    Held,
-    Redis,
-    answer_next,
-    decision_for,
-    outcome_in,
-    set_tries,
-    tries_of,
-    until,
-)
+from tests.support.arms.answer_jobs import Held, Redis, answer_next, decision_for, outcome_in, set_tries, tries_of
+from tests.support.waiting import until
 
 
 @pytest.fixture

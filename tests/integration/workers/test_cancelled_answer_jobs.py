@@ -23,8 +23,8 @@ from tests.support.arms.answer_jobs import (
     outcome_in,
     set_tries,
     tries_of,
-    until,
 )
+from tests.support.waiting import until
 
 
 def test_what_was_cancelled_before_it_began_never_runs(work):

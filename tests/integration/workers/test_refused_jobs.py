@@ -15,6 +15,7 @@ from rq.serializers import DefaultSerializer, JSONSerializer
 from ragbandit.router.queue.bells import ANSWER_QUEUE, BELLS, LEARN_QUEUE
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer
+from tests.support.waiting import until
 
 QUEUES = (ANSWER_QUEUE, LEARN_QUEUE)
 
@@ -65,13 +66,6 @@ def taker(redis_server, jobs, monkeypatch):
     for consumer, bells in consumers:
         assert consumer.wait(5)
         bells.wait()
-
-
-def until(seen, *, seconds=20.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < give_up, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def ring_both(jobs):

@@ -12,6 +12,7 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.learning import MOST, learning_versions, version_learning
 from tests.integration.serving.versions.test_serving import ARMS, PATIENT, add, canary, do
 from tests.support import bad_policies
+from tests.support.waiting import until
 
 
 def version(name, state, *, since=1.0, former=None):
@@ -34,13 +35,6 @@ def test_versions_that_learn():
     ]
     assert [one.name for one in learning_versions(there)] == ["e", "c", "b", "d", "g"]
     assert len(learning_versions([version(f"v{n}", "shadow") for n in range(100)])) == MOST
-
-
-def until(holds):
-    give_up = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < give_up, "it did not come"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -34,21 +34,13 @@ from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.process import consumer_of
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 PASSAGES = [
     Passage(id="stoker", title="Dracula", text="Bram Stoker wrote Dracula."),
     Passage(id="shelley", title="Frankenstein", text="Mary Shelley wrote Frankenstein, not Dracula."),
 ]
-
-
-def until(seen, *, seconds=20.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 class Worker:
@@ -72,12 +64,14 @@ class Worker:
         self._routines = housekeeping.routines_of(self.context)
         self._listener = None
 
-    def start(self, *, threads, burst=False):
-        """Answer in so many threads, as a process does."""
+    def start(self, *, threads, burst=False, bells=False):
+        """Answer in so many threads, as a process does; without bells they look often."""
         self.consumer = consumer_of("answer", self.context, threads=threads)
-        self.consumer.start(burst=burst)
-        if not burst:
+        if bells:
             self.bells = BellTaker("answer", connect=self.reach, jobs=self.context.jobs, consumer=self.consumer)
+        else:
+            self.consumer.every_s = 0.05
+        self.consumer.start(burst=burst)
 
     def stop(self):
         self.context.ending.set()
@@ -171,7 +165,7 @@ def test_more_bells_than_questions(make_worker, caplog):
     worker = make_worker(arms={"single_step": {}}, generator=generator)
     (key,) = ask(worker, 1)
     worker.context.jobs.enqueue_answers([key] * 7)
-    worker.start(threads=4)
+    worker.start(threads=4, bells=True)
     assert until(lambda: generator.inside == 1)
     generator.full = True
     assert until(lambda: worker.context.jobs.depth()["answer"] == 0 and worker.router.store.outcomes_by_id([key]))
@@ -184,7 +178,7 @@ def test_more_bells_than_questions(make_worker, caplog):
 def test_questions_without_a_bell(make_worker, redis_client):
     """Where Redis has forgotten all bells, threads find within a second or two what waits, and go on without."""
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1))
-    worker.start(threads=2)
+    worker.start(threads=2, bells=True)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     made = [worker.router.submit(Query(text=f"Who wrote {n}?"), run_by="worker").result(20).id for n in range(20)]
@@ -268,7 +262,7 @@ def test_threads_wait_for_redis(make_worker, own_redis):
     server, url = own_redis
     generator = Gathering(1)
     worker = make_worker(arms={"single_step": {}}, generator=generator, url=url)
-    worker.start(threads=4)
+    worker.start(threads=4, bells=True)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     server.stop()
@@ -287,7 +281,7 @@ def test_a_worker_ends_though_redis_hangs(make_worker, own_redis):
     """Threads that wait for a reply of a Redis that hangs give it up after a few seconds, and end when told to."""
     server, url = own_redis
     worker = make_worker(arms={"single_step": {}}, generator=Gathering(1), url=url)
-    worker.start(threads=2)
+    worker.start(threads=2, bells=True)
     (first,) = ask(worker, 1)
     assert until(lambda: worker.router.store.outcomes_by_id([first]))
     os.kill(server.pid, signal.SIGSTOP)

@@ -109,12 +109,3 @@ class Held(ScriptedGenerator):
             return await super().complete(request)
         finally:
             self.inside -= 1
-
-
-def until(seen, *, seconds=10.0):
-    give_up = time.monotonic() + seconds
-    while not seen():
-        if time.monotonic() > give_up:
-            return False
-        time.sleep(0.005)
-    return True

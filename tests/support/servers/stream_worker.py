@@ -16,7 +16,6 @@ from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
-from ragbandit.workers.consumers import BellTaker
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.process import consumer_of
@@ -26,8 +25,7 @@ class StreamWorker:
     """Answers questions by these settings' arms until closed; at_once: how many at a time."""
 
     def __init__(self, settings, *, generator, retriever=None, at_once=4):
-        self._reach = partial(connect, settings.redis_url, timeout_s=3.0)
-        self.jobs = RedisJobs(self._reach())
+        self.jobs = RedisJobs(connect(settings.redis_url, timeout_s=3.0))
         self.database = open_database(settings)
         label = PolicyLabel(settings.policy.label)
         self.context = Context(
@@ -50,9 +48,8 @@ class StreamWorker:
         self._listener = self.jobs.listen(partial(housekeeping.handle_notification, self.context))
         self._routines = housekeeping.routines_of(self.context)
         self._consumer = consumer_of("answer", self.context, threads=at_once)
-        self._consumer.every_s = 0.1  # the test before may still take a bell
+        self._consumer.every_s = 0.05  # instead of bells
         self._consumer.start()
-        BellTaker("answer", connect=self._reach, jobs=self.jobs, consumer=self._consumer)
 
     def close(self):
         self.context.ending.set()

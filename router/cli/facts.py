@@ -1,4 +1,4 @@
-"""A reply for people: facts in two columns, rows as tables, sentences as lists, and nothing of what is empty."""
+"""Facts for people: in two columns, rows as tables, sentences as lists, and nothing of what is empty."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -6,20 +6,30 @@ from typing import Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from ragbandit.router.cli.console import console
+from ragbandit.router.cli.console import console, print_json
 from ragbandit.shared.formats import moment, printable
 
 #: characters of a text that are shown
 _LONGEST: Final = 400
 #: keys of times, seconds since 1970
-_TIMES: Final = frozenset({"made_at", "received_at"})
+_TIMES: Final = frozenset({"created_at", "made_at", "received_at", "since"})
 
 
-def tell(facts: Mapping[str, Any], *, nested: bool = False) -> None:
-    """Print a reply. Texts of others in it are made harmless, and are no markup. nested: mappings stand in one line."""
+def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Facts for people, or as JSON."""
+    if as_json:
+        print_json(facts)
+    else:
+        _tell(facts)
+
+
+def _tell(facts: Mapping[str, Any], *, nested: bool = False) -> None:
+    """Texts of others are made harmless, and are no markup. nested: mappings stand in one line."""
     sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
     shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
-    _table([(_words(key), _cell(value, key=key)) for key, value in shown])
+    width = max((len(_words(key)) for key, _ in shown), default=0)
+    for key, value in shown:
+        _print(f"{_words(key):<{width}}  {_cell(value, key=key)}")
     for title, value in sections.items():
         if not _is_empty(value):
             console.print()
@@ -29,7 +39,7 @@ def tell(facts: Mapping[str, Any], *, nested: bool = False) -> None:
 
 def _section(value: Any) -> None:
     if _is_facts(value):
-        tell(value, nested=True)
+        _tell(value, nested=True)
     elif all(map(_is_facts, value)):
         columns = [key for key in value[0] if not all(_is_empty(row[key]) for row in value)]
         cells = ([_cell(row[key], key=key) for key in columns] for row in value)
@@ -48,10 +58,10 @@ def _is_rows(value: Any) -> bool:
 
 
 def _is_empty(value: Any) -> bool:
-    """Says nothing; a number of 0 does."""
+    """Says nothing; 0 and False do."""
     if _is_facts(value):
         return all(map(_is_empty, value.values()))
-    return value is None or value is False or value == "" or (_is_rows(value) and not value)
+    return value is None or value == "" or (_is_rows(value) and not value)
 
 
 def _words(key: str) -> str:
@@ -64,19 +74,19 @@ def _cell(value: Any, *, key: str = "") -> str:
         text = ", ".join(f"{_words(name)} {_cell(each)}" for name, each in value.items() if not _is_empty(each))
     elif _is_rows(value):
         text = ", ".join(map(_cell, value))
-    elif key in _TIMES:
+    elif key in _TIMES and isinstance(value, int | float):
         text = moment(value)
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
     elif isinstance(value, float):
         text = f"{value:.4g}"
-    elif isinstance(value, bool):
-        text = "yes" if value else ""
     else:
         text = "" if value is None else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [...]"
 
 
-def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str] = ("", "")) -> None:
-    table = Table(*heads, box=None, pad_edge=False, show_header=any(heads))
+def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str]) -> None:
+    table = Table(*heads, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"  # names and ids are read whole
         column.no_wrap = column.header == "arm"
@@ -86,4 +96,4 @@ def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str] = ("", "")) ->
 
 
 def _print(text: str, *, style: str = "") -> None:
-    console.print(Text(printable(text), style=style), highlight=False)
+    console.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)  # whatever is read by a program

@@ -208,9 +208,8 @@ def _decides(control: PolicyControl) -> str:
 
 
 def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a version or of the switch for people: times as times, shares in percent, and nothing that is empty."""
-    words = {key: value for key, value in facts.items() if value not in (None, "", {}, [])}
-    words |= {key: moment(words[key]) for key in ("made_at", "since") if key in words}
+    """Facts of a version or of the switch for people: shares in percent, lists and what was seen as sentences."""
+    words = {key: value for key, value in facts.items() if value is not None}
     words |= {key: percent(words[key]) for key in ("weight", "next_weight") if key in words}
     if "possible" in facts:
         words["possible"] = ", ".join(facts["possible"]) or "nothing"

@@ -1,11 +1,11 @@
 """Arms to evaluate: those that were named, with the params of the configuration, or all that can be run."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.formats import did_you_mean
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.run import Strategy
@@ -47,7 +47,7 @@ def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, 
 
 
 def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
-    """Raises InvalidInput with what is known, names like the unknown one first."""
+    """Raises InvalidInput with what is known, and what was most likely meant."""
     every = [*sorted(known), ALL]
     if not names:
         raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
@@ -56,6 +56,5 @@ def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settin
             continue
         if name in settings.arms:
             raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
-        close = difflib.get_close_matches(name, every)
-        first = [*close, *(one for one in every if one not in close)]
-        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=f"known: {', '.join(first)}")
+        remedy = f"{did_you_mean(name, every)}known: {', '.join(every)}"
+        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=remedy)

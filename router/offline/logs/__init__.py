@@ -37,11 +37,11 @@ def read_rows(
     format: one of FORMATS; None goes by the file's name. Raises InvalidInput for a file that cannot be read at all or
     begins like another format, ConfigError for a format whose package is not installed.
     """
-    said = format_of(path, format=format)
+    format_name = format_of(path, format=format)
     place = place_of(path)
     if isinstance(place, Path):
-        check_format(place, said=said)
-    module = import_module(f"ragbandit.router.offline.logs.{said}")
+        check_format(place, expected=format_name)
+    module = import_module(f"ragbandit.router.offline.logs.{format_name}")
     return cast("Iterator[Logged | BadRow]", module.read(path, defaults=defaults or Defaults()))
 
 
@@ -62,13 +62,13 @@ def write_rows(
 def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A002 - as above
     """The format that is named, or that the file's name ends in. Raises InvalidInput."""
     if format is None:
-        found = [name for name, ends in FORMATS.items() if str(path).lower().endswith(ends)]
-        if not found:
+        matching = [name for name, ends in FORMATS.items() if str(path).lower().endswith(ends)]
+        if not matching:
             known = ", ".join(end for ends in FORMATS.values() for end in ends)
             raise InvalidInput(
                 "its name does not say the format", field=str(path), remedy=f"name the format, or end it in {known}"
             )
-        return found[0]
+        return matching[0]
     if format not in FORMATS:
         raise InvalidInput(f"unknown format {format!r}", field="format", remedy=f"use {', '.join(FORMATS)}")
     return format

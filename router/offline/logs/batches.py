@@ -82,8 +82,8 @@ def drawn(batch: Any) -> Flags:
     if "facts" not in batch.schema.names:
         return np.ones(batch.num_rows, dtype=np.bool_)
     facts = _dictionary(batch.column("facts"))
-    found = compute.match_substring_regex(facts.dictionary.cast("string"), _UNDRAWN)
-    table = np.array([*found.to_numpy(zero_copy_only=False).astype(np.bool_), False])
+    undrawn = compute.match_substring_regex(facts.dictionary.cast("string"), _UNDRAWN)
+    table = np.array([*undrawn.to_numpy(zero_copy_only=False).astype(np.bool_), False])
     return np.asarray(~table[_indices(facts, null=len(table) - 1)])
 
 
@@ -204,8 +204,8 @@ class _Batch:
             lengths = sizes.to_numpy(zero_copy_only=False).astype(np.intp)
             numbers = column.flatten().to_numpy(zero_copy_only=False).astype("<f4", copy=False)
             alone = np.where(textless, lengths, 0)
-            kept = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
-            features = keys_of_bytes(kept, lengths=4 * alone), alone
+            selected = np.ascontiguousarray(numbers[np.repeat(textless, lengths)]).view(np.uint8)
+            features = keys_of_bytes(selected, lengths=4 * alone), alone
         return question_keys(ids, texts=texts, features=features)
 
     def spread(self, name: str) -> Matrix:
@@ -218,9 +218,9 @@ class _Batch:
         if self.even:
             turned = np.argsort(self.places[: len(self.spec.arms)])
             return numbers.reshape(-1, len(self.spec.arms))[:, turned]
-        found = np.zeros((self.batch.num_rows, len(self.spec.arms)))
-        found[self._rows(), self.places] = numbers
-        return found
+        spread = np.zeros((self.batch.num_rows, len(self.spec.arms)))
+        spread[self._rows(), self.places] = numbers
+        return spread
 
     def _rows(self) -> Choices:
         """The row of every entry, shape (T,)."""
@@ -229,15 +229,15 @@ class _Batch:
     def _codes(self, column: Any) -> Choices:
         """The place of every name among the arms; -1 where it is none of them."""
         coded = _dictionary(column)
-        place = {name: index for index, name in enumerate(self.spec.arms)}
-        table = np.array([*(place.get(name, -1) for name in coded.dictionary.to_pylist()), -1], dtype=np.intp)
+        column_of_arm = {name: index for index, name in enumerate(self.spec.arms)}
+        table = np.array([*(column_of_arm.get(name, -1) for name in coded.dictionary.to_pylist()), -1], dtype=np.intp)
         return np.asarray(table[_indices(coded, null=len(table) - 1)])
 
     def _check_reward(self, numbers: Mapping[str, Vector]) -> None:
         """Raises InvalidInput for a value that does not follow from its parts."""
         value, quality, weight, cost = (numbers[name] for name in ("value", "quality", "weight", "cost"))
-        made = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
-        wrong = np.flatnonzero(np.abs(made - value) > ROUNDING)
+        computed = np.clip(quality - weight * cost, numbers["minimum"], numbers["maximum"])
+        wrong = np.flatnonzero(np.abs(computed - value) > ROUNDING)
         if len(wrong):
             row = int(wrong[0])
             parts = f"quality {quality[row]:g}, weight {weight[row]:g} and cost {cost[row]:g}"
@@ -354,7 +354,7 @@ def _bytes_of(column: Any) -> "tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
 def _member(text: str, key: str) -> object:
     """A context's value under this key."""
     try:
-        found = json.loads(text)
+        context = json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"is not JSON: {error}", field="context", remedy="write a JSON object as text") from error
-    return found.get(key) if isinstance(found, Mapping) else None
+    return context.get(key) if isinstance(context, Mapping) else None

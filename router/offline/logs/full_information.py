@@ -45,8 +45,8 @@ def arm_rows(
     """
     share = 1.0 / len(arms)
     query = table_query(row)
-    found = []
-    for place, arm in enumerate(arms):
+    rows = []
+    for number, arm in enumerate(arms):
         key = _id(query, arm=arm, occurrence=occurrence)
         decision = Decision(
             id=key,
@@ -73,8 +73,8 @@ def arm_rows(
             decision_id=key, settings=settings, now=now, feedback_id=key, rating=row.correct[arm], source="code"
         )
         reward = explicit_reward((rating,), outcome=outcome, settings=settings.reward, how=settings.learning.aggregate)
-        found.append(Logged(decision=decision, reward=reward, seq=first + place))
-    return found
+        rows.append(Logged(decision=decision, reward=reward, seq=first + number))
+    return rows
 
 
 def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:

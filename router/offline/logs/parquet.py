@@ -50,15 +50,17 @@ def opened(path: Place, **options: Any) -> Any:
 
 def _opened(path: Place, **options: Any) -> Any:
     if isinstance(path, Path):
-        check_format(path, said="parquet")
+        check_format(path, expected="parquet")
         name: str | Path = path
     else:
         options["filesystem"], name = file_system(path)
     try:
         return pq.ParquetFile(name, **options)
     except (OSError, pa.ArrowException) as error:
-        said = without_secrets(str(error))
-        raise InvalidInput(f"cannot be read: {said}", field=shown(path), remedy="give a Parquet file, whole") from error
+        message = without_secrets(str(error))
+        raise InvalidInput(
+            f"cannot be read: {message}", field=shown(path), remedy="give a Parquet file, whole"
+        ) from error
 
 
 def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
@@ -67,10 +69,10 @@ def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
         reader, number = RowReader(defaults=defaults), 0
         try:
             for batch in file.iter_batches(batch_size=PIECE):
-                for found in _records(batch):
+                for cells in _records(batch):
                     number += 1
                     try:
-                        yield reader.row(_said(found), line=number)
+                        yield reader.row(_record_of(cells), line=number)
                     except InvalidInput as error:
                         yield bad_row(error, line=number)
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -90,34 +92,34 @@ def _records(batch: Any) -> Iterator[Record]:
     numbers = features.values.to_numpy(zero_copy_only=False)
     ends = features.offsets.to_numpy()
     given = features.is_valid().to_numpy(zero_copy_only=False)
-    kept = [name for name in names if name != "features"]
-    for row, found in enumerate(batch.select(kept).to_pylist()):
-        yield found | {"features": numbers[ends[row] : ends[row + 1]] if given[row] else None}
+    others = [name for name in names if name != "features"]
+    for row, cells in enumerate(batch.select(others).to_pylist()):
+        yield cells | {"features": numbers[ends[row] : ends[row + 1]] if given[row] else None}
 
 
-def _said(found: Record) -> Record:
+def _record_of(cells: Record) -> Record:
     """The record: JSON text read, `extra` spread out, empty cells of unknown columns left out."""
-    said = {key: value for key, value in found.items() if key in OURS or (value is not None and key != "extra")}
+    record = {key: value for key, value in cells.items() if key in OURS or (value is not None and key != "extra")}
     for key in _OPEN:
-        if isinstance(said.get(key), str):
-            said[key] = _json(said[key], field=key)
-    reward = said.get("reward")
+        if isinstance(record.get(key), str):
+            record[key] = _json(record[key], field=key)
+    reward = record.get("reward")
     if isinstance(reward, dict) and isinstance(reward.get("terms"), str):
-        said["reward"] = reward | {"terms": _json(reward["terms"], field="reward.terms")}
-    if isinstance(said.get("pmf"), dict) and "arms" not in said:
-        said["pmf"] = {arm: p for arm, p in said["pmf"].items() if p is not None}
-    extra = found.get("extra")
-    return said | (_json(extra, field="extra") if isinstance(extra, str) else {})
+        record["reward"] = reward | {"terms": _json(reward["terms"], field="reward.terms")}
+    if isinstance(record.get("pmf"), dict) and "arms" not in record:
+        record["pmf"] = {arm: p for arm, p in record["pmf"].items() if p is not None}
+    extra = cells.get("extra")
+    return record | (_json(extra, field="extra") if isinstance(extra, str) else {})
 
 
 def _json(text: str, *, field: str) -> Record:
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidInput(f"is not JSON: {error}", field=field, remedy="write a JSON object as text") from error
-    if not isinstance(found, dict):
-        raise InvalidInput(f"is a {type(found).__name__}", field=field, remedy="write a JSON object as text")
-    return found
+    if not isinstance(value, dict):
+        raise InvalidInput(f"is a {type(value).__name__}", field=field, remedy="write a JSON object as text")
+    return value
 
 
 def write(path: str | Path, rows: Iterable[Logged]) -> int:
@@ -190,11 +192,11 @@ def _table(rows: Sequence[Logged], *, schema: Any, own: Sequence[str]) -> Any:
 
 def _columns(row: Logged, *, own: Sequence[str]) -> Record:
     record = record_of(row)
-    found = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
-    found["reward"] = record["reward"] | {"terms": canonical(record["reward"]["terms"])}
-    kept = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
-    left = {name: value for name, value in row.extra.items() if name not in kept}
-    return found | kept | {"extra": canonical(left) if left else None}
+    cells = {key: record[key] for key in OURS} | {key: canonical(record[key]) for key in _OPEN}
+    cells["reward"] = record["reward"] | {"terms": canonical(record["reward"]["terms"])}
+    columns = {name: row.extra[name] for name in own if _numbers(row.extra.get(name))}
+    left = {name: value for name, value in row.extra.items() if name not in columns}
+    return cells | columns | {"extra": canonical(left) if left else None}
 
 
 def feature_lists(features: Sequence[Any]) -> Any:

@@ -83,8 +83,8 @@ def files_of(place: Place) -> list[Place]:
         return sorted(place.rglob(f"*{_SUFFIX}") if folder else map(Path, glob.glob(str(place), recursive=True)))
     system, path = file_system(place)
     with _listing(place):
-        found = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
-    return [system.unstrip_protocol(name) for name in sorted(found)]
+        names = system.glob(path) if "*" in place else [name for name in system.find(path) if name.endswith(_SUFFIX)]
+    return [system.unstrip_protocol(name) for name in sorted(names)]
 
 
 @contextmanager
@@ -92,18 +92,18 @@ def _listing(place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each file system raises errors of its own
-        said = without_secrets(f"{type(error).__name__}: {error}")
+        message = without_secrets(f"{type(error).__name__}: {error}")
         raise InvalidInput(
-            f"cannot be listed: {said}", field=shown(place), remedy="check the URL and this user's rights"
+            f"cannot be listed: {message}", field=shown(place), remedy="check the URL and this user's rights"
         ) from error
 
 
-def check_format(path: Path, *, said: str) -> None:
-    """Raises InvalidInput for a file whose beginning is recognised as another format than `said`."""
-    found = _begins_like(path)
-    if found not in (None, said):
+def check_format(path: Path, *, expected: str) -> None:
+    """Raises InvalidInput for a file whose beginning is recognised as another format than `expected`."""
+    actual = _begins_like(path)
+    if actual not in (None, expected):
         raise InvalidInput(
-            f"is no {said} file: it begins like {found}", field=str(path), remedy=f"give --format {found}"
+            f"is no {expected} file: it begins like {actual}", field=str(path), remedy=f"give --format {actual}"
         )
 
 
@@ -118,8 +118,8 @@ def _begins_like(path: Path) -> str | None:
             return _MAGIC[begin]
         with open_binary(path) as stream:
             first = next((line for line in iter(lambda: stream.readline(_GLANCE), b"") if line.strip()), b"")
-        found = parsed(first.removeprefix(b"\xef\xbb\xbf"))
+        entry = parsed(first.removeprefix(b"\xef\xbb\xbf"))
     except (OSError, EOFError, zlib.error, InvalidInput):
         return None  # the reader says it better
-    like = [name for name, keys in _KEYS.items() if keys <= set(found)]
+    like = [name for name, keys in _KEYS.items() if keys <= set(entry)]
     return like[0] if len(like) == 1 else None

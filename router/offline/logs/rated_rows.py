@@ -52,24 +52,24 @@ def rated_rows(database: Database, *, settings: Settings, since: float | None = 
             ids = [row["id"] for row in page]
             ended = select(outcomes).where(outcomes.c.decision_id.in_(ids))
             outcome_of = {row["decision_id"]: row for row in connection.execute(ended).mappings()}
-            said = (
+            given = (
                 select(feedback).where(feedback.c.decision_id.in_(ids)).order_by(feedback.c.received_at, feedback.c.id)
             )
             notes: dict[str, list[Any]] = {}
-            for row in connection.execute(said).mappings():
+            for row in connection.execute(given).mappings():
                 notes.setdefault(row["decision_id"], []).append(row)
         for row in page:
             outcome = outcome_of.get(row["id"])
-            found = _row(
+            logged = _row(
                 decision_value(row),
                 outcome=None if outcome is None else outcome_value(outcome),
                 notes=[feedback_value(note) for note in notes.get(row["id"], [])],
                 settings=settings,
                 seq=seq + 1,
             )
-            if found is not None:
+            if logged is not None:
                 seq += 1
-                yield found
+                yield logged
         if len(page) < PAGE:
             return
         last = page[-1]["id"]

@@ -99,12 +99,7 @@ class ParquetSource:
         names = self.columns()
         if "arms" not in names:
             raise InvalidInput("there is no such column", field=f"{shown(self.path)} arms", remedy="log all arms")
-        found: dict[ArmName, None] = {}
-        for batch in self._read([name for name in ("arms", "facts") if name in names]):
-            found |= _arms_of(batch, every=every)
-            if found and not every:
-                break
-        return tuple(found)
+        return _arms_in(self._read([name for name in ("arms", "facts") if name in names]), every=every)
 
     def columns(self) -> tuple[str, ...]:
         """The file's columns."""
@@ -126,8 +121,10 @@ class ParquetSource:
         with opened(self.path) as file:
             at = next((i for i in range(len(file.schema)) if file.schema.column(i).path == "text"), None)
             groups = [] if at is None else [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-            told = [group.column(at).statistics for group in groups]
-        return at is None or not all(each and each.has_min_max and each.null_count == 0 and each.min for each in told)
+            statistics = [group.column(at).statistics for group in groups]
+        return at is None or not all(
+            each and each.has_min_max and each.null_count == 0 and each.min for each in statistics
+        )
 
 
 def _with_reward(batch: Any, *, defaults: Defaults) -> Any:
@@ -155,20 +152,20 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 def rows_batch(rows: Sequence[Logged]) -> Any:
     """Rows in memory as a record batch, with all that arrays are made of but the fields."""
-    made, rewards = [row.decision for row in rows], [row.reward for row in rows]
+    decided, rewards = [row.decision for row in rows], [row.reward for row in rows]
     numbers = [pa.array([getattr(reward, name) for reward in rewards], pa.float64()) for name in REWARD]
     words = [pa.array([getattr(reward, name) for reward in rewards], pa.string()) for name in REWARD_WORDS]
     columns = {
-        "id": pa.array([decision.id for decision in made], pa.string()),
-        "text": pa.array([decision.query.text for decision in made], pa.string()),
-        "arms": pa.array([decision.arms for decision in made], pa.list_(pa.string())),
-        "pmf": pa.array([decision.pmf for decision in made], pa.list_(pa.float64())),
-        "arm": pa.array([decision.arm for decision in made], pa.string()),
+        "id": pa.array([decision.id for decision in decided], pa.string()),
+        "text": pa.array([decision.query.text for decision in decided], pa.string()),
+        "arms": pa.array([decision.arms for decision in decided], pa.list_(pa.string())),
+        "pmf": pa.array([decision.pmf for decision in decided], pa.list_(pa.float64())),
+        "arm": pa.array([decision.arm for decision in decided], pa.string()),
         "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
-        "made_at": pa.array([decision.made_at for decision in made], pa.float64()),
+        "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
         "late": pa.array([row.late for row in rows], pa.bool_()),
-        "version": pa.array([decision.version for decision in made], pa.string()),
-        "features": feature_lists([decision.features for decision in made]),
+        "version": pa.array([decision.version for decision in decided], pa.string()),
+        "features": feature_lists([decision.features for decision in decided]),
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -207,19 +204,15 @@ class LedgerSource:
 
     def arms(self, *, every: bool) -> tuple[ArmName, ...]:
         """As `LogSource` says."""
-        found: dict[ArmName, None] = {}
+        return _arms_in(self._offers(), every=every)
+
+    def _offers(self) -> Iterator[Any]:
         for start, stop, columns in self._pages(["id", "arms", "facts"]):
             try:
-                offers = pa.table(
-                    {"arms": _lists_of(columns["arms"]), "facts": pa.array(columns["facts"], pa.string())}
-                )
+                offers = {"arms": _lists_of(columns["arms"]), "facts": pa.array(columns["facts"], pa.string())}
+                yield pa.RecordBatch.from_pydict(offers)
             except (ValueError, TypeError, KeyError) as error:
                 raise self._unreadable(error, start=start, stop=stop) from error
-            rows = offers.combine_chunks().to_batches()[0]
-            found |= _arms_of(rows, every=every)
-            if found and not every:
-                break
-        return tuple(found)
 
     def _pages(self, names: Sequence[str]) -> Iterator[tuple[int, int, Mapping[str, Sequence[Any]]]]:
         """(first seq, last seq, name -> values of the rows) of every page that has rows."""
@@ -251,12 +244,12 @@ class LedgerSource:
         rows = rows_of_ledger(
             self.ledger.database, label=self.ledger.label, after=start - 1, upto=stop, page=stop - start + 1
         )
-        kept = [
-            [_archived_value(name, update=update, made=made) for name in names]
-            for update, made in rows
-            if self.since is None or made["made_at"] >= self.since
+        values = [
+            [_archived_value(name, update=update, decision=decision) for name in names]
+            for update, decision in rows
+            if self.since is None or decision["made_at"] >= self.since
         ]
-        return _columns(names, kept)
+        return _columns(names, values)
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
         """What the reader of single rows says of this page: it names the decision."""
@@ -290,13 +283,13 @@ def _column(name: str) -> ColumnElement[Any]:
     return decisions.c[name]
 
 
-def _archived_value(name: str, *, update: Row, made: Row) -> object:
+def _archived_value(name: str, *, update: Row, decision: Row) -> object:
     """The value of `_column` in rows of the archive."""
     if name in REWARD or name in REWARD_WORDS:
         return update[name]
     if name == _OF_TEXTLESS:
-        return None if made["text"] else made["features"]
-    return made[name]
+        return None if decision["text"] else decision["features"]
+    return decision[name]
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -310,7 +303,7 @@ def _ledger_batch(columns: Mapping[str, Sequence[Any]], *, late: Container[str])
     numbers = [pa.array(columns[name], pa.float64()) for name in REWARD]
     words = [pa.array(columns[name], pa.string()) for name in REWARD_WORDS]
     features = columns.get("features", columns.get(_OF_TEXTLESS, ()))
-    made = {
+    arrays = {
         "arms": _lists_of(columns["arms"]),
         "pmf": pa.array(json.loads(f"[{','.join(columns['pmf'])}]"), pa.list_(pa.float64())),
         "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
@@ -319,7 +312,7 @@ def _ledger_batch(columns: Mapping[str, Sequence[Any]], *, late: Container[str])
         **{name: pa.array(columns[name], pa.float64()) for name in ("propensity", "made_at")},
     }
     texts = [name for name in columns if name in _TEXTS]
-    return pa.RecordBatch.from_pydict(made | {name: pa.array(columns[name], pa.string()) for name in texts})
+    return pa.RecordBatch.from_pydict(arrays | {name: pa.array(columns[name], pa.string()) for name in texts})
 
 
 def _lists_of(texts: Sequence[str]) -> Any:
@@ -337,7 +330,12 @@ def _features(rows: Sequence[bytes | None]) -> Any:
     return pa.ListArray.from_arrays(pa.array(ends), pa.array(numbers.ravel()))
 
 
-def _arms_of(batch: Any, *, every: bool) -> dict[ArmName, None]:
-    """The arms of the first row of a batch that was drawn; every: then those of all others, as they occur."""
-    rows = batch.filter(pa.array(drawn(batch)))
-    return offered_arms(rows if every else rows.slice(0, 1))
+def _arms_in(batches: Iterator[Any], *, every: bool) -> tuple[ArmName, ...]:
+    """The arms of the first row that was drawn; every: then those of all others, as they occur."""
+    arms: dict[ArmName, None] = {}
+    for batch in batches:
+        rows = batch.filter(pa.array(drawn(batch)))
+        arms |= offered_arms(rows if every else rows.slice(0, 1))
+        if arms and not every:
+            break
+    return tuple(arms)

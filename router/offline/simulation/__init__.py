@@ -76,7 +76,7 @@ def simulate(
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
     world = replace(world, warm=_warm(warm, world=world))
     measure = _measure(world, total=total, line=line, incumbent=incumbent)
-    instances = _made(policies, table=table)
+    instances = _instances_of(policies, table=table)
     if any("features" in policy.needs for policy in instances.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
     runs = [
@@ -169,7 +169,7 @@ def _measure(
     )
 
 
-def _made(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
+def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:
     """One of each, to ask what it needs. Raises ConfigError for one that cannot be made, or names an arm not there."""
     if not policies:
         raise InvalidInput("names none", field="policy", remedy=f"known: {', '.join(known_policies())}")

@@ -105,7 +105,7 @@ def held_out(
         standings = _counted(log, question=question, pmf=candidate.pmf, name=name)
         by, notes = "every arm", candidate.notes
     else:
-        result = _replayed(log, spec=spec, found=candidate, folds=folds, progress=progress)
+        result = _replayed(log, spec=spec, candidate=candidate, folds=folds, progress=progress)
         standings, by = _estimated(result, arms=log.log.arms), "replay"
         notes = (*candidate.notes, *result.notes, *result.faults)
     return HeldOut(
@@ -170,10 +170,10 @@ def _mean(values: Vector) -> EstimateWithInterval:
 
 
 def _replayed(
-    log: MemoryLog, *, spec: CandidateSpec, found: CandidatePmf, folds: int, progress: Progress
+    log: MemoryLog, *, spec: CandidateSpec, candidate: CandidatePmf, folds: int, progress: Progress
 ) -> ReplayResult:
     fixed = [one for one in baselines(log.log.arms) if one.kind == "fixed"]
-    pmfs = [found, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed)]
+    pmfs = [candidate, *(CandidatePmf(described=one.name, pmf=array_pmf(one, log=log.log, named=str)) for one in fixed)]
     return judge(
         [MemoryPart(log=replace(log.log, candidates=tuple(one.pmf for one in pmfs)))],
         candidates=[spec, *fixed],

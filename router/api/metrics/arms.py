@@ -63,19 +63,19 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     text = "Updates of the ledger: of feedback, or by default."
     yield counter("ragbandit_arm_updates", text, updates, labels=["arm", "source"])
     for kind, name, text, field in (
-        (gauge, "reward", "Sum of the rewards of the updates.", "reward"),
-        (gauge, "quality", "Sum of the qualities of the updates.", "quality"),
-        (counter, "cost", "Sum of the costs of the updates, in units of reward.cost.", "cost"),
-        (counter, "compared", "Updates that compare the policy with always taking the arm.", "compared"),
+        (gauge, "ragbandit_arm_reward", "Sum of the rewards of the updates.", "reward"),
+        (gauge, "ragbandit_arm_quality", "Sum of the qualities of the updates.", "quality"),
+        (counter, "ragbandit_arm_cost", "Sum of the costs of the updates, in units of reward.cost.", "cost"),
+        (counter, "ragbandit_arm_compared", "Updates that compare the policy with always taking the arm.", "compared"),
         (
             gauge,
-            "effective_rows",
+            "ragbandit_arm_effective_rows",
             "Effective rows of the comparison of the policy with always taking the arm.",
             "effective",
         ),
     ):
         sums = {arm: getattr(totals, field) for arm, totals in arms.items()}
-        yield kind(f"ragbandit_arm_{name}", text, sums, labels=["arm"])
+        yield kind(name, text, sums, labels=["arm"])
     saved = {arm: totals.difference for arm, totals in arms.items() if totals.effective >= FEWEST_EFFECTIVE}
     text = (
         "Sum over these of what the policy earned beyond always taking the arm, doubly robust; absent before "

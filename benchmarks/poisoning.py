@@ -23,7 +23,7 @@ from rich.table import Table as Printed
 from ragbandit.router.config.settings import InfluenceSettings, Settings
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.examples import Example, join, made_update
-from ragbandit.router.learning.sources.influence import Influence, Part
+from ragbandit.router.learning.sources.influence import Influence, InfluenceShare
 from ragbandit.router.learning.sources.origin import Origin
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import make_policy
@@ -174,7 +174,7 @@ def measured(
             tenant, key, rater = (attacker if attacked and attacker else honest)(at, float(world.chances[at]))
             example = _judged(decision, 1.0 - quality if attacked else quality, steps=steps, settings=settings)
             origin = Origin(tenant=tenant, key=key, key_names=(key,), role="app", rater=rater)
-            part = Part(origin=origin, weight=example.reward.sample_weight)
+            part = InfluenceShare(origin=origin, weight=example.reward.sample_weight)
             counted = attacked or attacker is None
             if capped and influence.over(part, at=float(at)) is not None:
                 held += counted

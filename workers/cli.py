@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import ragbandit
-from ragbandit.router.cli.groups import Group, LazyGroup, Verbs
+from ragbandit.router.cli.groups import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
 
 _CLI: Final = "ragbandit.router.cli"
@@ -31,7 +31,7 @@ VERBS: Final[Verbs] = {
     "replay": f"{_CLI}.offline.replay:replay_verb",
     "simulate": f"{_CLI}.offline.simulate:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
-    "feedback": Group(
+    "feedback": VerbGroup(
         "Judge decisions; hold, release and quarantine feedback; import it from other systems.",
         {
             "send": f"{_CLI}.calls:feedback",
@@ -44,7 +44,7 @@ VERBS: Final[Verbs] = {
             "lift": f"{_CLI}.feedback:lift",
         },
     ),
-    "policy": Group(
+    "policy": VerbGroup(
         "Train policies; roll versions of them out by evidence, back, or stop them.",
         {
             "train": f"{_CLI}.offline.train:train_verb",
@@ -59,7 +59,7 @@ VERBS: Final[Verbs] = {
             "unkill": f"{_CLI}.policy:unkill",
         },
     ),
-    "data": Group(
+    "data": VerbGroup(
         "Export, import, archive, erase, back up and restore what is stored.",
         {
             "export": f"{_CLI}.offline.logs:export",
@@ -72,16 +72,16 @@ VERBS: Final[Verbs] = {
             "recount": f"{_CLI}.data:recount",
         },
     ),
-    "keys": Group(
+    "keys": VerbGroup(
         "Make, list, rotate and revoke the service's API keys.",
         {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
         | {"list": f"{_CLI}.access:list_keys"},
     ),
-    "audit": Group(
+    "audit": VerbGroup(
         "Check and export the log of who did what.",
         {"verify": f"{_CLI}.access:verify_log", "export": f"{_CLI}.access:export_log"},
     ),
-    "index": Group(
+    "index": VerbGroup(
         "Build, inspect and search passage indexes.",
         {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "info", "search")},
     ),

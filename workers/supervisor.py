@@ -22,7 +22,7 @@ from typing import IO, Any
 import yaml
 
 from ragbandit.client import Client
-from ragbandit.router.config.loading import CLASS_FOLDER, Loaded, class_folder, load, with_arms
+from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder, load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.redis_server import RedisServer
@@ -45,7 +45,7 @@ ACCEPTED = "accepted.yaml"
 class Supervisor:
     """The whole service on one machine."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedSettings) -> None:
         self.settings = settings = loaded.settings
         data = Path(settings.data_dir)
         folder = data / "logs"

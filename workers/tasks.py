@@ -287,7 +287,7 @@ class _ArmSpans(Spans):
             names.QUERY_TEXT: query if texts else None,
         }
         with self._tracing.span(f"retrieval {retriever.name}", kind="client", attributes=attributes) as span:
-            yield _CallSpan(span, texts=texts)
+            yield _TracedCall(span, texts=texts)
 
     @contextlib.contextmanager
     def generating(self, request: Request, *, purpose: str, generator: Generator) -> Iterator[CallSpan]:
@@ -301,10 +301,10 @@ class _ArmSpans(Spans):
             names.INPUT_MESSAGES: _asked(request) if texts else None,
         }
         with self._tracing.span(f"chat {generator.name}", kind="client", attributes=attributes) as span:
-            yield _CallSpan(span, texts=texts)
+            yield _TracedCall(span, texts=texts)
 
 
-class _CallSpan(CallSpan):
+class _TracedCall(CallSpan):
     def __init__(self, span: Span, *, texts: bool) -> None:
         self._span, self._texts = span, texts
 

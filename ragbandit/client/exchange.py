@@ -69,7 +69,7 @@ class Call:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Received:
+class ReceivedReply:
     """A whole reply."""
 
     status: int
@@ -96,7 +96,7 @@ def encoded(body: object) -> bytes:
         raise InvalidInput(message, remedy="send text in UTF-8, finite numbers, booleans, lists and dicts") from error
 
 
-def pause_after(failed: Exception | Received, *, attempts: int, most_s: float = 0.0) -> float | None:
+def pause_after(failed: Exception | ReceivedReply, *, attempts: int, most_s: float = 0.0) -> float | None:
     """Seconds after which the same call is worth another attempt; None if it is not.
 
     attempts: made so far. most_s: longest Retry-After that is obeyed.
@@ -126,7 +126,7 @@ def away(error: Exception, *, call: Call, connection: Connection) -> RagBanditEr
     )
 
 
-def refused(received: Received, *, path: str) -> RagBanditError:
+def refused(received: ReceivedReply, *, path: str) -> RagBanditError:
     """The error that the service raised, or that something before it did."""
     after = received.headers.get("retry-after")
     try:
@@ -162,7 +162,7 @@ def request_of(
     )
 
 
-def value_of(received: Received, *, path: str) -> Any:
+def value_of(received: ReceivedReply, *, path: str) -> Any:
     """The JSON value of a good reply."""
     try:
         return json.loads(received.body)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.client.exchange import Received, refused
+from ragbandit.client.exchange import ReceivedReply, refused
 from ragbandit.shared.errors import NotReady, RagBanditError
 
 #: longest event that is read, bytes
@@ -57,6 +57,6 @@ class EventReader:
         except ValueError as error:
             raise RagBanditError("/v1/answer sent an event that is no JSON") from error
         if name == "error":
-            raise refused(Received(status=500, headers={}, body=fields[b"data"]), path="/v1/answer")
+            raise refused(ReceivedReply(status=500, headers={}, body=fields[b"data"]), path="/v1/answer")
         self._ended = self._ended or name == "outcome"
         return StreamEvent(event=name, data=data if isinstance(data, dict) else {})

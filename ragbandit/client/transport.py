@@ -13,7 +13,7 @@ from typing import Final, TypeVar, cast
 import httpx
 
 from ragbandit.client.connection import Connection
-from ragbandit.client.exchange import Call, Received, check_size, request_of
+from ragbandit.client.exchange import Call, ReceivedReply, check_size, request_of
 from ragbandit.shared.errors import InvalidInput
 
 _Value = TypeVar("_Value")
@@ -33,20 +33,20 @@ class SyncTransport:
         """Status of the reply to a GET without retries. Raises httpx.RequestError."""
         return self._opened().get(path, timeout=self._connection.timeout_s).status_code
 
-    def send(self, call: Call, *, ends: float) -> Received:
+    def send(self, call: Call, *, ends: float) -> ReceivedReply:
         """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
         http = self._opened()
         request = request_of(call, http=http, ends=ends, connection=self._connection)
         body, response = bytearray(), http.send(request, stream=True)
         if call.stream and response.is_success:
-            return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
+            return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
         try:
             for chunk in response.iter_bytes():
                 body += chunk
                 check_size(len(body), call=call, ends=ends)
         finally:
             response.close()
-        return Received(status=response.status_code, headers=response.headers, body=bytes(body))
+        return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))
 
     def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -84,7 +84,7 @@ class AsyncTransport:
         """Status of the reply to a GET without retries. Raises httpx.RequestError."""
         return (await self._opened().get(path, timeout=self._connection.timeout_s)).status_code
 
-    async def send(self, call: Call, *, ends: float) -> Received:
+    async def send(self, call: Call, *, ends: float) -> ReceivedReply:
         """The whole reply, or of a stream the open one. Raises httpx.RequestError. ends: a time.monotonic()."""
         try:
             async with asyncio.timeout(max(ends - time.monotonic(), 0.001)):
@@ -92,19 +92,19 @@ class AsyncTransport:
         except TimeoutError as error:
             raise httpx.ReadTimeout("the reply was not whole in time") from error
 
-    async def _received(self, call: Call, *, ends: float) -> Received:
+    async def _received(self, call: Call, *, ends: float) -> ReceivedReply:
         http = self._opened()
         request = request_of(call, http=http, ends=ends, connection=self._connection)
         body, response = bytearray(), await http.send(request, stream=True)
         if call.stream and response.is_success:
-            return Received(status=response.status_code, headers=response.headers, body=b"", opened=response)
+            return ReceivedReply(status=response.status_code, headers=response.headers, body=b"", opened=response)
         try:
             async for chunk in response.aiter_bytes():
                 body += chunk
                 check_size(len(body), call=call, ends=ends)
         finally:
             await response.aclose()
-        return Received(status=response.status_code, headers=response.headers, body=bytes(body))
+        return ReceivedReply(status=response.status_code, headers=response.headers, body=bytes(body))
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -21,7 +21,7 @@ from haystack.core.component.types import Variadic
 from ragbandit.client import Client
 
 
-class _Asking:
+class _ClientComponent:
     """What both components hold: plain parameters, so that a pipeline can be saved, and a client made of them."""
 
     def __init__(self, *, url: str | None, default_arm: str | None) -> None:
@@ -43,14 +43,16 @@ class _Asking:
 
 
 @component
-class BanditRouter(_Asking):
+class BanditRouter(_ClientComponent):
     """Sends the query to the socket of the arm that the service chooses; `decision` goes to a BanditReport.
 
     arms: names of the arms, and of the output sockets. url: None: RAGBANDIT_URL. default_arm: see `Client`.
     """
 
     def __init__(self, arms: Sequence[str], *, url: str | None = None, default_arm: str | None = None) -> None:
-        _Asking.__init__(self, url=url, default_arm=default_arm)  # the decorator makes the class anew: no super()
+        _ClientComponent.__init__(
+            self, url=url, default_arm=default_arm
+        )  # the decorator makes the class anew: no super()
         self.arms = list(arms)
         component.set_output_types(self, decision=dict[str, Any], decision_id=str, **dict.fromkeys(self.arms, str))
 
@@ -77,11 +79,11 @@ class BanditRouter(_Asking):
 
 
 @component
-class BanditReport(_Asking):
+class BanditReport(_ClientComponent):
     """Reports the outcome of a decision and hands its answer on: connect the replies of every branch to `replies`."""
 
     def __init__(self, *, url: str | None = None) -> None:
-        _Asking.__init__(self, url=url, default_arm=None)
+        _ClientComponent.__init__(self, url=url, default_arm=None)
         component.set_output_types(self, answer=str, decision_id=str)
 
     def run(self, decision: dict[str, Any], replies: Variadic[Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ SHORT: Final = BetGrid(bets=np.geomspace(2e-3, 2.0, 11), reaches=np.array([1.0, 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class MeanClaim:
     """One claim, "the mean is above `null`", and the chance that it is made where it is wrong."""
 
     #: least value that the mean can have
@@ -76,7 +76,7 @@ class BettingSequence:
     within: Interval
     #: in units of 1 / (high - least)
     bets: Vector
-    claim: Claim | None = None
+    claim: MeanClaim | None = None
     rows: int = 0
     #: the row after which the claim was proven; None: it is not
     proven_at: int | None = None
@@ -87,7 +87,7 @@ class BettingSequence:
         self.grown = np.zeros((len(self.least), len(self.bets)))
 
     @classmethod
-    def of(cls, claim: Claim, *, grid: BetGrid = SHORT) -> "BettingSequence":
+    def of(cls, claim: MeanClaim, *, grid: BetGrid = SHORT) -> "BettingSequence":
         """Of `robust_scores` that are to prove this claim."""
         return cls(least=claim.floor - grid.reaches, within=(claim.floor, 1.0), bets=grid.bets, claim=claim)
 

@@ -401,7 +401,7 @@ def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
     assert replace(outcome.cost, seconds_total=0.0, seconds_retrieve=0.0, retriever_calls=0) == Cost()
 
 
-class Listener:
+class RecordingReader:
     """A reader of an answer that keeps what it is given."""
 
     reading = True
@@ -435,7 +435,7 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
     )
     for text in texts:
         for budget in (Budget(), Budget(tokens=400), Budget(rounds=1), Budget(seconds=0.02)):
-            listener, slow = Listener(), 0.004 if budget.seconds else 0.0
+            listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
             outcome = run(
                 make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
             )

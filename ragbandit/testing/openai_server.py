@@ -65,7 +65,7 @@ class Reply:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Received:
+class ReceivedRequest:
     """A request that came in."""
 
     path: str
@@ -87,7 +87,7 @@ class ScriptedServer:
     def __init__(
         self, replies: Sequence[Reply | str] | Mapping[str, Reply | str] | Callable[[Mapping[str, Any]], Reply | str]
     ) -> None:
-        self.requests: list[Received] = []
+        self.requests: list[ReceivedRequest] = []
         self.abandoned = 0
         self._replies = replies
         self._used = 0
@@ -128,7 +128,7 @@ class ScriptedServer:
         """True after close was called."""
         return self._closing.is_set()
 
-    def receive(self, request: Received) -> Reply:
+    def receive(self, request: ReceivedRequest) -> Reply:
         """Remember a request and pick its reply."""
         with self._lock:
             self.requests.append(request)
@@ -142,7 +142,7 @@ class ScriptedServer:
         with self._lock:
             self.abandoned += 1
 
-    def _pick(self, request: Received, *, number: int) -> Reply | str:
+    def _pick(self, request: ReceivedRequest, *, number: int) -> Reply | str:
         if request.path not in (_CHAT, _COMPLETIONS):
             return Reply(status=404, text=f"the script knows {_CHAT} and {_COMPLETIONS} alone")
         if callable(self._replies):
@@ -177,7 +177,7 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("content-length", "0")))
         headers = {name.lower(): value for name, value in self.headers.items()}
         sent = json.loads(raw or b"{}")
-        reply = self.script.receive(Received(path=self.path, headers=headers, body=sent))
+        reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
         self.script.wait(reply.seconds)
         chat = self.path == _CHAT
         if sent.get("stream") and reply.status == 200 and reply.body is None:

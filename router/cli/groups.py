@@ -14,7 +14,7 @@ from typer.main import get_command
 from ragbandit.router.cli.console import failing_well
 
 
-class Group(NamedTuple):
+class VerbGroup(NamedTuple):
     """Verbs under one name: what the help says of them, and the table of them."""
 
     help: str
@@ -22,7 +22,7 @@ class Group(NamedTuple):
 
 
 #: verb -> "module:function", or a group of such verbs. The docstring of the function is the verb's help.
-Verbs = Mapping[str, str | Group]
+Verbs = Mapping[str, str | VerbGroup]
 
 
 class LazyGroup(TyperGroup):
@@ -45,7 +45,7 @@ class LazyGroup(TyperGroup):
         match self.verbs.get(cmd_name):
             case None:
                 return None
-            case Group() as group:
+            case VerbGroup() as group:
                 return LazyGroup(name=cmd_name, help=group.help, no_args_is_help=True, verbs=group.verbs)
             case str() as target:
                 return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=_docstring(target))

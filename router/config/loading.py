@@ -48,7 +48,7 @@ _PLAIN_ENV = {"DATABASE_URL": "database_url", "REDIS_URL": "redis_url"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Loaded:
+class LoadedSettings:
     """Settings and, for every leaf by dotted key, "default", "file <path>" or "environment <variable>"."""
 
     settings: Settings
@@ -59,7 +59,7 @@ class Loaded:
     tree: Mapping[str, Any]
 
 
-def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> Loaded:
+def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = None) -> LoadedSettings:
     """Read the file (default: $RAGBANDIT_CONFIG, else ./config.yaml if it exists) under the environment.
 
     Puts the folder of classes at the end of sys.path where a setting names a class.
@@ -83,7 +83,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     _check_redis(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
     _find_classes(tree)
-    return Loaded(settings=settings, sources=sources, file=file if there else None, tree=written)
+    return LoadedSettings(settings=settings, sources=sources, file=file if there else None, tree=written)
 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:
@@ -132,7 +132,7 @@ def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyT
         raise _explained(error, sources) from error
 
 
-def effective(loaded: Loaded) -> list[tuple[str, object, str]]:
+def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
     rows = []
     for path, value in _paths(loaded.settings.model_dump()):

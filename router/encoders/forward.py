@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.token_batches import Bucket, TokenBatch, buckets
+from ragbandit.router.encoders.token_batches import PaddedGroup, TokenBatch, buckets
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
 
@@ -76,7 +76,7 @@ class Forward(ABC):
         parts = [self._padded(ids, lengths) for ids, lengths in self._loaded(buckets(batch, longest=self.max_tokens))]
         return self._torch.cat(parts) if len(parts) > 1 else parts[0]
 
-    def _loaded(self, pieces: list[Bucket]) -> Iterator[tuple["Tensor", "Tensor"]]:
+    def _loaded(self, pieces: list[PaddedGroup]) -> Iterator[tuple["Tensor", "Tensor"]]:
         """Ids (B, T) and lengths (B,) of every piece on the device, brought there by one copy."""
         flat = np.concatenate([part for piece in pieces for part in (piece.ids.ravel(), piece.lengths)])
         host = self._torch.from_numpy(flat)

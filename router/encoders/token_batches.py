@@ -47,7 +47,7 @@ class TokenBatch:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bucket:
+class PaddedGroup:
     """Neighbours in a batch, padded to one length."""
 
     #: token ids, 0 where there is none, shape (B, T)
@@ -77,7 +77,7 @@ def token_batches(
         start = end
 
 
-def buckets(batch: TokenBatch, *, longest: int) -> list[Bucket]:
+def buckets(batch: TokenBatch, *, longest: int) -> list[PaddedGroup]:
     """The batch in a few padded pieces, in order: cut where it saves more padding than another pass costs.
 
     longest: what the model can read; nothing is padded beyond it.
@@ -90,7 +90,7 @@ def buckets(batch: TokenBatch, *, longest: int) -> list[Bucket]:
         width = min(int(_padded(lengths)[-1]), longest)
         ids = np.zeros((end - start, width), dtype=np.int64)
         ids[np.arange(width) < lengths[:, None]] = batch.ids[ends[start] : ends[end]]
-        pieces.append(Bucket(ids=ids, lengths=lengths))
+        pieces.append(PaddedGroup(ids=ids, lengths=lengths))
     return pieces
 
 

@@ -14,7 +14,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.joining import joined
 from ragbandit.router.importers.mapping import feedback_of, importer_raters, is_mapped, retraction_of
 from ragbandit.router.importers.report import ImportReport
-from ragbandit.router.importers.source import MAX_PAGES, Judgement, Page, Source, Walk
+from ragbandit.router.importers.source import MAX_PAGES, FeedbackSystem, Judgement, SourcePage, Walk
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.imported_feedback import Imported, open_imports, votes_of
 from ragbandit.router.storage.sql.counters import Moves
@@ -37,7 +37,7 @@ class Importer:
 
     def __init__(
         self,
-        source: Source,
+        source: FeedbackSystem,
         *,
         store: DecisionStore,
         settings: Settings,
@@ -131,7 +131,7 @@ class Importer:
         first = now - self.settings.learning.expire_s
         return Walk(since=(float(last) if isinstance(last, int | float) else first) - lookback, until=now)
 
-    def _take(self, page: Page, *, walk: Walk, report: ImportReport) -> None:
+    def _take(self, page: SourcePage, *, walk: Walk, report: ImportReport) -> None:
         """Keep what a page brings, and move the cursor behind it."""
         report.pages += 1
         report.unreadable += page.unreadable

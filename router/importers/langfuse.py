@@ -5,7 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from ragbandit.router.config.importers import LangfuseSettings
-from ragbandit.router.importers.source import DECISION, MAX_PAGES, Fields, Links, Page, Source, Walk, secret, text_of
+from ragbandit.router.importers.source import (
+    DECISION,
+    MAX_PAGES,
+    FeedbackSystem,
+    Fields,
+    Links,
+    SourcePage,
+    Walk,
+    secret,
+    text_of,
+)
 from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import iso_time
@@ -31,7 +41,7 @@ def _links(entry: Mapping[str, Any]) -> Links:
     return (("span", key), (DECISION, key), *whole)
 
 
-class Langfuse(Source):
+class Langfuse(FeedbackSystem):
     """A project of Langfuse. What EVAL made is a model's; what came by the API does not say who judged."""
 
     name = "langfuse"
@@ -47,7 +57,7 @@ class Langfuse(Source):
         keys = secret(settings.public_key_env, self.name), secret(settings.secret_key_env, self.name)
         super().__init__(settings, ending=ending, also=keys[0], auth=keys)  # a project has keys of its own
 
-    def pages(self, walk: Walk) -> Iterator[Page]:
+    def pages(self, walk: Walk) -> Iterator[SourcePage]:
         """All scores whose timestamp lies in the walk, however the server sorts them."""
         mark = walk.mark if isinstance(walk.mark, str) else None
         query = {"limit": _LIMIT, "fields": "subject,annotation", "fromTimestamp": iso_time(max(0.0, walk.since))}

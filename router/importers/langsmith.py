@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ragbandit.router.config.importers import LangSmithSettings
-from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
+from ragbandit.router.importers.source import DECISION, FeedbackSystem, Fields, Links, SourcePage, Walk, secret, text_of
 from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.formats import iso_time
 from ragbandit.shared.types import Json
@@ -26,7 +26,7 @@ def _links(entry: Mapping[str, Any]) -> Links:
     return tuple(links)
 
 
-class LangSmith(Source):
+class LangSmith(FeedbackSystem):
     """A workspace of LangSmith. What a model or an automatic evaluator gave is a model's; "api" does not say who."""
 
     name = "langsmith"
@@ -45,7 +45,7 @@ class LangSmith(Source):
         key = {"x-api-key": secret(settings.key_env, self.name)}
         super().__init__(settings, ending=ending, also=settings.project or "", headers=key)
 
-    def pages(self, walk: Walk) -> Iterator[Page]:
+    def pages(self, walk: Walk) -> Iterator[SourcePage]:
         """All feedback that was made in the walk; an edit of an earlier one is not told by the server."""
         offset = walk.mark if isinstance(walk.mark, int) else 0
         times = {"min_created_at": iso_time(max(0.0, walk.since)), "max_created_at": iso_time(max(0.0, walk.until))}
@@ -63,7 +63,7 @@ class LangSmith(Source):
                 return
             offset = following
 
-    def page(self, entries: Sequence[Any], *, mark: Json) -> Page:
+    def page(self, entries: Sequence[Any], *, mark: Json) -> SourcePage:
         """As of any source; by the API the user is whoever owns the key, not who judged."""
         page = super().page(entries, mark=mark)
         judgements = [one if one.made_by == "human" else replace(one, author=None) for one in page.judgements]

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 from ragbandit.router.config.importers import OpenWebUiSettings
-from ragbandit.router.importers.source import DECISION, Fields, Links, Page, Source, Walk, secret, text_of
+from ragbandit.router.importers.source import DECISION, FeedbackSystem, Fields, Links, SourcePage, Walk, secret, text_of
 from ragbandit.router.storage.imported_feedback import Imported
 from ragbandit.shared.errors import NotReady
 
@@ -25,7 +25,7 @@ def _links(entry: Mapping[str, Any]) -> Links:
     return () if message is None else (("openwebui_message", message), (DECISION, message))
 
 
-class OpenWebUi(Source):
+class OpenWebUi(FeedbackSystem):
     """An Open WebUI. A rating is 1 or -1; the rating of 1 to 10 in its details is not read."""
 
     name = "openwebui"
@@ -43,7 +43,7 @@ class OpenWebUi(Source):
         key = {"authorization": f"Bearer {secret(settings.key_env, self.name)}"}
         super().__init__(settings, ending=ending, headers=key)
 
-    def pages(self, walk: Walk) -> Iterator[Page]:
+    def pages(self, walk: Walk) -> Iterator[SourcePage]:
         """All ratings that were given or edited since the walk's begin, the newest first.
 
         Pages are numbered, so what is rated meanwhile moves the others to later pages, where they are seen again; a
@@ -71,7 +71,7 @@ class OpenWebUi(Source):
                 number += 1
             if not shrunk:
                 return
-        yield Page(judgements=(), mark=None)
+        yield SourcePage(judgements=(), mark=None)
 
     def gone(self, known: Sequence[Imported]) -> set[str]:
         """Ratings that were deleted."""

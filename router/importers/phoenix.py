@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from ragbandit.router.config.importers import PhoenixSettings
-from ragbandit.router.importers.source import Fields, Links, Page, Source, Walk, secret, text_of
+from ragbandit.router.importers.source import FeedbackSystem, Fields, Links, SourcePage, Walk, secret, text_of
 from ragbandit.router.storage.imported_feedback import Imported
 
 #: spans in one call, as the server's own client asks, and annotations in one reply
@@ -26,7 +26,7 @@ def _links(entry: Mapping[str, Any]) -> Links:
     return () if span is None else (("span", span),)
 
 
-class Phoenix(Source):
+class Phoenix(FeedbackSystem):
     """A project of Phoenix."""
 
     name = "phoenix"
@@ -46,7 +46,7 @@ class Phoenix(Source):
         key = settings.key_env and {"authorization": f"Bearer {secret(settings.key_env, self.name)}"}
         super().__init__(settings, ending=ending, also=settings.project, headers=key or {})
 
-    def pages(self, walk: Walk) -> Iterator[Page]:
+    def pages(self, walk: Walk) -> Iterator[SourcePage]:
         """All annotations of the spans of decisions that were made in the walk."""
         mark = walk.mark
         after = (float(mark[0]), str(mark[1])) if isinstance(mark, list | tuple) and len(mark) == 2 else None

@@ -10,18 +10,20 @@ from ragbandit.router.importers.langfuse import Langfuse
 from ragbandit.router.importers.langsmith import LangSmith
 from ragbandit.router.importers.open_webui import OpenWebUi
 from ragbandit.router.importers.phoenix import Phoenix
-from ragbandit.router.importers.source import Source
+from ragbandit.router.importers.source import FeedbackSystem
 from ragbandit.router.storage.decisions.links import links_between
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 #: names of the importers, which are also their sections in the settings
-IMPORTERS: Final[Mapping[str, Callable[..., Source]]] = {
+IMPORTERS: Final[Mapping[str, Callable[..., FeedbackSystem]]] = {
     one.name: one for one in (OpenWebUi, Langfuse, LangSmith, Phoenix)
 }
 
 
-def make_source(name: str, *, settings: ImportersSettings, database: Database, ending: threading.Event) -> Source:
+def make_source(
+    name: str, *, settings: ImportersSettings, database: Database, ending: threading.Event
+) -> FeedbackSystem:
     """The source of this name. Raises InvalidInput for an unknown one, ConfigError without an address or a key."""
     if name not in IMPORTERS:
         raise InvalidInput(f"unknown source {name!r:.80}", field="source", remedy=f"known: {', '.join(IMPORTERS)}")

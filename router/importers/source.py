@@ -60,7 +60,7 @@ class Walk:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class SourcePage:
     """Some of a walk."""
 
     judgements: Sequence[Judgement]
@@ -112,7 +112,7 @@ class Fields:
         return self.made_by.get(str(_at(entry, self.maker)).upper())
 
 
-class Source(ABC):
+class FeedbackSystem(ABC):
     """Another system, read by HTTP."""
 
     #: as the settings name it
@@ -139,7 +139,7 @@ class Source(ABC):
         )
 
     @abstractmethod
-    def pages(self, walk: Walk) -> Iterator[Page]:
+    def pages(self, walk: Walk) -> Iterator[SourcePage]:
         """The pages of a walk. Raises NotReady, ConfigError."""
 
     @abstractmethod
@@ -150,10 +150,10 @@ class Source(ABC):
         """Close the connections."""
         self._http.close()
 
-    def page(self, entries: Sequence[Any], *, mark: Json) -> Page:
+    def page(self, entries: Sequence[Any], *, mark: Json) -> SourcePage:
         """A page of these entries."""
         judgements = [one for one in map(self.fields.judgement, entries) if one is not None]
-        return Page(judgements=judgements, mark=mark, unreadable=len(entries) - len(judgements))
+        return SourcePage(judgements=judgements, mark=mark, unreadable=len(entries) - len(judgements))
 
     def entries(self, reply: Any, key: str | None = None) -> list[Any]:
         """The list of a reply, under its key. Raises NotReady where it has none."""

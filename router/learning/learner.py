@@ -35,7 +35,7 @@ DRAIN_S = 20.0
 
 
 @dataclass(kw_only=True, slots=True)
-class _Batch:
+class _PendingWrites:
     """What one transaction writes."""
 
     entries: list[Entry] = field(default_factory=list)
@@ -248,9 +248,9 @@ class Learner:
         self.publish()
         return len(batch.entries) + len(batch.closed) + len(batch.idle)
 
-    def _next_batch(self, now: float) -> "_Batch":
+    def _next_batch(self, now: float) -> "_PendingWrites":
         """What the next page of decisions gives that gives anything; empty where nothing is ready."""
-        learning, batch, after = self.settings.learning, _Batch(), (-1.0, "")
+        learning, batch, after = self.settings.learning, _PendingWrites(), (-1.0, "")
         while not batch:
             page = self.ledger.ready(closing_rule(learning), now=now, limit=learning.batch, after=after)
             if not page:
@@ -261,7 +261,7 @@ class Learner:
                 after = (last.decision.made_at, last.decision.id)
         return batch
 
-    def _append(self, batch: "_Batch", *, now: float) -> bool:
+    def _append(self, batch: "_PendingWrites", *, now: float) -> bool:
         """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
         try:
             self.ledger.append(
@@ -282,9 +282,9 @@ class Learner:
                 )
         return True
 
-    def _joined(self, page: Sequence[JoinedDecision | ClosedDecision], *, now: float) -> "_Batch":
+    def _joined(self, page: Sequence[JoinedDecision | ClosedDecision], *, now: float) -> "_PendingWrites":
         """Each decision of a page as an update, a closure, or one that waits on."""
-        batch = _Batch()
+        batch = _PendingWrites()
         known = self._pairs.known(page)
         self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
         for joined in page:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.rollouts.reading import VersionReader
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
-from ragbandit.router.rollouts.verdicts import Evidence, Finding, facts_of, judge
+from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, facts_of, judge
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
@@ -40,11 +40,11 @@ class Look:
 
     #: as it is after what was done
     version: PolicyVersion
-    finding: Finding
+    finding: VerdictFinding
 
 
 @dataclass(kw_only=True, slots=True)
-class _Watch:
+class _VersionWatch:
     """What is known of a version in its state."""
 
     version: PolicyVersion
@@ -64,7 +64,7 @@ class Evaluator:
         self.base = PolicyLabel(settings.policy.label)
         self.holder = lease_holder("rollouts")
         self._lease = Lease(database=database, name=f"rollouts:{self.base}")
-        self._watches: dict[str, _Watch] = {}
+        self._watches: dict[str, _VersionWatch] = {}
 
     def evaluate(self, *, now: float) -> list[Look]:
         """Look once at every live version; nothing where there is none, or where another process does it.
@@ -89,12 +89,12 @@ class Evaluator:
         """Give the lease back, so that another evaluator need not wait for it to run out."""
         self._lease.release(holder=self.holder)
 
-    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> _Watch:
+    def _watch(self, version: PolicyVersion, *, champion: PolicyLabel) -> _VersionWatch:
         known = self._watches.get(version.name)
         if known is not None and known.version.revision == version.revision:
             known.version = version
             return known
-        return _Watch(
+        return _VersionWatch(
             version=version,
             evidence=Evidence(settings=self.settings.rollout),
             reader=VersionReader(version=version, champion=champion, prices=self.settings.reward.cost),
@@ -112,7 +112,7 @@ class Evaluator:
             log.warning("a verdict was not carried out", extra=facts)
             return Look(version=version, finding=replace(finding, verb=None))
 
-    def _kept(self, watch: _Watch, *, finding: Finding, now: float) -> PolicyVersion:
+    def _kept(self, watch: _VersionWatch, *, finding: VerdictFinding, now: float) -> PolicyVersion:
         """Keep the verdict where it is news, and do what it says, in one transaction."""
         shape = _shape(finding.kind, finding.reason)
         if watch.kept is None:
@@ -144,7 +144,13 @@ class Evaluator:
         return done
 
     def _done(
-        self, connection: Connection, seen: PolicyVersion, *, finding: Finding, facts: dict[str, Json], now: float
+        self,
+        connection: Connection,
+        seen: PolicyVersion,
+        *,
+        finding: VerdictFinding,
+        facts: dict[str, Json],
+        now: float,
     ) -> PolicyVersion:
         assert finding.verb is not None
         act = Act(

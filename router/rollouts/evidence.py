@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
-from ragbandit.shared.confidence_sequences import BettingSequence, Claim, FairBets, asymptotic_width, robust_scores
+from ragbandit.shared.confidence_sequences import BettingSequence, FairBets, MeanClaim, asymptotic_width, robust_scores
 from ragbandit.shared.types import effective_rows
 
 #: effective rows, and rows on which the two policies differ, before the asymptotic upper bound says anything
@@ -68,7 +68,7 @@ class RewardEvidence:
         """Take rows in, in the order of the ledger."""
         if self.better is None:
             self.minimum, self.maximum = judged.minimum, judged.maximum
-            claim = Claim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
+            claim = MeanClaim(floor=-1.0, null=self.settings.margin / self._range, alpha=self.settings.alpha)
             self.better = BettingSequence.of(claim)
         draws = judged.draws
         value = np.clip((judged.reward - self.minimum) / self._range, 0.0, 1.0)

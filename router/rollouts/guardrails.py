@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
-from ragbandit.shared.confidence_sequences import BettingSequence, Claim, robust_scores
+from ragbandit.shared.confidence_sequences import BettingSequence, MeanClaim, robust_scores
 from ragbandit.shared.types import effective_rows
 
 GuardrailName = Literal["failures", "latency", "cost"]
@@ -40,8 +40,8 @@ class Guardrail:
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
-        self.passed = BettingSequence.of(Claim(floor=-self.factor, null=self.margin, alpha=self.alpha))
-        self.kept = BettingSequence.of(Claim(floor=-1.0, null=-self.margin, alpha=self.alpha))
+        self.passed = BettingSequence.of(MeanClaim(floor=-self.factor, null=self.margin, alpha=self.alpha))
+        self.kept = BettingSequence.of(MeanClaim(floor=-1.0, null=-self.margin, alpha=self.alpha))
 
     def add(self, draws: Draws, value: Array, *, seen: npt.NDArray[np.bool_]) -> None:
         """Take in the rows that are `seen`, shape (n,), in their order."""

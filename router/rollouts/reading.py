@@ -48,7 +48,7 @@ _Note = tuple[RowMapping, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class _DrawRow:
     """One draw that a version gave a pmf for."""
 
     id: str
@@ -145,7 +145,7 @@ class VersionReader:
             evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=bounds[0], maximum=bounds[1]))
         return upto == last
 
-    def _outcomes(self, ended: list[RowMapping], rows: list[_Row]) -> Outcomes:
+    def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
         costs = [cost_value(row["cost"]) for row in ended]
         charged = [
             math.fsum(
@@ -200,7 +200,7 @@ def _first_since(connection: Connection, *, label: str, last: int, since: float)
     return low
 
 
-def _rows(notes: Sequence[_Note]) -> list[_Row]:
+def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:
     """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
     rows = []
     for row, note in notes:
@@ -209,7 +209,7 @@ def _rows(notes: Sequence[_Note]) -> list[_Row]:
     return [row for row in rows if row is not None]
 
 
-def _row(row: RowMapping, note: Mapping[str, Any]) -> _Row | None:
+def _row(row: RowMapping, note: Mapping[str, Any]) -> _DrawRow | None:
     arms = tuple(json.loads(row["arms"]))
     given = note.get("pmf")
     if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
@@ -222,7 +222,7 @@ def _row(row: RowMapping, note: Mapping[str, Any]) -> _Row | None:
     if not (seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0):
         return None
     champion = note["champion"]
-    return _Row(
+    return _DrawRow(
         id=row["id"],
         arms=arms,
         arm=row["arm"],
@@ -234,7 +234,7 @@ def _row(row: RowMapping, note: Mapping[str, Any]) -> _Row | None:
     )
 
 
-def _draws(rows: Sequence[_Row]) -> Draws:
+def _draws(rows: Sequence[_DrawRow]) -> Draws:
     names = tuple(sorted({arm for row in rows for arm in row.arms}))
     column = {name: number for number, name in enumerate(names)}
     shape = (len(rows), len(names))

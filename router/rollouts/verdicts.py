@@ -59,7 +59,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class VerdictFinding:
     """A verdict, and what is to be done; it is done and kept by the evaluator."""
 
     kind: VerdictKind
@@ -78,16 +78,16 @@ def judge(
     now: float,
     canary: str | None = None,
     complete: bool = True,
-) -> Finding:
+) -> VerdictFinding:
     """The verdict on a version that is in shadow or canary.
 
     canary: the name of another version that is in canary. complete: all rows that there are have been read.
     """
     age = max(0.0, now - version.since)
     times = (age >= evidence.settings.seconds_per_step, age >= evidence.settings.max_age_s)
-    rules = _Rules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
+    rules = _VerdictRules(version, evidence=evidence, control=control, age=age, canary=canary, complete=complete)
     kind, reason, waits_for, verb = rules.verdict()
-    return Finding(
+    return VerdictFinding(
         kind=kind,
         reason=reason,
         waits_for=waits_for,
@@ -100,7 +100,7 @@ def judge(
 _Verdict = tuple[VerdictKind, str, str, Verb | None]
 
 
-class _Rules:
+class _VerdictRules:
     """The rules, in the order of `verdict`: what harms first, then what is missing, then what is earned."""
 
     def __init__(

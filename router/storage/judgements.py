@@ -58,7 +58,7 @@ class Spent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class JudgeClaim:
     """A decision that this judge alone works on, until the claim ends."""
 
     decision_id: DecisionId
@@ -91,7 +91,7 @@ class Judgements:
         self._expire_s = expire_s
         self._attempts = attempts
 
-    def claim(self, decision_id: DecisionId, *, now: float, for_s: float) -> Claim | Refused:
+    def claim(self, decision_id: DecisionId, *, now: float, for_s: float) -> JudgeClaim | Refused:
         """Claim a decision that is due for so many seconds, within the day's budget, or say why not."""
         with self.database.read() as connection:  # most of what is asked for twice costs no write
             there = connection.execute(select(judge_due.c.due_at).where(judge_due.c.decision_id == decision_id)).first()
@@ -119,7 +119,7 @@ class Judgements:
             move_day(connection, {"begun": 1}, now=now)
             mine = update(judge_due).where(judge_due.c.decision_id == decision_id)
             connection.execute(mine.values(attempts=row["attempts"] + 1, due_at=now + for_s))
-        return Claim(
+        return JudgeClaim(
             decision_id=decision_id,
             attempt=row["attempts"] + 1,
             failures=row["failures"],
@@ -136,7 +136,7 @@ class Judgements:
         caps = {name: getattr(self.budget, name) for name in spent}
         return any(cap is not None and spent[name] >= cap for name, cap in caps.items())
 
-    def keep(self, claim: Claim, *, feedback: Feedback, spent: Spent) -> bool:
+    def keep(self, claim: JudgeClaim, *, feedback: Feedback, spent: Spent) -> bool:
         """Store a score, what it cost and the end of its wait; True if the score is new.
 
         A score that another judge stored before stays. Nothing but the cost is stored of one whose decision waits no
@@ -161,7 +161,7 @@ class Judgements:
             raise reply
         return not reply.duplicate
 
-    def fail(self, claim: Claim, *, spent: Spent, now: float, pause_s: float) -> Refused:
+    def fail(self, claim: JudgeClaim, *, spent: Spent, now: float, pause_s: float) -> Refused:
         """A try gave no score, for a reason of its own: try again later, or give up; which of them."""
         over = claim.attempt >= self._attempts
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
@@ -173,7 +173,7 @@ class Judgements:
                 connection.execute(_of(claim).values(due_at=now + _pause(pause_s, claim.attempt)))
         return "given_up" if over else "later"
 
-    def put_back(self, claim: Claim, *, spent: Spent, now: float, pause_s: float) -> None:
+    def put_back(self, claim: JudgeClaim, *, spent: Spent, now: float, pause_s: float) -> None:
         """A try ended since the server failed, or since this process ends (pause_s 0): it is no attempt.
 
         What cost nothing takes nothing of the day's judgements.
@@ -186,7 +186,7 @@ class Judgements:
             again = {"attempts": claim.attempt - 1, "failures": claim.failures + failed, "due_at": due_at}
             connection.execute(_of(claim).values(**again))
 
-    def withhold(self, claim: Claim, *, suspicious: bool) -> None:
+    def withhold(self, claim: JudgeClaim, *, suspicious: bool) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             move_day(connection, {"begun": -1, "suspicious": int(suspicious)}, now=claim.claimed_at)
@@ -204,7 +204,7 @@ class _NoMoreDueError(Exception):
     """The decision waits for the judge no more."""
 
 
-def _of(claim: Claim) -> Update:
+def _of(claim: JudgeClaim) -> Update:
     """An update of its row, unless another judge has claimed it since."""
     mine = judge_due.c.decision_id == claim.decision_id, judge_due.c.attempts == claim.attempt
     return update(judge_due).where(*mine)

@@ -56,7 +56,7 @@ def _plain(attributes: Mapping[str, Attribute | None]) -> dict[str, Any]:
     }
 
 
-class _Span(Span):
+class _OtelSpan(Span):
     def __init__(self, span: trace.Span) -> None:
         self.span = span
 
@@ -114,7 +114,7 @@ class OpenTelemetry(Tracing):
             linked = trace.get_current_span(_context(link)).get_span_context()
             links = [trace.Link(linked)] if linked.is_valid else []
         plain = _plain(attributes)
-        return _Span(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=plain, links=links))
+        return _OtelSpan(self._tracer.start_span(name, context, kind=_KINDS[kind], attributes=plain, links=links))
 
     @contextmanager
     def span(
@@ -128,7 +128,7 @@ class OpenTelemetry(Tracing):
     ) -> Iterator[Span]:
         """As of Tracing."""
         begun = self.begin(name, kind=kind, attributes=attributes, parent=parent, link=link)
-        assert isinstance(begun, _Span)
+        assert isinstance(begun, _OtelSpan)
         try:
             # No exception is recorded: its message may hold a question.
             with trace.use_span(begun.span, record_exception=False, set_status_on_exception=False):

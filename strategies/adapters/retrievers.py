@@ -22,7 +22,7 @@ _TITLES = ("title", "file_name", "source", "url")
 _URLS = ("url", "source", "link")
 
 
-class _Foreign(Retriever):
+class _ForeignRetriever(Retriever):
     """What the three have in common. name: kept with every outcome; tell two corpora apart by it."""
 
     def __init__(self, retriever: Any, *, name: str) -> None:
@@ -47,7 +47,7 @@ class _Foreign(Retriever):
         """All that the framework finds, the best first. May raise whatever the framework raises."""
 
 
-class LangChainRetriever(_Foreign):
+class LangChainRetriever(_ForeignRetriever):
     """A LangChain retriever, or any runnable from text to documents. Without scores the order alone counts."""
 
     def __init__(self, retriever: Any, *, name: str = "langchain") -> None:
@@ -61,7 +61,7 @@ class LangChainRetriever(_Foreign):
         ]
 
 
-class LlamaIndexRetriever(_Foreign):
+class LlamaIndexRetriever(_ForeignRetriever):
     """A LlamaIndex retriever; it searches in a thread, since its `aretrieve` may block."""
 
     def __init__(self, retriever: Any, *, name: str = "llama_index") -> None:
@@ -75,7 +75,7 @@ class LlamaIndexRetriever(_Foreign):
         ]
 
 
-class HaystackRetriever(_Foreign):
+class HaystackRetriever(_ForeignRetriever):
     """A Haystack pipeline. inputs: sockets that are given the query; output: the one with the documents, each as
     "component.socket".
     """

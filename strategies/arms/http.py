@@ -71,7 +71,7 @@ _Whole = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=_MO
 _Amount = Annotated[float, Field(strict=True, ge=0, le=_MOST, allow_inf_nan=False)]
 
 
-class _Cost(BaseModel, extra="forbid"):
+class _ReportedCost(BaseModel, extra="forbid"):
     """The parts of `shared.types.Cost` that a reply may tell."""
 
     retriever_calls: _Whole = 0
@@ -84,11 +84,11 @@ class _Cost(BaseModel, extra="forbid"):
     dollars: _Amount = 0.0
 
 
-class _Reply(BaseModel):
+class _PipelineReply(BaseModel):
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
     steps: Annotated[_Whole, Field(le=_MOST_STEPS)] = 0
-    cost: _Cost = _Cost()
+    cost: _ReportedCost = _ReportedCost()
 
 
 class Http:
@@ -217,10 +217,10 @@ class Http:
         except (ValueError, RecursionError) as error:
             raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
 
-    def _checked(self, body: object) -> _Reply:
+    def _checked(self, body: object) -> _PipelineReply:
         """The reply. Raises ArmFailed naming the field."""
         try:
-            return _Reply.model_validate(body)
+            return _PipelineReply.model_validate(body)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             # Secrets go before the cut: half of one could not be found any more.

@@ -93,7 +93,7 @@ class OpenAiGenerator(Generator):
         """The model's answer; see Generator. Raises ArmFailed once no further attempt is left or would help."""
         if self._closed:
             raise ArmFailed(f"{self.name} was closed")
-        call, left = _Call(request=request, feed=TextFeed(request)), seconds_until(request.deadline)
+        call, left = _Attempts(request=request, feed=TextFeed(request)), seconds_until(request.deadline)
         if left == 0.0:
             return self._completion(call, late=True)
         late = False
@@ -136,7 +136,7 @@ class OpenAiGenerator(Generator):
         if client is not None:
             await client.close()
 
-    async def _attempts(self, call: "_Call") -> None:
+    async def _attempts(self, call: "_Attempts") -> None:
         while True:
             try:
                 return await self._attempt(call)
@@ -158,7 +158,7 @@ class OpenAiGenerator(Generator):
         spent = Cost(prompt_tokens=read, completion_tokens=written, dollars=dollars)
         return CallBroke(error.message, spent=spent, remedy=error.remedy)
 
-    async def _attempt(self, call: "_Call") -> None:
+    async def _attempt(self, call: "_Attempts") -> None:
         request = call.request
         reserved = self._estimate(request.prompt) + request.max_tokens
         await self._requests.take(1)
@@ -209,7 +209,7 @@ class OpenAiGenerator(Generator):
         endpoint: Any = self._client.chat.completions if chat else self._client.completions
         return await endpoint.create(**fields)
 
-    def _pause(self, error: Exception, *, call: "_Call") -> float | None:
+    def _pause(self, error: Exception, *, call: "_Attempts") -> float | None:
         """Seconds until the next attempt, or None if there is to be none."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
@@ -221,7 +221,7 @@ class OpenAiGenerator(Generator):
             left_s=seconds_until(call.request.deadline),
         )
 
-    def _write_off(self, call: "_Call") -> None:
+    def _write_off(self, call: "_Attempts") -> None:
         """Text that broke off was written and will be charged, though nobody reads it."""
         if call.reading is not None and call.reading.text:
             prompt, written = self._usage(call)
@@ -229,7 +229,7 @@ class OpenAiGenerator(Generator):
             call.lost_written += written
         call.reading = None
 
-    def _usage(self, call: "_Call") -> tuple[int, int]:
+    def _usage(self, call: "_Attempts") -> tuple[int, int]:
         """Tokens read and written in this attempt, estimated if the server did not say; none before it began."""
         if call.reading is None:
             return 0, 0
@@ -241,7 +241,7 @@ class OpenAiGenerator(Generator):
     def _estimate(self, prompt: Prompt) -> int:
         return sum(self._counter.estimate(part) for part in plain_parts(prompt))
 
-    def _completion(self, call: "_Call", *, late: bool) -> Completion:
+    def _completion(self, call: "_Attempts", *, late: bool) -> Completion:
         reading = call.reading or Reading(request=call.request)
         read, written = self._usage(call)
         read, written = read + call.lost_prompt, written + call.lost_written
@@ -283,7 +283,7 @@ class OpenAiGenerator(Generator):
         per_read, per_written = prices[model if model is not None and model in prices else self._model]
         return (read * per_read + written * per_written) / 1e6
 
-    def _failed(self, error: Exception, *, call: "_Call") -> ArmFailed:
+    def _failed(self, error: Exception, *, call: "_Attempts") -> ArmFailed:
         tries = f" after {call.attempts} attempts" if call.attempts > 1 else ""
         message = f"{self.name} did not answer{tries}: {cause_of(error, address=self._address, secrets=self._secrets)}"
         remedy = self._remedy(error)
@@ -309,7 +309,7 @@ class OpenAiGenerator(Generator):
             404: "check generator.model and generator.openai.base_url",
         }.get(getattr(error, "status_code", None) or 0)
 
-    def _unwaited(self, error: Exception, *, call: "_Call") -> tuple[str, str] | None:
+    def _unwaited(self, error: Exception, *, call: "_Attempts") -> tuple[str, str] | None:
         """The reason why a passing failure was not tried again while attempts were left, and the remedy; see _pause."""
         if not is_passing(error) or call.attempts > self._options.retries:
             return None
@@ -324,7 +324,7 @@ class OpenAiGenerator(Generator):
 
 
 @dataclass(kw_only=True, slots=True)
-class _Call:
+class _Attempts:
     """A request on its way through its attempts."""
 
     request: Request

@@ -63,7 +63,7 @@ _FUNCTION_WORDS = frozenset(_PLAIN_WORDS.split())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Token:
+class _PassageWord:
     """A word of a passage."""
 
     word: str
@@ -75,7 +75,7 @@ class _Token:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Usage:
+class _WordUsage:
     """Word statistics of a first reading of all passages."""
 
     titles: frozenset[str]
@@ -124,7 +124,7 @@ def write_popularity(read: Callable[[], Iterable[Passage]], folder: Path | str) 
     return path
 
 
-def _usage(passages: Iterable[Passage]) -> _Usage:
+def _usage(passages: Iterable[Passage]) -> _WordUsage:
     capital: Counter[str] = Counter()
     plain: Counter[str] = Counter()
     titles = set()
@@ -136,7 +136,7 @@ def _usage(passages: Iterable[Passage]) -> _Usage:
             capital.update(token.word for token in stretch if token.capital and not token.first)
             plain.update(token.word for token in stretch if not (token.capital or token.number))
     common = {word for word, count in plain.items() if count > capital[word]}
-    return _Usage(titles=frozenset(titles), common=frozenset(common | _FUNCTION_WORDS))
+    return _WordUsage(titles=frozenset(titles), common=frozenset(common | _FUNCTION_WORDS))
 
 
 def _title_key(title: str) -> str:
@@ -146,7 +146,7 @@ def _title_key(title: str) -> str:
     return " ".join(words) if len(words) <= WORDS else ""
 
 
-def _mentioned(passage: Passage, *, usage: _Usage) -> set[str]:
+def _mentioned(passage: Passage, *, usage: _WordUsage) -> set[str]:
     """The keys that one passage counts for."""
     title = _title_key(passage.title)
     keys = {title} if title and title not in usage.common else set()
@@ -156,7 +156,7 @@ def _mentioned(passage: Passage, *, usage: _Usage) -> set[str]:
     return keys
 
 
-def _keys(stretch: Sequence[_Token], *, usage: _Usage) -> Iterator[str]:
+def _keys(stretch: Sequence[_PassageWord], *, usage: _WordUsage) -> Iterator[str]:
     for start, token in enumerate(stretch):
         if not token.capital or token.word in _ARTICLES:
             continue
@@ -176,7 +176,7 @@ def _keys(stretch: Sequence[_Token], *, usage: _Usage) -> Iterator[str]:
                 yield key
 
 
-def _stretches(text: str) -> Iterator[list[_Token]]:
+def _stretches(text: str) -> Iterator[list[_PassageWord]]:
     """The text cut where no name goes on, as words."""
     text, first = unicodedata.normalize("NFC", text), True
     for piece, mark in _pieces(text):
@@ -185,7 +185,7 @@ def _stretches(text: str) -> Iterator[list[_Token]]:
             raw = match.group()
             word = _POSSESSIVE.sub("", raw).replace("\u2019", "'").casefold()
             capital = any(character.isupper() for character in raw)
-            stretch.append(_Token(word=word, capital=capital, number=raw[0].isdigit(), first=first))
+            stretch.append(_PassageWord(word=word, capital=capital, number=raw[0].isdigit(), first=first))
             first = False
         if stretch:
             yield stretch

@@ -11,7 +11,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
-from ragbandit.workers.judge.rubric import RUBRIC, Material, PromptMaker, mark_of
+from ragbandit.workers.judge.rubric import RUBRIC, JudgedAnswer, PromptMaker, mark_of
 from ragbandit.workers.wiring.generators import check_generator_of, make_generator
 
 log = logging.getLogger("ragbandit.judge")
@@ -75,7 +75,7 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
             passage_words=2 * len(text.split()),  # the bars count as well
             text_chars=_LEAST_CHARS,
         )
-        material = Material(question=text, answer=text, passages=passages)
+        material = JudgedAnswer(question=text, answer=text, passages=passages)
         shown = maker.prompt(material, mark=mark_of("", attempt=0)).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)
     except PromptTooLong:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.storage import judgements
-from ragbandit.router.storage.judgements import Claim, Spent
+from ragbandit.router.storage.judgements import JudgeClaim, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.shared.errors import StoreError
@@ -58,7 +58,7 @@ def judge(context: Context, decision_id: str) -> None:
     if judging is None or not judging.wait(context.ending):
         return
     claim = judging.store.claim(DecisionId(decision_id), now=time.time(), for_s=judging.claim_s)
-    if not isinstance(claim, Claim):
+    if not isinstance(claim, JudgeClaim):
         _log_refusal(decision_id, claim)
         return
     try:
@@ -85,7 +85,7 @@ def judge(context: Context, decision_id: str) -> None:
 
 
 def _judged(
-    context: Context, judging: Judging, claim: Claim, *, record: "DecisionRecord"
+    context: Context, judging: Judging, claim: JudgeClaim, *, record: "DecisionRecord"
 ) -> tuple[Feedback | None, Spent]:
     """The feedback and what it cost; None where this try gives none, which is stored then."""
     outcome, settings = record.outcome, judging.judge.settings
@@ -126,7 +126,7 @@ def feedback_id(decision_id: str, *, rubric: str) -> FeedbackId:
     return FeedbackId("judge-" + sha256(f"{rubric}:{decision_id}".encode("utf-8", "replace")).hexdigest()[:32])
 
 
-def _feedback(judging: Judging, claim: Claim, *, value: float, facts: Mapping[str, Json]) -> Feedback:
+def _feedback(judging: Judging, claim: JudgeClaim, *, value: float, facts: Mapping[str, Json]) -> Feedback:
     by = judging.judge
     return Feedback(
         id=feedback_id(claim.decision_id, rubric=by.rubric),
@@ -150,5 +150,5 @@ def _log_refusal(decision_id: str, why: str) -> None:
         log.warning("an answer waited for the judge for longer than judge.expire_s, and is not judged", extra=facts)
 
 
-def _log(claim: Claim, message: str, **facts: object) -> None:
+def _log(claim: JudgeClaim, message: str, **facts: object) -> None:
     log.warning(message, extra={"action": "judge", "decision": claim.decision_id, **facts})

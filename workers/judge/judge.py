@@ -23,7 +23,7 @@ from ragbandit.strategies.base import (
 from ragbandit.strategies.prompting.prompts import Template
 from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.workers.judge.rubric import (
-    Material,
+    JudgedAnswer,
     PromptMaker,
     RubricPrompt,
     UnreadableReply,
@@ -103,7 +103,7 @@ class Judge:
         """
         began = time.monotonic()
         passages, passages_from = await self._passages(decision, outcome=outcome)
-        material = Material(
+        material = JudgedAnswer(
             question=decision.query.text,
             answer=outcome.answer or "",
             passages=passages,
@@ -143,7 +143,7 @@ class Judge:
         if self._owns_generator:
             await self.generator.close()
 
-    def _prompt(self, material: Material, *, mark: str, again: str) -> RubricPrompt:
+    def _prompt(self, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
         maker = PromptMaker(
             template=self._template,
             generator=self.generator,

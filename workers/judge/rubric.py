@@ -85,7 +85,7 @@ class UnreadableReply(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Material:
+class JudgedAnswer:
     """What one answer is judged by."""
 
     question: str
@@ -133,7 +133,7 @@ class PromptMaker:
     passage_words: int
     text_chars: int
 
-    def prompt(self, material: Material, *, mark: str, again: str = "") -> RubricPrompt:
+    def prompt(self, material: JudgedAnswer, *, mark: str, again: str = "") -> RubricPrompt:
         """The prompt for this material, made to fit: texts are cut before the last passage is left out.
 
         again: why the reply before could not be read. Raises PromptTooLong where not even short texts fit.
@@ -154,7 +154,7 @@ class PromptMaker:
         return self.prompt(replace(material, passages=()), mark=mark, again=again)
 
 
-def _fitted(maker: PromptMaker, material: Material, *, mark: str, again: str) -> RubricPrompt:
+def _fitted(maker: PromptMaker, material: JudgedAnswer, *, mark: str, again: str) -> RubricPrompt:
     applies = {"supported": bool(material.passages), "answers": True, "right": bool(material.reference)}
     criteria = tuple(name for name in CRITERIA if applies[name])
     form = {name: {"score": "a number from 0 to 1", "reason": "..."} for name in criteria}

@@ -52,7 +52,7 @@ def run_service(config: str | None) -> None:
         _run_router(loaded, process=process)
 
 
-def _run_router(loaded: configuration.Loaded, *, process: ServiceProcess | None) -> None:
+def _run_router(loaded: configuration.LoadedSettings, *, process: ServiceProcess | None) -> None:
     # Here, since neither the encoder process nor the parent of several routers has a use for the HTTP service.
     from ragbandit.router.api.app import create_app
     from ragbandit.router.api.http_server.server import make_server

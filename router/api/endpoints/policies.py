@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from pydantic import Field
 
 from ragbandit.router.api.dependencies import caller_of, documented, reads_of, router_of
-from ragbandit.router.api.schemas.requests import Body, example
+from ragbandit.router.api.schemas.requests import RequestBody, example
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
@@ -31,7 +31,7 @@ _Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, patter
 endpoints = documented("Policies")
 
 
-class UnkillBody(Body):
+class UnkillBody(RequestBody):
     """Why the switch is taken back."""
 
     model_config = example(reason="the outage is over")
@@ -40,7 +40,7 @@ class UnkillBody(Body):
     """Why; it stands in the audit log."""
 
 
-class KillBody(Body):
+class KillBody(RequestBody):
     """What the switch is to do, and why."""
 
     model_config = example(reason="the canary answers nonsense")
@@ -51,7 +51,7 @@ class KillBody(Body):
     """The arm for every question; null: the champion alone."""
 
 
-class VerbBody(Body):
+class VerbBody(RequestBody):
     """Why a version is moved, and how it was when that was decided."""
 
     model_config = example(reason="it looked well in shadow")

@@ -73,7 +73,7 @@ class Connections:
         if files != resource.RLIM_INFINITY:
             most = max(1, min(most, files - RESERVED_FILES - OPERATORS))
         self.most, self.request_s = most, request_s
-        self.open: set[_Connection] = set()
+        self.open: set[_LimitedConnection] = set()
         self.refused = self.cut_off = 0
         #: counts as they were logged last
         self._logged: dict[str, int] = {}
@@ -81,7 +81,7 @@ class Connections:
 
     def protocol(self, **arguments: Any) -> asyncio.Protocol:
         """A protocol for a new connection, as uvicorn makes one."""
-        return _Connection(HttpToolsProtocol(**arguments), connections=self)
+        return _LimitedConnection(HttpToolsProtocol(**arguments), connections=self)
 
     def look(self) -> None:
         """Close what has been waited for too long, and log what was turned away. Called once a second."""
@@ -98,7 +98,7 @@ class Connections:
             log.warning(message, extra={"action": "limit", "times": count - before})
 
 
-class _Connection(asyncio.Protocol):
+class _LimitedConnection(asyncio.Protocol):
     """One connection: hands everything on to uvicorn's protocol, unless a limit is reached."""
 
     def __init__(self, http: HttpToolsProtocol, *, connections: Connections) -> None:

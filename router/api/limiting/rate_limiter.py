@@ -90,7 +90,7 @@ def rate_of(caller: Caller, *, rates: Mapping[str, str]) -> RateLimitItem | None
     return rate
 
 
-class _Bucket:
+class _RateBucket:
     """One key's requests, as this process knows them."""
 
     __slots__ = ("in_hand", "item", "lock", "remaining", "reset_at", "until", "wait_until")
@@ -126,7 +126,7 @@ class RateLimiter:
         self._memory = MemoryStorage()
         self._foreign = foreign or ForeignData()
         self._rates = rates
-        self._buckets: dict[str, _Bucket] = {}
+        self._buckets: dict[str, _RateBucket] = {}
         self._lost_at: float | None = None
         self._looked_at = 0.0
         self._looking: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class RateLimiter:
                 return self._spend(bucket, caller=caller, now=now)
         return self._spend(bucket, caller=caller, now=now)
 
-    def _spend(self, bucket: _Bucket, *, caller: Caller, now: float) -> Allowance:
+    def _spend(self, bucket: _RateBucket, *, caller: Caller, now: float) -> Allowance:
         if bucket.in_hand <= 0:
             raise self._refusal(bucket, caller=caller, now=now)
         bucket.in_hand -= 1
@@ -192,15 +192,15 @@ class RateLimiter:
             self._looking.cancel()
         await self._redis.bridge.get_connection().aclose()  # type: ignore[attr-defined] # redis-py's
 
-    def _bucket(self, name: str, *, item: RateLimitItem) -> _Bucket:
+    def _bucket(self, name: str, *, item: RateLimitItem) -> _RateBucket:
         bucket = self._buckets.get(name)
         if bucket is None or bucket.item is not item:
             if len(self._buckets) >= MOST_KEYS:
                 self._buckets.clear()
-            bucket = self._buckets[name] = _Bucket(item)
+            bucket = self._buckets[name] = _RateBucket(item)
         return bucket
 
-    async def _refill(self, bucket: _Bucket, *, name: str) -> None:
+    async def _refill(self, bucket: _RateBucket, *, name: str) -> None:
         if not self.is_lost:
             try:
                 await self._ask_redis(bucket, name=name)
@@ -210,7 +210,7 @@ class RateLimiter:
                 self.in_memory += 1
         await self._ask(self._memory, bucket, name=name)
 
-    async def _ask_redis(self, bucket: _Bucket, *, name: str) -> None:
+    async def _ask_redis(self, bucket: _RateBucket, *, name: str) -> None:
         try:
             await self._ask(self._redis, bucket, name=name)
             return
@@ -221,7 +221,7 @@ class RateLimiter:
         await self._redis.clear_sliding_window(bucket.item.key_for(name), bucket.item.get_expiry())
         await self._ask(self._redis, bucket, name=name)
 
-    async def _ask(self, storage: RedisStorage | MemoryStorage, bucket: _Bucket, *, name: str) -> None:
+    async def _ask(self, storage: RedisStorage | MemoryStorage, bucket: _RateBucket, *, name: str) -> None:
         item, counter = bucket.item, SlidingWindowCounterRateLimiter(storage)
         for wanted in sorted({max(1, min(MOST_AT_ONCE, item.amount // 100)), 1}, reverse=True):
             if await counter.hit(item, name, cost=wanted):
@@ -236,7 +236,7 @@ class RateLimiter:
         # Redis counts whole milliseconds; a refused key is not asked about again before it may succeed.
         bucket.wait_until = bucket.reset_at if not taken else 0.0
 
-    def _refusal(self, bucket: _Bucket, *, caller: Caller, now: float) -> RateLimited:
+    def _refusal(self, bucket: _RateBucket, *, caller: Caller, now: float) -> RateLimited:
         role = caller.role or "open"
         self.refused[role] = self.refused.get(role, 0) + 1
         rate = f"{bucket.item.amount} requests in {bucket.item.get_expiry()} s"

@@ -158,7 +158,7 @@ class Usage(TypedDict):
     """Both together."""
 
 
-class _Completion(TypedDict):
+class _ChatCompletion(TypedDict):
     id: str
     """`chatcmpl-` and the id of the decision."""
     object: Literal["chat.completion"]
@@ -173,7 +173,7 @@ class _Completion(TypedDict):
     """Tokens over all of the arm's calls."""
 
 
-class ChatCompletion(_Completion, total=False):
+class ChatCompletion(_ChatCompletion, total=False):
     """A chat completion. What is beside OpenAI's own fields is missing where Open WebUI's tasks are answered."""
 
     system_fingerprint: str

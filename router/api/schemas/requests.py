@@ -101,7 +101,7 @@ _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
 ]
 
 
-class Body(BaseModel):
+class RequestBody(BaseModel):
     """A body that has no other fields than its own."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -122,7 +122,7 @@ def _one_of(*names: str) -> list[dict[str, Any]]:
     return [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]
 
 
-class BudgetBody(Body):
+class BudgetBody(RequestBody):
     """Caps on one answer, all above 0; left out or null: the service's own, which is also the most."""
 
     # Hashable: pydantic makes a deep copy of any other default, for every request that leaves it out.
@@ -140,7 +140,7 @@ class BudgetBody(Body):
     """Price of the generator's tokens, where it has a price."""
 
 
-class MessageBody(Body):
+class MessageBody(RequestBody):
     """One message of a conversation."""
 
     role: Literal["system", "user", "assistant"]
@@ -149,7 +149,7 @@ class MessageBody(Body):
     """Its text; a blank message does not count."""
 
 
-class RouteBody(Body):
+class RouteBody(RequestBody):
     """A question to route."""
 
     model_config = example(
@@ -186,7 +186,7 @@ class RouteBody(Body):
     at most `conversation.sticky_turns`."""
 
 
-class RouteBatchBody(Body):
+class RouteBatchBody(RequestBody):
     """Many questions; each is decided or refused for itself."""
 
     model_config = example(
@@ -197,7 +197,7 @@ class RouteBatchBody(Body):
     """Each as the body of /v1/route, with an id of its own."""
 
 
-class FeedbackBody(Body):
+class FeedbackBody(RequestBody):
     """One judgement: exactly one of label, rating, reward and event; or what takes one back."""
 
     model_config = _schema(
@@ -235,7 +235,7 @@ class FeedbackBody(Body):
     rater."""
 
 
-class FeedbackTokenBody(Body):
+class FeedbackTokenBody(RequestBody):
     """What a browser is to judge."""
 
     model_config = example(decision_id="ticket-4711", rater="user-17")
@@ -250,7 +250,7 @@ class FeedbackTokenBody(Body):
     """Seconds that it lasts, up to `server.browser_feedback_s`; left out: three hours."""
 
 
-class BrowserFeedbackBody(Body):
+class BrowserFeedbackBody(RequestBody):
     """One judgement with a token: a rating, an event, or what takes one back."""
 
     model_config = _schema(
@@ -271,7 +271,7 @@ class BrowserFeedbackBody(Body):
     """In place of a judgement: `rating` takes the rating back."""
 
 
-class FeedbackBatchBody(Body):
+class FeedbackBatchBody(RequestBody):
     """Up to a thousand judgements; each is accepted or refused for itself."""
 
     model_config = example(
@@ -282,7 +282,7 @@ class FeedbackBatchBody(Body):
     """Each as the body of /v1/feedback, with an id of its own."""
 
 
-class OutcomeBody(Body):
+class OutcomeBody(RequestBody):
     """Outcome of a decision that your own stack ran."""
 
     model_config = _schema(

@@ -91,7 +91,7 @@ def import_(
     with opened(config, label=label, make=True) as (settings, ledger):
         defaults = reward_defaults(settings.reward, minimum=minimum, maximum=maximum)
         rows = read_rows(file, format=log_format, defaults=defaults)
-        reading = _Reading(file=file, skip_bad=skip_bad)
+        reading = _GoodRows(file=file, skip_bad=skip_bad)
         with _progress_of(reading) as progress:
             take_in(
                 ledger,
@@ -115,7 +115,7 @@ def import_(
         console.print(escape(line), soft_wrap=True, highlight=False)
 
 
-class _Reading:
+class _GoodRows:
     """The good rows of a file, and what was met on the way."""
 
     def __init__(self, *, file: Path, skip_bad: bool) -> None:
@@ -143,7 +143,7 @@ class _Reading:
 
 
 @contextlib.contextmanager
-def _progress_of(reading: _Reading) -> Iterator[Callable[[ImportCounts], None]]:
+def _progress_of(reading: _GoodRows) -> Iterator[Callable[[ImportCounts], None]]:
     """Shows rows done and rate; an error in the block says which rows were added, and that nothing has to be undone.
 
     The number of rows is not known before the end of the file.

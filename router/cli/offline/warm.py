@@ -22,7 +22,7 @@ from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.types import Progress
 from ragbandit.router.offline.warm.entering import enter
 from ragbandit.router.offline.warm.held_out import HeldOut, held_out
-from ragbandit.router.offline.warm.material import Material, check_policy, learner_of, log_material, table_material
+from ragbandit.router.offline.warm.material import WarmRows, check_policy, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
 from ragbandit.shared.errors import InvalidInput
@@ -93,7 +93,7 @@ def warm(
     _print("nothing was learned: --dry-run" if dry_run else "next: ragbandit up; ragbandit status says `learned`")
 
 
-def _of_table(path: Path, *, settings: Settings, encoder: Encoder, progress: Progress) -> Material:
+def _of_table(path: Path, *, settings: Settings, encoder: Encoder, progress: Progress) -> WarmRows:
     return table_material(
         read_table(path),
         source=str(path),
@@ -113,7 +113,7 @@ def _of_log(
     encoder: Encoder,
     policy: Policy,
     progress: Progress,
-) -> Material:
+) -> WarmRows:
     log_format = format_of(path, format=format_)
     log = open_log(path, format=log_format, config=settings, mixed_arms=True, skip_bad=skip_bad).read(progress)
     for skipped in log.skipped[:5]:
@@ -129,7 +129,7 @@ def _of_log(
     )
 
 
-def _arm_notes(material: Material, *, settings: Settings) -> list[str]:
+def _arm_notes(material: WarmRows, *, settings: Settings) -> list[str]:
     """A word on arms that are on one side only. Raises InvalidInput where no arm is on both."""
     configured, known = set(settings.arms), set(material.arms)
     if not configured & known:
@@ -150,7 +150,7 @@ def _arm_notes(material: Material, *, settings: Settings) -> list[str]:
     return notes
 
 
-def print_held_out(result: HeldOut, *, material: Material, console: Console) -> None:
+def print_held_out(result: HeldOut, *, material: WarmRows, console: Console) -> None:
     """The policy and always each arm, on the questions held out."""
     steps = all(row.reward.terms == {"steps": 1.0} for row in material.rows)
     table = Printed(

@@ -30,7 +30,7 @@ _DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class InfluenceShare:
     """One feedback's part in an update."""
 
     origin: Origin
@@ -62,11 +62,11 @@ class Influence:
 
     def __init__(self, settings: InfluenceSettings) -> None:
         self.settings = settings
-        self._rows: deque[tuple[float, Sequence[tuple[Part, int, bool]]]] = deque()
+        self._rows: deque[tuple[float, Sequence[tuple[InfluenceShare, int, bool]]]] = deque()
         self._levels = {"tenant": _Level(), "key": _Level(), "rater": _Level()}
         self._total = self._trusted = 0
 
-    def add(self, parts: Sequence[Part], *, at: float) -> None:
+    def add(self, parts: Sequence[InfluenceShare], *, at: float) -> None:
         """An update was learned. at: when the last feedback that made it came in, seconds."""
         known = [(part, round(part.weight * _ROW), self._trusts(part)) for part in parts if part.weight > 0.0]
         if known:
@@ -75,7 +75,7 @@ class Influence:
         while len(self._rows) > self.settings.window:
             self._move(self._rows.popleft()[1], sign=-1)
 
-    def over(self, part: Part, *, at: float) -> str | None:
+    def over(self, part: InfluenceShare, *, at: float) -> str | None:
         """The source that has more than its cap with this part, as "key:ID", "tenant:NAME" or "rater:NAME"; or None."""
         while self._rows and self._rows[0][0] < at - self.settings.days * _DAY_S:
             self._move(self._rows.popleft()[1], sign=-1)
@@ -104,10 +104,10 @@ class Influence:
             cap = max(share, 2.0 / (1.0 + others * others / squares))
         return mine + weight > cap * (self._total + weight)
 
-    def _trusts(self, part: Part) -> bool:
+    def _trusts(self, part: InfluenceShare) -> bool:
         return any(matches(name, part.origin) for name in self.settings.trusted)
 
-    def _move(self, parts: Sequence[tuple[Part, int, bool]], *, sign: int) -> None:
+    def _move(self, parts: Sequence[tuple[InfluenceShare, int, bool]], *, sign: int) -> None:
         for part, weight, trusted in parts:
             self._total += sign * weight
             self._trusted += sign * weight * trusted
@@ -115,10 +115,10 @@ class Influence:
                 self._levels[level].move(name, weight=sign * weight, count=sign)
 
 
-def _key(part: Part) -> str:
+def _key(part: InfluenceShare) -> str:
     return part.origin.key or ("own" if part.own else "")
 
 
-def _rater(part: Part) -> str:
+def _rater(part: InfluenceShare) -> str:
     """A rater is one of its key; those who are not named are one together."""
     return f"{_key(part)} {part.origin.rater or ''}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.ratings.raters import is_retraction, standing
-from ragbandit.router.learning.sources.influence import Influence, Part
+from ragbandit.router.learning.sources.influence import Influence, InfluenceShare
 from ragbandit.router.learning.sources.origin import IMPORTED_RATER, KeyDirectory, Origin, factor, matches
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.ledgers.held_feedback import judged_lately
@@ -135,10 +135,10 @@ class Screening:
         """The window is not to be trusted: what was to be learned was refused."""
         self._seen = -1
 
-    def _parts(self, used: Sequence[Feedback], *, tenant: str, weight: float) -> list[Part]:
+    def _parts(self, used: Sequence[Feedback], *, tenant: str, weight: float) -> list[InfluenceShare]:
         share = weight / max(1, len(used))
         return [
-            Part(
+            InfluenceShare(
                 origin=self._keys.origin(item, tenant=tenant),
                 weight=share,
                 own=item.api_key is None

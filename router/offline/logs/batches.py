@@ -109,13 +109,13 @@ def decoded(batch: Any, *, spec: BatchSpec, named: Callable[[int], str]) -> Log:
     Raises InvalidInput with row, field and remedy for the first row that cannot be true or whose columns do not fit
     each other. Without features where not all rows have them by one encoder: no model of rewards can be fitted then.
     """
-    log = _Batch(batch=batch, spec=spec, named=named).log()
+    log = _DecodedBatch(batch=batch, spec=spec, named=named).log()
     log.check(named=named)
     return log
 
 
 @dataclass(kw_only=True)
-class _Batch:
+class _DecodedBatch:
     """A batch of n rows, with T entries in all rows' lists of arms together."""
 
     batch: Any

@@ -151,7 +151,7 @@ def take_in(
             marked = [_marked(row, origin=origin) for row in page]
             decision_rows = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):
-                work = _Page(
+                work = _ImportPage(
                     ledger=ledger,
                     connection=connection,
                     moves=moves,
@@ -224,7 +224,7 @@ def _feedback_id(decision_id: str) -> FeedbackId:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Page:
+class _ImportPage:
     """Rows to be written in one transaction."""
 
     ledger: Ledger

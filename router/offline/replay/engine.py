@@ -25,7 +25,7 @@ from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, o
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
 from ragbandit.router.offline.replay.opening import all_older, no_times
-from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, Part, Room, each_part
+from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room, each_part
 from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import ReplayResult, Skipped
 from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
@@ -57,7 +57,7 @@ MOST_NAMED = 20
 
 
 def judge(
-    parts: Sequence[Part],
+    parts: Sequence[LogPart],
     *,
     candidates: Sequence[CandidateSpec],
     candidate_pmfs: Sequence[CandidatePmf],
@@ -124,7 +124,7 @@ def judge(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FirstPass:
+class SummedPart:
     """What is known of some rows after the first pass."""
 
     summary: LogSummary
@@ -133,9 +133,9 @@ class FirstPass:
     #: rows of each part
     rows: tuple[int, ...]
 
-    def merged(self, other: "FirstPass") -> "FirstPass":
+    def merged(self, other: "SummedPart") -> "SummedPart":
         """Of both sets of rows."""
-        return FirstPass(
+        return SummedPart(
             summary=self.summary.merged(other.summary),
             fit=self.fit.merged(other.fit),
             left_out=self.left_out + other.left_out,
@@ -147,16 +147,16 @@ class FirstPass:
 class _Passes:
     """Passes over the parts, here or by an executor; what comes back is merged in the order of the parts."""
 
-    parts: Sequence[Part]
+    parts: Sequence[LogPart]
     executor: Executor | None
     progress: Progress
 
-    def learned(self, plan: Plan, *, candidates: int) -> FirstPass:
+    def learned(self, plan: Plan, *, candidates: int) -> SummedPart:
         """Summary and reward model."""
         work = partial(learn_part, plan=plan, candidates=candidates)
-        return self._merged("summarized", work, FirstPass.merged, jobs=self.parts)
+        return self._merged("summarized", work, SummedPart.merged, jobs=self.parts)
 
-    def estimators(self, first: FirstPass, *, model: Model) -> Sequence[Estimator]:
+    def estimators(self, first: SummedPart, *, model: Model) -> Sequence[Estimator]:
         """The estimator of each candidate; a parameter that is chosen on the log takes a pass of its own."""
         plan, summary = first.fit.plan, first.summary
         if not plan.tuned:
@@ -164,14 +164,14 @@ class _Passes:
         work = partial(try_part, model=model, middles=summary.middles, name=plan.estimator)
         return [one.chosen("mse") for one in self._merged("tried", work, merged_trials, jobs=self._jobs(first))]
 
-    def measured(self, first: FirstPass, *, model: Model, columns: ScoreColumns) -> ScoreSums:
+    def measured(self, first: SummedPart, *, model: Model, columns: ScoreColumns) -> ScoreSums:
         """The sums of the estimates."""
         segments = {name: shown_segments(first.summary.fields[name]) for name in first.fit.plan.segments}
         estimation = EstimationPlan(columns=columns, rows=first.summary.rows, segments=segments)
         work = partial(measure_part, model=model, middles=first.summary.middles, estimation=estimation)
         return self._merged("judged", work, ScoreSums.merged, jobs=self._jobs(first))
 
-    def _jobs(self, first: FirstPass) -> list[tuple[Part, int]]:
+    def _jobs(self, first: SummedPart) -> list[tuple[LogPart, int]]:
         """The parts that have rows, each with how many the log has before it."""
         starts = np.cumsum([0, *first.rows]).tolist()
         return [(part, start) for part, start, rows in zip(self.parts, starts, first.rows, strict=False) if rows]
@@ -193,7 +193,7 @@ class _Passes:
         return reduce(merge, results)
 
 
-def learn_part(part: Part, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> FirstPass:
+def learn_part(part: LogPart, *, plan: Plan, candidates: int, progress: Progress = no_progress) -> SummedPart:
     """The first pass over a part."""
     summary = LogSummary(weights=[WeightTally(clip=CLIP) for _ in range(candidates)])
     fit = RewardModelFit(plan=plan)
@@ -201,10 +201,10 @@ def learn_part(part: Part, *, plan: Plan, candidates: int, progress: Progress = 
         summary.add(log)
         fit.learn(log)
         progress("rows summarized", summary.rows, 0)
-    return FirstPass(summary=summary, fit=fit, left_out=part.left_out, rows=(summary.rows,))
+    return SummedPart(summary=summary, fit=fit, left_out=part.left_out, rows=(summary.rows,))
 
 
-def _model(first: FirstPass, *, parts: Sequence[Part]) -> Model:
+def _model(first: SummedPart, *, parts: Sequence[LogPart]) -> Model:
     plan = first.fit.plan
     if plan.reward_model not in RIDGES:
         return regressed(plan, logs=_all_rows(parts), has_features=first.summary.has_features)
@@ -212,13 +212,13 @@ def _model(first: FirstPass, *, parts: Sequence[Part]) -> Model:
     return first.fit.predicted
 
 
-def _all_rows(parts: Sequence[Part]) -> list[Log]:
+def _all_rows(parts: Sequence[LogPart]) -> list[Log]:
     """All rows, in memory: for what needs them in their order."""
     return [log for part in parts for log in part.batches()]
 
 
 def try_part(
-    job: tuple[Part, int], *, model: Model, middles: Sequence[float], name: str, progress: Progress = no_progress
+    job: tuple[LogPart, int], *, model: Model, middles: Sequence[float], name: str, progress: Progress = no_progress
 ) -> list[Trials]:
     """For each candidate the trials of every parameter of this estimator."""
     part, _ = job
@@ -238,7 +238,7 @@ def merged_trials(one: list[Trials], other: list[Trials]) -> list[Trials]:
 
 
 def measure_part(
-    job: tuple[Part, int],
+    job: tuple[LogPart, int],
     *,
     model: Model,
     middles: Sequence[float],
@@ -255,7 +255,7 @@ def measure_part(
     return sums
 
 
-def _check_ids(summary: LogSummary, *, parts: Sequence[Part]) -> None:
+def _check_ids(summary: LogSummary, *, parts: Sequence[LogPart]) -> None:
     """Raises InvalidInput for an id that stands in two rows: its decision would count twice."""
     keys = np.sort(np.concatenate(summary.keys))
     again = keys[1:][keys[1:] == keys[:-1]]
@@ -314,7 +314,7 @@ def _result(
     )
 
 
-def _check_summary(first: FirstPass, *, plan: Plan, since: float | None, log: str, empty: InvalidInput | None) -> None:
+def _check_summary(first: SummedPart, *, plan: Plan, since: float | None, log: str, empty: InvalidInput | None) -> None:
     """Raises InvalidInput for a log without rows, rows without the times asked for, and a segment that no row has."""
     summary, left = first.summary, first.left_out
     if left.timeless:

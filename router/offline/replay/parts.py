@@ -38,7 +38,7 @@ PATIENCE_S: Final = 30.0
 LOOK_S: Final = 2.0
 
 
-class Part(Protocol):
+class LogPart(Protocol):
     """A log or a part of it, in its order, as often as it is asked for."""
 
     def batches(self) -> Iterator[Log]:
@@ -81,12 +81,12 @@ class MemoryPart:
     left_out: LeftOut = field(default_factory=LeftOut, init=False)
 
     def batches(self) -> Iterator[Log]:
-        """As `Part` says."""
+        """As `LogPart` says."""
         for start in range(0, len(self.log), BATCH):
             yield self.log.part(slice(start, start + BATCH))
 
     def names_of(self, key: np.uint64) -> list[str]:
-        """As `Part` says."""
+        """As `LogPart` says."""
         return [f"row {row + 1}" for row in np.flatnonzero(self.log.keys == key)]
 
 
@@ -101,12 +101,12 @@ class Room:
 class KeptPart:
     """A part whose arrays stay in memory after the first pass where there is room for them: it is read once."""
 
-    part: Part
+    part: LogPart
     room: Room
     _kept: list[Log] | None = field(default=None, init=False)
 
     def batches(self) -> Iterator[Log]:
-        """As `Part` says."""
+        """As `LogPart` says."""
         if self._kept is not None:
             yield from self._kept
             return
@@ -124,11 +124,11 @@ class KeptPart:
 
     @property
     def left_out(self) -> LeftOut:
-        """As `Part` says."""
+        """As `LogPart` says."""
         return self.part.left_out
 
     def names_of(self, key: np.uint64) -> list[str]:
-        """As `Part` says."""
+        """As `LogPart` says."""
         return self.part.names_of(key)
 
 
@@ -147,7 +147,7 @@ class SourcePart:
     left_out: LeftOut = field(default_factory=LeftOut, init=False)
 
     def batches(self) -> Iterator[Log]:
-        """As `Part` says. Raises InvalidInput for a row that cannot be true."""
+        """As `LogPart` says. Raises InvalidInput for a row that cannot be true."""
         self.left_out = LeftOut()
         for rows, numbers in self._drawn(self._spec()):
             log = self._log(rows, spec=self._spec(), numbers=numbers)
@@ -160,7 +160,7 @@ class SourcePart:
                 yield log
 
     def names_of(self, key: np.uint64) -> list[str]:
-        """As `Part` says; reads the source again."""
+        """As `LogPart` says; reads the source again."""
         spec = replace(self._spec(), fields=(), own=(), features=False)
         names: list[str] = []
         for rows, numbers in self._drawn(spec):
@@ -277,7 +277,7 @@ def cluster_executor(address: str, *, patience_s: float = PATIENCE_S) -> Iterato
     except (OSError, TimeoutError, ValueError) as error:
         raise ConfigError(f"{address}: {error}", field="cluster", remedy="start `dask scheduler` there") from error
     with client:
-        watch = _Watch(client, patience_s=patience_s)
+        watch = _ClusterWatch(client, patience_s=patience_s)
         try:
             yield client.get_executor(pure=False)
         except NotReady as error:
@@ -290,7 +290,7 @@ def cluster_executor(address: str, *, patience_s: float = PATIENCE_S) -> Iterato
             watch.end()
 
 
-class _Watch:
+class _ClusterWatch:
     """Cancels all parts of a cluster that has had no workers for too long: their futures would wait for ever."""
 
     def __init__(self, client: Any, *, patience_s: float) -> None:

@@ -97,7 +97,7 @@ class RewardModelFit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Foreign:
+class _ForeignRegressor:
     """A regressor of another package; whatever it raises, the command says in a line."""
 
     name: str
@@ -118,10 +118,10 @@ class _Foreign:
             raise _unusable(self.name, error) from error
 
 
-def _foreign(name: str) -> _Foreign:
+def _foreign(name: str) -> _ForeignRegressor:
     make = regressor_named(name)
     try:
-        return _Foreign(name=name, made=make())
+        return _ForeignRegressor(name=name, made=make())
     except Exception as error:
         raise _unusable(name, error) from error
 

@@ -51,7 +51,7 @@ class ReplayChart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class _FigureRow:
     name: str
     value: EstimateWithInterval
     colour: str = BLUE
@@ -74,7 +74,7 @@ def _differences(replayed: ReplayResult) -> ReplayChart | None:
         assert candidate.difference is not None
         verdict = candidate.verdict
         rows.append(
-            _Row(
+            _FigureRow(
                 name=f"{_cut(candidate.name, letters=_LONG - len(verdict) - 2)}: {verdict}",
                 value=candidate.difference,
                 colour=_VERDICTS.get(verdict, GREY),
@@ -173,7 +173,9 @@ def _segments(replayed: ReplayResult) -> Iterator[ReplayChart]:
     for rank, candidate in enumerate(judged(replayed)):
         for field, segments in candidate.segments.items():
             rows = [
-                _Row(name=f"{_cut(one.name, letters=_LONG - 20)} ({number(one.rows)} questions)", value=one.difference)
+                _FigureRow(
+                    name=f"{_cut(one.name, letters=_LONG - 20)} ({number(one.rows)} questions)", value=one.difference
+                )
                 for one in segments[:_MOST]
             ]
             if not rows:
@@ -192,7 +194,7 @@ def _segments(replayed: ReplayResult) -> Iterator[ReplayChart]:
             )
 
 
-def _interval_svg(name: str, rows: Sequence[_Row]) -> str:
+def _interval_svg(name: str, rows: Sequence[_FigureRow]) -> str:
     texts = [
         f"{row.name}: " + (" to ".join(interval(row.value, sign="+") or ()) if row.open else cell(row.value, sign="+"))
         for row in rows
@@ -201,7 +203,7 @@ def _interval_svg(name: str, rows: Sequence[_Row]) -> str:
     return svg(name, label=label, size=(_WIDTH, height), draw=lambda figure: _draw_intervals(figure.subplots(), rows))
 
 
-def _draw_intervals(axes: "Axes", rows: Sequence[_Row]) -> None:
+def _draw_intervals(axes: "Axes", rows: Sequence[_FigureRow]) -> None:
     """Dots with bars, each under its name, around the line at 0."""
     axes.axvline(0.0, color=INK, linewidth=1.0)
     seen: tuple[float, float] | None = None

@@ -129,7 +129,7 @@ class Seed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class SeedGroup:
     """All seeds of one policy at one weight."""
 
     policy: str
@@ -138,13 +138,13 @@ class Group:
     seeds: Sequence[Seed]
 
 
-def by_seed(runs: Sequence[SimulationRun], results: Sequence[Played], *, table: LabelledTable) -> list[Group]:
+def by_seed(runs: Sequence[SimulationRun], results: Sequence[Played], *, table: LabelledTable) -> list[SeedGroup]:
     """The runs put together, in the order in which policies and weights were given."""
     groups: dict[tuple[str, float], tuple[SimulationRun, dict[int, list[Played]]]] = {}
     for run, one in zip(runs, results, strict=True):
         groups.setdefault((run.policy, run.weight), (run, {}))[1].setdefault(run.seed, []).append(one)
     return [
-        Group(
+        SeedGroup(
             policy=run.policy,
             params=run.params,
             weight=run.weight,
@@ -194,7 +194,7 @@ class Measure:
         """Point of these shares."""
         return point_of(shares, table=self.table, total=self.total)
 
-    def rows(self, groups: Sequence[Group]) -> list[Simulated]:
+    def rows(self, groups: Sequence[SeedGroup]) -> list[Simulated]:
         """One row per policy and weight."""
         stands = {(g.policy, g.weight): [self.point(seed.shares) for seed in g.seeds] for g in groups}
         rows = []
@@ -208,7 +208,7 @@ class Measure:
             rows.append(self._learned(group, frontier=self._swept(group) or given))
         return rows
 
-    def _learned(self, group: Group, *, frontier: Points) -> Simulated:
+    def _learned(self, group: SeedGroup, *, frontier: Points) -> Simulated:
         played = [run for seed in group.seeds for run in seed.runs]
         whole = played[0].full_information
         passed = None if whole else self._passed(group)
@@ -233,7 +233,7 @@ class Measure:
             params=group.params,
         )
 
-    def _passed(self, group: Group) -> FirstPass:
+    def _passed(self, group: SeedGroup) -> FirstPass:
         return first_pass(
             [seed.runs for seed in group.seeds],
             arms=self.learned.arms,
@@ -312,7 +312,7 @@ class Measure:
     def _one_hot(self, choices: Any) -> Matrix:
         return one_hot(choices, arms=len(self.table.arms))
 
-    def _swept(self, group: Group) -> Points:
+    def _swept(self, group: SeedGroup) -> Points:
         """From the quality and the cost that one learner expects; empty if it does not keep them apart."""
         heads = [(s.quality, s.cost) for s in group.seeds if s.quality is not None and s.cost is not None]
         if len(heads) < len(group.seeds):

@@ -13,7 +13,7 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.types import Progress, no_progress
-from ragbandit.router.offline.warm.material import Material
+from ragbandit.router.offline.warm.material import WarmRows
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -39,7 +39,7 @@ class Entered:
 
 
 def enter(
-    material: Material,
+    material: WarmRows,
     *,
     ledger: Ledger,
     settings: Settings,

@@ -24,7 +24,7 @@ from ragbandit.router.offline.replay.parts import MemoryPart
 from ragbandit.router.offline.replay.plan import CandidateSpec, Plan, baselines
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult
 from ragbandit.router.offline.types import Choices, Matrix, Progress, Vector, no_progress
-from ragbandit.router.offline.warm.material import Material, question_key, tells_every_arm
+from ragbandit.router.offline.warm.material import WarmRows, question_key, tells_every_arm
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import InvalidInput
@@ -65,7 +65,7 @@ class HeldOut:
 
 
 def held_out(
-    material: Material,
+    material: WarmRows,
     *,
     policy: Policy,
     name: str,

@@ -25,7 +25,7 @@ from ragbandit.shared.types import IMPORTED, ArmName, Query
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Material:
+class WarmRows:
     """Rows to learn from, in their order."""
 
     rows: Sequence[Logged]
@@ -67,7 +67,7 @@ def table_material(
     encoder: Encoder,
     now: float,
     progress: Progress = no_progress,
-) -> Material:
+) -> WarmRows:
     """A row for each question and arm, the questions in an order that follows from their texts.
 
     A table is often sorted by where its questions come from; learned in that order it would look like drift, and a
@@ -96,7 +96,7 @@ def table_material(
             occurrence=occurrences[key],
         )
         occurrences[key] += 1
-    return Material(rows=_mixed(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
+    return WarmRows(rows=_mixed(rows, arms=len(table.arms)), arms=table.arms, source=source, origin=ORIGIN)
 
 
 def log_material(
@@ -108,7 +108,7 @@ def log_material(
     encoder: Encoder,
     needs_features: bool,
     progress: Progress = no_progress,
-) -> Material:
+) -> WarmRows:
     """The rows of a log; the features of a row that has none, or another encoder's, are made by this encoder.
 
     In the order of the log, unless it tells every arm of every question: then in that of a table.
@@ -135,7 +135,7 @@ def log_material(
     arms = tuple(dict.fromkeys(arm for row in material for arm in row.decision.arms))
     if tells_every_arm(material):
         material = _mixed(sorted(material, key=lambda row: question_key(row.decision.query)), arms=1)
-    return Material(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
+    return WarmRows(rows=material, arms=arms, source=source, origin=origin, encoded=len(blind))
 
 
 def tells_every_arm(rows: Sequence[Logged]) -> bool:

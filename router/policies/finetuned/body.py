@@ -32,7 +32,7 @@ from ragbandit.shared.torch_models import device_of
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["DEFAULT_ENCODER", "RIGHT", "Body", "ReadingParams", "Vector32", "load_body", "score"]
+__all__ = ["DEFAULT_ENCODER", "RIGHT", "EncoderBody", "ReadingParams", "Vector32", "load_body", "score"]
 
 Vector32 = npt.NDArray[np.float32]
 
@@ -62,7 +62,7 @@ class ReadingParams(PolicyParams):
     threads: Count | None = None
 
 
-def load_body(reading: ReadingParams, *, folder: str | None = None) -> "Body":
+def load_body(reading: ReadingParams, *, folder: str | None = None) -> "EncoderBody":
     """The model, loaded once per process and settings: policies are made often, and share it.
 
     folder: in the place of `model`. Raises ConfigError if the weights, the packages or the device are missing.
@@ -84,9 +84,9 @@ def _stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 @functools.lru_cache(maxsize=4)
 def _loaded(
     model: str, max_tokens: int, device: str, precision: str, threads: int | None, _stamp: tuple[object, ...]
-) -> "Body":
+) -> "EncoderBody":
     weights = resolve(model, setting=_MODEL_FIELD)
-    return Body(
+    return EncoderBody(
         weights.folder,
         sha256=weights.sha256,
         max_tokens=max_tokens,
@@ -96,7 +96,7 @@ def _loaded(
     )
 
 
-class Body:
+class EncoderBody:
     """An encoder as a function of its weights, laid end to end in one vector of P numbers; d is its width.
 
     threads fixes torch's thread count while it works, and puts it back: with another count, sums round otherwise.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.finetuned.body import Body
+from ragbandit.router.policies.finetuned.body import EncoderBody
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files.atomic import whole_folder
 from ragbandit.shared.types import ArmName, Json
@@ -36,7 +36,7 @@ _REMEDY: Final = "give a folder that `ragbandit policy train` wrote"
 class Trained:
     """A classifier after training: P weights of the encoder, the layer before the heads, K heads."""
 
-    body: Body
+    body: EncoderBody
     #: shape (P,)
     encoder: "Tensor"
     #: shape (d, d + 1)
@@ -135,7 +135,7 @@ def read_facts(folder: str, *, algorithm: str) -> CheckpointFacts:
     return facts
 
 
-def read_layers(folder: str, *, body: Body, facts: CheckpointFacts) -> Trained:
+def read_layers(folder: str, *, body: EncoderBody, facts: CheckpointFacts) -> Trained:
     """The trained classifier; its encoder is the body's own. Raises ConfigError on layers of other shapes."""
     from safetensors.numpy import load_file
 

@@ -1,4 +1,4 @@
-"""Training of a `Body` and the layers on it, step by step, and how these layers begin."""
+"""Training of a `EncoderBody` and the layers on it, step by step, and how these layers begin."""
 
 import hashlib
 import math
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ragbandit.router.policies.finetuned.body import Body, Vector32
+from ragbandit.router.policies.finetuned.body import EncoderBody, Vector32
 from ragbandit.shared.errors import PolicyFault
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Tuning:
     "encoder" is (3, P), "pre" is (3, d, d + 1), "head/<arm>" is (3, d + 1): values, means, mean squares.
     """
 
-    def __init__(self, body: Body, *, slots: "dict[str, Tensor]") -> None:
+    def __init__(self, body: EncoderBody, *, slots: "dict[str, Tensor]") -> None:
         import torch
 
         self.body, self.slots = body, slots
@@ -45,7 +45,7 @@ class Tuning:
                 self._follow(key)
 
     @classmethod
-    def fresh(cls, body: Body, *, seed: int) -> "Tuning":
+    def fresh(cls, body: EncoderBody, *, seed: int) -> "Tuning":
         """Before the first step: the encoder as it came, the square layer as `fresh_pre` begins it, no heads."""
         pre = body.tensor(fresh_pre(body.width, seed=seed))
         return cls(body, slots={"encoder": _slot(body.initial), "pre": _slot(pre)})
@@ -127,7 +127,7 @@ def _check_gradients(gradients: "Sequence[Tensor]") -> None:
 
 
 def dropout_seed(seed: int, *, step: int) -> int:
-    """The seed that `Body.hidden` is given at a step, so that a replay leaves out the same units."""
+    """The seed that `EncoderBody.hidden` is given at a step, so that a replay leaves out the same units."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step}".encode()).digest()[:7], "big")
 
 

@@ -33,7 +33,7 @@ AGAIN_S: Final = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Loaded:
+class _LoadedCandidate:
     """A candidate whose policy is loaded, and what keeps it up to date."""
 
     settings: Settings
@@ -67,9 +67,9 @@ class VersionFollower:
         self.champion: PolicyVersion | None = None
         self._loaded_revision = 0
         self._again_at: float | None = None
-        self._loaded: dict[str, _Loaded] = {}
+        self._loaded: dict[str, _LoadedCandidate] = {}
         self._runners: dict[str, CandidateRunner] = {}
-        self._loader: CandidateLoader[_Loaded] = CandidateLoader(wait_s=self.load_s)
+        self._loader: CandidateLoader[_LoadedCandidate] = CandidateLoader(wait_s=self.load_s)
         self._lock = threading.Lock()
 
     def glance(self) -> LiveVersions:
@@ -168,10 +168,10 @@ class VersionFollower:
             added=tuple(map(ArmName, added)),
         )
 
-    def _load_one(self, configuration: Settings, version: PolicyVersion) -> _Loaded:
+    def _load_one(self, configuration: Settings, version: PolicyVersion) -> _LoadedCandidate:
         settings = settings_of(configuration, version)
         snapshots = registered_follower(self.database, settings, files=self.files, encoder=self.encoder)
-        return _Loaded(settings=settings, snapshots=snapshots, serving=snapshots.first())
+        return _LoadedCandidate(settings=settings, snapshots=snapshots, serving=snapshots.first())
 
     def _refresh(self) -> None:
         """Newer snapshots of the candidates."""

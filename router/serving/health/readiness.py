@@ -70,7 +70,7 @@ def learner_check(jobs: Callable[[], Jobs], *, label: PolicyLabel) -> Callable[[
     return check
 
 
-class _Part:
+class _CheckedPart:
     """One part: the try that is running, or the last one."""
 
     def __init__(self, check: Callable[[], object]) -> None:
@@ -126,7 +126,7 @@ class Readiness:
         serving: Callable[[], Serving] | None = None,
     ) -> None:
         self._alive, self._serving = alive, serving
-        self._parts = {name: _Part(check) for name, check in checks.items()}
+        self._parts = {name: _CheckedPart(check) for name, check in checks.items()}
 
     def ask(self) -> "tuple[list[Future[str]], float]":
         """Futures that are worth waiting for before `states` is read, and for how long at most, seconds."""

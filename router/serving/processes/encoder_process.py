@@ -49,7 +49,7 @@ class EncoderServer(socketserver.ThreadingUnixStreamServer):
         # Bound under another name first: who finds the socket finds it ready.
         hidden = path.with_suffix(".new")
         hidden.unlink(missing_ok=True)
-        super().__init__(str(hidden), _Connection, bind_and_activate=False)
+        super().__init__(str(hidden), _EncoderClient, bind_and_activate=False)
         self.encoder = encoder
         self.batcher: MicroBatcher[list[str], npt.NDArray[np.float32]] = MicroBatcher(
             self._encode, name="ragbandit-encode", limit=MAX_CONNECTIONS
@@ -94,7 +94,7 @@ class EncoderServer(socketserver.ThreadingUnixStreamServer):
         return list(np.split(rows, ends))
 
 
-class _Connection(socketserver.StreamRequestHandler):
+class _EncoderClient(socketserver.StreamRequestHandler):
     """One process that asks, on a thread of its own."""
 
     server: EncoderServer

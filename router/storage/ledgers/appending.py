@@ -46,7 +46,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Batch:
+class LedgerBatch:
     """Decisions that leave the waiting room of one ledger together, and what waits on with them."""
 
     label: PolicyLabel

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tup
 
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
-from ragbandit.router.storage.ledgers.appending import Batch, Entry
+from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
 from ragbandit.router.storage.rows.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.rows.conversion import (
     body_hash,
@@ -143,7 +143,7 @@ class Ledger:
         Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
         begins.
         """
-        batch = Batch(label=self.label, entries=entries, closed=closed, held=held, idle=idle, now=now)
+        batch = LedgerBatch(label=self.label, entries=entries, closed=closed, held=held, idle=idle, now=now)
         with self.writing(holder=holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
 

@@ -57,7 +57,7 @@ UNION ALL SELECT NULL, NULL, pg_backend_pid(), NULL
 """
 
 
-class _Timed(psycopg.Connection[Any], ABC):
+class _TimedConnection(psycopg.Connection[Any], ABC):
     """A connection that calls `_silent` while it waits and the server says nothing."""
 
     def wait(self, gen: PQGen[Any], *args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ class _Timed(psycopg.Connection[Any], ABC):
         raise psycopg.OperationalError(reason)
 
 
-class _Asking(_Timed):
+class _AskingConnection(_TimedConnection):
     """The second connection: it waits for ASK_S at most."""
 
     def _silent(self, seconds: float) -> None:
@@ -95,7 +95,7 @@ class _Asking(_Timed):
             self._give_up(f"no reply within {ASK_S} s")
 
 
-class WatchedConnection(_Timed):
+class WatchedConnection(_TimedConnection):
     """A connection that does not wait for a server that is not working for it."""
 
     #: what it was made with
@@ -117,7 +117,7 @@ class WatchedConnection(_Timed):
     def _patience(self) -> float:
         """How long a silence may last, by what the server says that the session is doing, seconds."""
         try:
-            with _Asking.connect(**self.parameters | {"connect_timeout": ASK_S}, autocommit=True) as asking:
+            with _AskingConnection.connect(**self.parameters | {"connect_timeout": ASK_S}, autocommit=True) as asking:
                 question = {"pid": self.info.backend_pid, "on_its_way": ON_ITS_WAY_S}
                 (*ours, (_, _, session, _)) = asking.execute(_ASK, question).fetchall()
                 if session != asking.info.backend_pid:

@@ -10,7 +10,7 @@ from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.differences import comparisons
-from ragbandit.router.storage.totals.rows import Deltas, Page, hour_of
+from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import IMPORTED
 
 #: archived updates that one step reads, since each step opens their segments anew
@@ -24,7 +24,7 @@ def rewards_reader(label: str) -> str:
     return f"arm_hours:{label}"
 
 
-def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], limit: int) -> Page:
+def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], limit: int) -> TotalsPage:
     """The next updates of a ledger: `limit` at most, or a segment of archived ones. Raises StoreError."""
     after = int(seen.get("seq", 0))
     with database.read() as connection:
@@ -33,14 +33,14 @@ def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], lim
         upto = min(after + _ARCHIVED_AT_ONCE, rows[0]["seq"] - 1)
         rows = [_joined(*pair) for pair in rows_of_ledger(database, label=label, after=after, upto=upto, page=limit)]
         if not rows:
-            return Page(seen=seen, to={"seq": upto}, deltas=Deltas(), more=True)
+            return TotalsPage(seen=seen, to={"seq": upto}, deltas=Deltas(), more=True)
     else:
         rows = [row for at, row in enumerate(rows) if row["seq"] == after + 1 + at]
     deltas = Deltas()
     for row in rows:
         _count(row, label=label, deltas=deltas)
     to = {"seq": rows[-1]["seq"]} if rows else dict(seen)
-    return Page(seen=seen, to=to, deltas=deltas, more=bool(rows))
+    return TotalsPage(seen=seen, to=to, deltas=deltas, more=bool(rows))
 
 
 def _page(connection: Connection, *, label: str, after: int, limit: int) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ Key = tuple[str, int, str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class TotalsPage:
     """What one step of a reader has read."""
 
     #: where the reader was, and where it is after it

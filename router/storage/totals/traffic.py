@@ -15,7 +15,7 @@ from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, read_segment
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
-from ragbandit.router.storage.totals.rows import Deltas, Page, hour_of
+from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
 #: name of the reader
@@ -32,7 +32,7 @@ _COUNTED_AGAIN: Final = (
 )
 
 
-def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> Page:
+def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> TotalsPage:
     """The next page after `seen`: a segment of the archive, or `limit` decisions and as many outcomes.
 
     connection: of a read transaction. Raises StoreError for a segment that cannot be read.
@@ -43,10 +43,10 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
     for segment, row in _segments_after(connection, to["segment"]):
         if row.made_before > positions["decisions"][0] or row.made_at > positions["outcomes"][0]:
             if not row.moved:  # its rows are leaving: what is still here may be gone when it is read
-                return Page(seen=seen, to=to, deltas=deltas, more=False)
+                return TotalsPage(seen=seen, to=to, deltas=deltas, more=False)
             _count_segment(segment, positions=positions, deltas=deltas)
             to["segment"] = segment.number
-            return Page(seen=seen, to=to, deltas=deltas, more=True)
+            return TotalsPage(seen=seen, to=to, deltas=deltas, more=True)
         to["segment"] = segment.number
     settled = hour_of(now - RECHECKED_S)
     due = to["checked"] < settled
@@ -64,12 +64,12 @@ def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float,
         to[name] == list(position) for name, position in positions.items()
     ):  # nothing has come since that hour
         return _rechecked(connection, seen=seen, to=to, settled=settled, limit=limit)
-    return Page(seen=seen, to=to, deltas=deltas, more=more)
+    return TotalsPage(seen=seen, to=to, deltas=deltas, more=more)
 
 
 def _rechecked(
     connection: Connection, *, seen: Mapping[str, Any], to: dict[str, Any], settled: int, limit: int
-) -> Page:
+) -> TotalsPage:
     """A step that looks at hours again, and at nothing else: what it compares must have been written.
 
     Where more than two are due the reader was away: what is later than the second was read long after its end.
@@ -77,7 +77,7 @@ def _rechecked(
     deltas = Deltas()
     for hour in range(to["checked"], min(to["checked"] + 2, settled)):
         _recheck(connection, hour, deltas=deltas, limit=limit)
-    return Page(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
+    return TotalsPage(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
 
 
 def _segments_after(connection: Connection, number: int) -> list[tuple[Segment, Any]]:

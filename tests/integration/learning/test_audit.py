@@ -265,7 +265,9 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "damage"), [("safetensors", flip), ("json", flip), ("safetensors", Path.unlink)], ids=str
+    ("kind", "damage"),
+    [("safetensors", flip), ("json", flip), ("safetensors", Path.unlink)],
+    ids=["safetensors", "json", "missing"],
 )
 def test_damaged_snapshot(world, kind, damage):
     """A live snapshot with one changed byte, and one without its files, is named by its version."""

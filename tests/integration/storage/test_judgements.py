@@ -10,7 +10,7 @@ from ragbandit.router.retention.archiving import archivable
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.judgements import Claim, DayBudget, Judgements, Spent, due, expire
+from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgements, Spent, due, expire
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
@@ -163,7 +163,7 @@ def test_a_score_ends_the_wait(database, answered):
     (key,) = answered()
     found = judgements(database)
     claim = found.claim(key, now=EPOCH, for_s=60)
-    assert claim == Claim(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
+    assert claim == JudgeClaim(decision_id=key, attempt=1, failures=0, share=1.0, claimed_at=EPOCH)
     assert found.keep(claim, feedback=score(key, share=1.0), spent=COST)
     (kept_score,) = found.store.record(key).feedback
     assert (kept_score.source, kept_score.rater, kept_score.value) == ("judge", "a-model", 0.75)
@@ -269,7 +269,7 @@ def test_beyond_the_days_budget_everything_waits_for_the_next_day(database, answ
     assert {row["due_at"] for row in waits(database).values()} == {midnight}
     assert due(database, now=midnight - 1, limit=10) == []
     assert due(database, now=midnight, limit=10) == sorted(ids[2:])
-    assert isinstance(found.claim(ids[2], now=midnight, for_s=60), Claim)
+    assert isinstance(found.claim(ids[2], now=midnight, for_s=60), JudgeClaim)
     assert day(database, midnight) == {"begun": 1}
 
 
@@ -281,7 +281,7 @@ def test_a_raised_budget_holds_at_once(database, answered):
     assert small.claim(ids[1], now=EPOCH, for_s=60) == "budget"
     large = judgements(database, judgements=2)
     large.new_budget(now=EPOCH + 1)
-    assert isinstance(large.claim(ids[1], now=EPOCH + 1, for_s=60), Claim)
+    assert isinstance(large.claim(ids[1], now=EPOCH + 1, for_s=60), JudgeClaim)
 
 
 def test_the_budget_is_that_of_all_judges(database_url, database, answered):
@@ -299,7 +299,7 @@ def test_the_budget_is_that_of_all_judges(database_url, database, answered):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sum(isinstance(each, Claim) for each in told) == 5
+    assert sum(isinstance(each, JudgeClaim) for each in told) == 5
     assert day(database)["begun"] == 5
 
 
@@ -366,7 +366,7 @@ def judge_all(database, ids):
     found = judgements(database, attempts=2, judgements=60)
     for number, key in enumerate(ids):
         claim = found.claim(key, now=EPOCH, for_s=60)
-        if not isinstance(claim, Claim):
+        if not isinstance(claim, JudgeClaim):
             continue
         if number % 3 == 0:
             found.fail(claim, spent=COST, now=EPOCH, pause_s=0.001)

@@ -104,10 +104,10 @@ def _is_there(name):
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
 def test_verbs_are_those_of_the_command(page):
     """Every `ragbandit` verb that a page shows is one of the command's."""
-    from ragbandit.router.cli.groups import Group
+    from ragbandit.router.cli.groups import VerbGroup
     from ragbandit.workers.cli import VERBS
 
-    groups = {name: set(verb.verbs) for name, verb in VERBS.items() if isinstance(verb, Group)}
+    groups = {name: set(verb.verbs) for name, verb in VERBS.items() if isinstance(verb, VerbGroup)}
     named = re.findall(r"(?:^ {4}|`)ragbandit ([a-z]+)(?: ([a-z]+))?", text_of(page), flags=re.M)
 
     assert {verb for verb, _ in named} <= set(VERBS)

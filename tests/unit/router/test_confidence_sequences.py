@@ -11,8 +11,8 @@ from ragbandit.shared.confidence_sequences import (
     LONG,
     SHORT,
     BettingSequence,
-    Claim,
     FairBets,
+    MeanClaim,
     asymptotic_width,
     betting_ips,
     doubly_robust,
@@ -187,7 +187,7 @@ def test_scores_below_the_least_are_refused():
 
 
 #: a candidate is better than the champion
-CLAIM = Claim(floor=-1.0, null=0.0, alpha=0.05)
+CLAIM = MeanClaim(floor=-1.0, null=0.0, alpha=0.05)
 
 
 def canary(count, *, rng, weight=0.25, gap=0.0):
@@ -247,7 +247,7 @@ def test_a_claim_that_is_wrong_is_rarely_proven():
     """Under no difference, looked at after each of 1,500 rows, at most one of ten claims with alpha 0.1 is made."""
     rng, wrong = np.random.default_rng(3), 0
     for _ in range(100):
-        sequence = BettingSequence.of(Claim(floor=-1.0, null=0.0, alpha=0.1))
+        sequence = BettingSequence.of(MeanClaim(floor=-1.0, null=0.0, alpha=0.1))
         sequence.add(scores(*canary(1500, rng=rng, weight=0.05)))
         wrong += sequence.proven_at is not None
     assert wrong <= 10

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.config.settings import InfluenceSettings
-from ragbandit.router.learning.sources.influence import Influence, Part
+from ragbandit.router.learning.sources.influence import Influence, InfluenceShare
 from ragbandit.router.learning.sources.origin import Origin
 
 
@@ -11,7 +11,7 @@ def part(*, key="app", rater=None, tenant="default", weight=1.0, own=False, role
     origin = Origin(
         tenant=tenant, key=key, key_names=() if key is None else (key,), role=None if key is None else role, rater=rater
     )
-    return Part(origin=origin, weight=weight, own=own)
+    return InfluenceShare(origin=origin, weight=weight, own=own)
 
 
 def offered(influence, parts, *, at=0.0):

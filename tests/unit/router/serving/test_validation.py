@@ -88,7 +88,9 @@ def refusal(call, values):
     return caught.value
 
 
-@pytest.mark.parametrize(("call", "values", "field"), REFUSED, ids=lambda value: f"{value!r:.30}")
+@pytest.mark.parametrize(
+    ("call", "values", "field"), REFUSED, ids=lambda value: getattr(value, "__name__", f"{value!r:.30}")
+)
 def test_what_is_wrong_is_refused(call, values, field):
     """A wrong question, judgement or outcome is InvalidInput with its field and a remedy, and does not repeat it."""
     error = refusal(call, values)

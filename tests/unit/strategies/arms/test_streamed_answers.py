@@ -16,7 +16,7 @@ from ragbandit.strategies.registry import ARMS, make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.testing.arms import PASSAGES, Listener, generator, run
+from ragbandit.testing.arms import PASSAGES, RecordingReader, generator, run
 
 PARAGRAPHS = "  Spielberg made Jaws.\n\nThe answer is not one word.\nHe came from Cincinnati, in Ohio. "
 #: whose last call is the answer whatever that says, with a model that writes paragraphs and no verdicts
@@ -30,7 +30,7 @@ def made(name, **params):
 @pytest.mark.parametrize("name", STREAMING)
 def test_a_long_answer_is_given_out_word_by_word(name):
     """With the preset "chat" the pieces are the stripped answer, many of them, and notes come before."""
-    listener = Listener()
+    listener = RecordingReader()
     outcome = run(made(name, preset="chat"), reader=listener, generator_=generator(text=PARAGRAPHS))
     assert outcome.answer == PARAGRAPHS.strip() == "".join(listener.pieces)
     assert len(listener.pieces) > 10
@@ -41,7 +41,7 @@ def test_a_long_answer_is_given_out_word_by_word(name):
 @pytest.mark.parametrize("name", STREAMING)
 def test_a_short_answer_is_given_when_it_is_there(name):
     """Of a line whose end may still say "the answer is" nothing is given out before its end."""
-    listener = Listener()
+    listener = RecordingReader()
     outcome = run(made(name), reader=listener, generator_=generator(text="Ohio. No, the answer is Utah."))
     assert listener.pieces == []
     assert outcome.answer
@@ -49,7 +49,7 @@ def test_a_short_answer_is_given_when_it_is_there(name):
 
 def test_notes_are_plain_lines():
     """A note has one line of at most MAX_NOTE characters, and is not repeated; every purpose has words."""
-    listener = Listener()
+    listener = RecordingReader()
     stream = AnswerStream(listener)
     stream.note("searching:  a\nb")
     stream.note("searching: a b")
@@ -63,7 +63,7 @@ def test_notes_are_plain_lines():
 
 def test_nobody_reading_costs_nothing():
     """Where nobody reads along the generator has no sink, and nothing is told."""
-    listener, asked = Listener(), generator(text=PARAGRAPHS)
+    listener, asked = RecordingReader(), generator(text=PARAGRAPHS)
     listener.reading = False
     run(made("single_step", preset="chat"), reader=listener, generator_=asked)
     assert (listener.pieces, listener.notes) == ([], [])
@@ -86,7 +86,7 @@ class Own:
 
 
 def own_outcome(answer_, *, budget=None, generator_=None):
-    listener = Listener()
+    listener = RecordingReader()
     outcome = asyncio.run(
         run_strategy(
             Own(answer_),

@@ -13,7 +13,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.rubric import (
     CRITERIA,
-    Material,
+    JudgedAnswer,
     PromptMaker,
     Score,
     UnreadableReply,
@@ -35,7 +35,7 @@ def asked(question="Who wrote Dracula?", answer="Bram Stoker.", passages=(), ref
     options = {"max_tokens": 200, "passage_words": 50, "text_chars": 1000, "context_tokens": 4000, **more}
     generator = ScriptedGenerator([], context_tokens=options.pop("context_tokens"))
     shown = tuple(Passage(id=str(number), title="Dracula", text=text) for number, text in enumerate(passages))
-    material = Material(question=question, answer=answer, passages=shown, reference=tuple(reference))
+    material = JudgedAnswer(question=question, answer=answer, passages=shown, reference=tuple(reference))
     return PromptMaker(template=TEMPLATE, generator=generator, **options).prompt(material, mark=MARK)
 
 
@@ -75,7 +75,7 @@ def test_no_text_can_begin_a_part(line):
 def test_the_structure_holds_whatever_is_written(texts):
     """Whatever question, answer, passage and title are, the prompt has the same parts in the same order."""
     question, answer, text, title = texts
-    material = Material(question=question, answer=answer, passages=(Passage(id="p", title=title, text=text),))
+    material = JudgedAnswer(question=question, answer=answer, passages=(Passage(id="p", title=title, text=text),))
     generator = ScriptedGenerator([], context_tokens=100_000)
     maker = PromptMaker(template=TEMPLATE, generator=generator, max_tokens=9, passage_words=99, text_chars=999)
     found = maker.prompt(material, mark=MARK)

@@ -182,7 +182,7 @@ def test_options_are_there(page):
 
     from ragbandit.workers.cli import app
 
-    scripts = [*ROOT.glob("benchmarks/*.py"), *ROOT.glob("examples/**/*.py")]
+    scripts = [*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/**/*.py")]
     known = set(_options(get_command(app))).union(
         *(re.findall(r'"(--[a-z-]+)"', script.read_text("utf-8")) for script in scripts)
     )

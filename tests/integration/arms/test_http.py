@@ -387,4 +387,4 @@ def test_a_secret_that_no_header_can_carry_is_refused(monkeypatch):
 
 def test_every_cost_can_be_told():
     """The fields of a reply's cost are those of Cost but the total."""
-    assert {*remote._Cost.model_fields, "seconds_total"} == {each.name for each in fields(Cost)}
+    assert {*remote._ReportedCost.model_fields, "seconds_total"} == {each.name for each in fields(Cost)}

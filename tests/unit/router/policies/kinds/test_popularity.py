@@ -462,4 +462,4 @@ def test_index_build_writes_the_table(tmp_path, monkeypatch):
         run = CliRunner().invoke(app, [*command, *more])
         assert run.exit_code == 0, run.output
         assert (folder / "popularity.json").exists() == there
-        assert ("popularity:" in run.output) == there
+        assert ("\npopularity " in run.output) == there

@@ -25,8 +25,8 @@ from ragbandit.router.storage.sql.tables import closures, decisions, policies, u
 from ragbandit.router.storage.sql.waiting import add_stored, flag_as_stored, lock_rows
 from ragbandit.shared.errors import NotFound
 
-#: decisions of one transaction: a few milliseconds on SQLite, whose other writers wait meanwhile
-BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 1000}
+#: decisions of one transaction, for a few milliseconds: other writers wait for it meanwhile
+BATCH: Final[Mapping[str, int]] = {"sqlite": 100, "postgresql": 300}
 #: least rest after a batch, and rest while transactions of others have to end, seconds
 REST_S, WAIT_S = 0.002, 0.02
 

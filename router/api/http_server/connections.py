@@ -32,6 +32,8 @@ OPERATORS: Final = 16
 OPERATOR_S: Final = 1.0
 #: requests to be refused that are read in a second: clients that do not wait must not take the time of the others
 REFUSALS_PER_S: Final = 1_000
+#: seconds, at most, that a refused client is not read: uvicorn closes what is idle for 5
+MAX_PAUSE_S: Final = 4.0
 #: key of the connection in the state of its requests
 CONNECTION: Final = "ragbandit.connection"
 #: least time between two log lines about the same, seconds
@@ -169,7 +171,7 @@ class _LimitedConnection(asyncio.Protocol):
 
         The more connections are open, the longer, so that refusals cost the same however many clients do not wait.
         """
-        pause_s = len(self._connections.open) / REFUSALS_PER_S
+        pause_s = min(len(self._connections.open) / REFUSALS_PER_S, MAX_PAUSE_S)
         if self._pause is None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._pause = asyncio.get_running_loop().call_later(pause_s, self._read_on)

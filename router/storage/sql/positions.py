@@ -8,17 +8,24 @@ from sqlalchemy import Connection, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_into, insert_new
 from ragbandit.router.storage.sql.tables import reading_positions
+from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import Json
 
 
 def position_of(connection: Connection, reader: str) -> dict[str, Any]:
-    """Up to where a reader has come; empty before it began, and where the position cannot be read."""
-    rows = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader))
+    """Up to where a reader has come; empty before it began.
+
+    Raises StoreError for a position that cannot be read: from the beginning, totals would count everything twice.
+    """
+    text = connection.execute(select(reading_positions.c.position).where(reading_positions.c.reader == reader)).scalar()
     try:
-        position = json.loads(rows.scalar() or "{}")
-    except ValueError:
-        return {}
-    return position if isinstance(position, dict) else {}
+        return {} if text is None else dict(json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"the position of {reader} in reading_positions cannot be read",
+            field="position",
+            remedy="restore the store from a backup; an import begins anew once its row is deleted",
+        ) from error
 
 
 def set_position(connection: Connection, reader: str, *, to: Mapping[str, Json], now: float) -> None:

@@ -14,6 +14,7 @@ from ragbandit.router.storage.totals import extending, rewards
 from ragbandit.router.storage.totals.differences import differences
 from ragbandit.router.storage.totals.extending import Extender, progress_of
 from ragbandit.router.storage.totals.rows import KEPT, hour_of, hours_of, totals_ever
+from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import sum_of
 
 
@@ -157,6 +158,20 @@ def test_who_lost_the_lease_writes_nothing(world):
     assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)
     slow._lease.acquire(holder="slow", lease_s=60.0)
     assert not slow._write("arm_hours", page.deltas, seen=page.seen, to=page.to)  # the position has moved
+    assert totals(world) == before
+
+
+@pytest.mark.parametrize("position", ["{", "[1]"])
+def test_a_position_that_cannot_be_read_is_named(world, position):
+    """The reader does not begin anew, which would count everything twice, and does not stand still silently."""
+    lived(world, 2)
+    extend(world)
+    before = totals(world)
+    world.write(update(reading_positions).where(reading_positions.c.reader == "arm_hours").values(position=position))
+    lived(world, 2)
+    with pytest.raises(StoreError, match="arm_hours") as refused:
+        extend(world)
+    assert refused.value.field == "position"
     assert totals(world) == before
 
 

@@ -1,7 +1,7 @@
 """Replies: a decision and its outcome as a chat completion, whole, and the types that /openapi.json describes."""
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
@@ -158,7 +158,9 @@ class Usage(TypedDict):
     """Both together."""
 
 
-class _ChatCompletion(TypedDict):
+class ChatCompletion(TypedDict):
+    """A chat completion. What is beside OpenAI's own fields is missing where Open WebUI's tasks are answered."""
+
     id: str
     """`chatcmpl-` and the id of the decision."""
     object: Literal["chat.completion"]
@@ -171,18 +173,13 @@ class _ChatCompletion(TypedDict):
     """The answer; there is one."""
     usage: Usage
     """Tokens over all of the arm's calls."""
-
-
-class ChatCompletion(_ChatCompletion, total=False):
-    """A chat completion. What is beside OpenAI's own fields is missing where Open WebUI's tasks are answered."""
-
-    system_fingerprint: str
+    system_fingerprint: NotRequired[str]
     """What decided: label of the ledger and snapshot."""
-    citations: list[str]
+    citations: NotRequired[list[str]]
     """URLs of the passages that the answer saw."""
-    search_results: list[SearchResult]
+    search_results: NotRequired[list[SearchResult]]
     """The same with titles and beginnings, as Perplexity has them."""
-    ragbandit: Facts
+    ragbandit: NotRequired[Facts]
     """The decision behind the answer."""
 
 

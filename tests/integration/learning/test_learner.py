@@ -725,7 +725,7 @@ class Loop(RuleBasedStateMachine):
         batch=st.integers(1, 5),
     )
     def begin(self, wait_s, default, how, batch):
-        self.folder = tempfile.TemporaryDirectory(prefix="ragbandit-loop-")
+        self.folder = tempfile.TemporaryDirectory(dir=self.template.parent)
         data = Path(self.folder.name)
         (data / "ragbandit.db").write_bytes(self.template.read_bytes())
         learning = {"wait_s": wait_s, "default_reward": default, "aggregate": how if wait_s else "first"}

@@ -203,20 +203,21 @@ def database(database_url):
 # ------------------------------------------------------------------------------------------- settings and values
 
 
+def made_settings(given: dict[str, Any], *, template: Path) -> Settings:
+    """Settings of these sections, with the hashing encoder; where they name no database, a copy of the template."""
+    data = Path(given["data_dir"])
+    data.mkdir(parents=True, exist_ok=True)
+    if not given.get("database_url") and not (data / "ragbandit.db").exists():
+        shutil.copyfile(template, data / "ragbandit.db")
+    given["encoder"] = {"model": "hashing", "dimension": 8} | given.get("encoder", {})
+    given["learning"] = {"snapshot_interval_s": 0.0} | given.get("learning", {})
+    return Settings.model_validate(given)
+
+
 @pytest.fixture
 def settings(tmp_path, sqlite_template) -> Callable[..., Settings]:
     """A factory, called like Settings with sections as dicts. Hashing encoder, everything under tmp_path."""
-
-    def make(**given: Any) -> Settings:
-        data = Path(given.setdefault("data_dir", str(tmp_path / "data")))
-        data.mkdir(parents=True, exist_ok=True)
-        if not given.get("database_url") and not (data / "ragbandit.db").exists():
-            shutil.copyfile(sqlite_template, data / "ragbandit.db")
-        given["encoder"] = {"model": "hashing", "dimension": 8} | given.get("encoder", {})
-        given["learning"] = {"snapshot_interval_s": 0.0} | given.get("learning", {})
-        return Settings.model_validate(given)
-
-    return make
+    return lambda **given: made_settings({"data_dir": str(tmp_path / "data")} | given, template=sqlite_template)
 
 
 @pytest.fixture

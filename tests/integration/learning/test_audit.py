@@ -1,6 +1,8 @@
 """`verify` finds whatever was changed behind the system's back, and says where."""
 
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,19 +16,26 @@ from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault
-from tests.conftest import EPOCH
+from tests.conftest import EPOCH, World, made_settings
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory, sqlite_template):
+    """The folder of a world: twelve decisions by the fresh policy, learned; twelve by that which learned them, too."""
+    folder = tmp_path_factory.mktemp("learned") / "data"
+    with closing(World(made_settings({"data_dir": str(folder)}, template=sqlite_template))) as made:
+        for _ in range(2):
+            made.judged(12)
+            made.now += 1
+            assert made.learn() == 12
+        made.route()
+    return folder
 
 
 @pytest.fixture
-def world(make_world):
-    """Twelve decisions by the fresh policy, learned; twelve by the policy that learned them, learned too."""
-    made = make_world()
-    for _ in range(2):
-        made.judged(12)
-        made.now += 1
-        assert made.learn() == 12
-    made.route()
-    return made
+def world(make_world, learned, tmp_path):
+    shutil.copytree(learned, tmp_path / "data")
+    return make_world(now=EPOCH + 2)
 
 
 def change(world, table, where, **values) -> None:

@@ -9,7 +9,7 @@ from benchmarks.drift import Lived, Made, exchanged, life
 
 WORLD = Made(count=3000, size=32)
 MIDDLE = 1500
-SEEDS = range(3)
+SEEDS = range(2)
 #: decisions after the exchange by which a policy must be back, and over which its level is then taken
 BACK_BY, LEVEL = 1000, 500
 

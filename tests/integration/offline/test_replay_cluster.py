@@ -26,10 +26,10 @@ PARTS = 8
 
 @pytest.fixture(scope="module")
 def client():
-    """Of a cluster of two worker processes."""
+    """Of a cluster of a worker process."""
     with (
         distributed.LocalCluster(
-            n_workers=2,
+            n_workers=1,
             threads_per_worker=1,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",
@@ -78,6 +78,7 @@ def test_a_lost_worker_changes_nothing(client, log, lost_in, monkeypatch):
             killed.append(0)
         return each_part(*words, **more)
 
+    client.cluster.scale(2)
     client.wait_for_workers(2, timeout=30)
     monkeypatch.setattr(engine, lost_in, work)
     monkeypatch.setattr(engine, "each_part", submitted)

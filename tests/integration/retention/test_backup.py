@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, leases, updates
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.workers.cli import app
+from tests.conftest import World, made_settings
 from tests.integration.retention import writer
 from tests.support.next_release import NEXT, become_next_release
 
@@ -66,14 +69,23 @@ def command(monkeypatch, tmp_path):
     return run
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, sqlite_template):
+    """The folder of a store of SQLite with learned decisions."""
+    folder = tmp_path_factory.mktemp("filled") / "data"
+    given = {"data_dir": str(folder), "learning": {"checkpoint_every": 10}}
+    with closing(World(made_settings(given, template=sqlite_template))) as world:
+        world.judged(25)
+        world.learn()
+        world.route()
+    return folder
+
+
 @pytest.fixture
-def learned(make_world):
+def learned(filled, settings, tmp_path):
     """A store of SQLite with learned decisions, closed; its settings."""
-    world = make_world(learning={"snapshot_interval_s": 0.0, "checkpoint_every": 10})
-    world.judged(25)
-    world.learn()
-    world.route()
-    return world.settings
+    shutil.copytree(filled, tmp_path / "data")
+    return settings(learning={"checkpoint_every": 10})
 
 
 def test_taken_under_writes_and_restored(command, settings, database_url, tmp_path):

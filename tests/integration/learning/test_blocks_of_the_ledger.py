@@ -9,9 +9,9 @@ from ragbandit.testing.policies import sha_of
 
 
 @pytest.mark.parametrize("name", ["mba", "linucb", "uniform"])
-def test_lean_lessons_teach_the_same(make_world, database_url, name):
+def test_lean_lessons_teach_the_same(make_world, name):
     """What a policy learns from the lean rows of the ledger, in pages, has the sha256 of the whole rows."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(11)
     world.learn()
     lean, whole = make_policy(name, params={}), make_policy(name, params={})

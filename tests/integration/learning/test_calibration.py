@@ -66,7 +66,7 @@ def test_batches_and_restarts_do_not_matter(make_world, tmp_path):
     rows = []
     for batch, step in ((5000, 1000), (3, 17)):
         world = make_world(data_dir=str(tmp_path / f"b{batch}"), learning={"batch": batch, **WINDOW})
-        for number in range(120):
+        for number in range(80):
             decision = world.route()
             world.outcome(decision)
             rng = np.random.default_rng(number)
@@ -119,23 +119,23 @@ def test_feedback_between_window_and_closing_makes_a_pair(make_world, database_u
     assert [(pair.score, pair.quality) for pair in pairs_of(world)] == [(0.75, 0.5)]
 
 
-def test_a_new_label_finds_its_own_pairs(make_world, database_url):
+def test_a_new_label_finds_its_own_pairs(make_world):
     """Every ledger calibrates by its own order: a new one has as many pairs, and passes verify."""
-    world = make_world(database_url=database_url, learning=WINDOW)
+    world = make_world(learning=WINDOW)
     for number in range(70):
         ask(world, number, person=number % 4 != 0)
     world.now += 100
     world.learn()
-    other = make_world(database_url=database_url, learning=WINDOW, policy={"label": "other"}, now=world.now)
+    other = make_world(learning=WINDOW, policy={"label": "other"}, now=world.now)
     while other.learn():
         pass
     assert len(pairs_of(other, "other")) == len(pairs_of(world)) == 52
     assert audited(other).ok
 
 
-def test_erased_labels_make_no_pairs(make_world, database_url):
+def test_erased_labels_make_no_pairs(make_world):
     """What waited to become a pair is forgotten with its texts; pairs that are there stay."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     decision = world.route()
     world.outcome(decision, answer="Bram Stoker")
     world.feedback(decision, rating=0.75, source="judge")

@@ -28,9 +28,9 @@ def counted(learner):
     return learner, taken
 
 
-def test_made_every_so_many_updates(make_world, database_url):
+def test_made_every_so_many_updates(make_world):
     """One every `checkpoint_every` updates, with the sha256 of the policy and the chain at its place."""
-    world = make_world(database_url=database_url, **EVERY)
+    world = make_world(**EVERY)
     world.judged(25)
     world.learn()
     assert places(world) == [20, 10]
@@ -41,9 +41,9 @@ def test_made_every_so_many_updates(make_world, database_url):
         assert known.chain == chain.at(known.snapshot.last_seq)
 
 
-def test_a_lost_folder_is_rebuilt_from_the_newest(make_world, database_url):
+def test_a_lost_folder_is_rebuilt_from_the_newest(make_world):
     """With the snapshots gone the learner learns what came after the newest checkpoint, and has the same policy."""
-    world = make_world(database_url=database_url, **EVERY)
+    world = make_world(**EVERY)
     world.judged(27)
     world.learn()
     before = world.router.service.serving

@@ -31,10 +31,10 @@ def live_sha(world):
 
 
 @pytest.mark.parametrize("name", ["mba", "linucb", "lints", "softmax", "vw", "budget"])
-def test_the_ledger_gives_the_policy_again(make_world, database_url, name):
+def test_the_ledger_gives_the_policy_again(make_world, name):
     """A policy with a schema is verified to every pmf, and is what the ledger alone teaches."""
     given = {"name": name, "params": {"target": 1.0} if name == "budget" else {}}
-    world = make_world(database_url=database_url, context=TIER | READ_OFF, policy=given)
+    world = make_world(context=TIER | READ_OFF, policy=given)
     asked(world)
     assert sum(world.router.service.serving.policy.seen.values()) == 12
     verdict = world.router.verify(deep=True)
@@ -69,9 +69,9 @@ def test_another_schema_learns_the_ledger_again(make_world, tmp_path):
     assert new.router.verify(deep=True).ok
 
 
-def test_declared_keys_are_kept_without_texts(make_world, database_url):
+def test_declared_keys_are_kept_without_texts(make_world):
     """Where no texts are kept, declared keys are, since they are learned from; no other key is."""
-    world = make_world(database_url=database_url, log={"text": "none"}, arms=CALLER_ARMS, context=TIER)
+    world = make_world(log={"text": "none"}, arms=CALLER_ARMS, context=TIER)
     asked(world)
     kept = [update.query.context for update in world.ledger.read(after=0)]
     assert kept[:2] == [{"tier": "free"}, {"tier": "pro"}]
@@ -97,9 +97,9 @@ def test_a_policy_that_does_not_learn_from_it_is_named(settings, caplog):
     assert caplog.text == ""
 
 
-def test_erased_contexts_are_not_learned_again(make_world, database_url):
+def test_erased_contexts_are_not_learned_again(make_world):
     """After an erasure `verify` says that the rows cannot be learned again; it does not call the policy wrong."""
-    world = make_world(database_url=database_url, context=TIER)
+    world = make_world(context=TIER)
     asked(world)
     erase(world.database, Selection(tenant="t1"), features=False, now=world.now)
     verdict = world.router.verify(deep=True)

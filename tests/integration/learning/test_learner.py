@@ -38,9 +38,9 @@ def raw(vector) -> bytes:
 # ---------------------------------------------------------------------------------------- when a decision closes
 
 
-def test_first_feedback_closes(make_world, database_url):
+def test_first_feedback_closes(make_world):
     """With wait_s 0 the first feedback is learned and what came after it is late."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     decision = world.route()
     world.outcome(decision)
     world.feedback(decision, rating=0.25, feedback_id="first")
@@ -58,9 +58,9 @@ def test_first_feedback_closes(make_world, database_url):
     ("how", "quality"),
     [("first", -0.5), ("last", -0.25), ("mean", -0.0625), ("sum", -0.25), ("min", -0.5), ("max", 0.75)],
 )
-def test_window_aggregates(make_world, database_url, how, quality):
+def test_window_aggregates(make_world, how, quality):
     """Feedback of the window becomes one reward by the configured aggregate, negatives included."""
-    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "aggregate": how})
+    world = make_world(learning={"wait_s": 60.0, "aggregate": how})
     decision = world.route()
     for number, reward in enumerate((-0.5, 0.75, -0.25, -0.25)):
         world.now += 1
@@ -73,9 +73,9 @@ def test_window_aggregates(make_world, database_url, how, quality):
     assert json.loads(row["feedback_ids"]) == ["f0", "f1", "f2", "f3"]
 
 
-def test_feedback_after_the_window(make_world, database_url):
+def test_feedback_after_the_window(make_world):
     """Feedback that comes after the window, though before the learner looks, is late."""
-    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "aggregate": "mean"})
+    world = make_world(learning={"wait_s": 60.0, "aggregate": "mean"})
     decision = world.route()
     world.feedback(decision, reward=0.5, feedback_id="in")
     world.now += 61
@@ -87,11 +87,9 @@ def test_feedback_after_the_window(make_world, database_url):
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
-def test_default_reward(make_world, database_url, wait_s):
+def test_default_reward(make_world, wait_s):
     """A decision that nobody judged in time is learned with the default reward and flagged so."""
-    world = make_world(
-        database_url=database_url, learning={"wait_s": wait_s, "expire_s": 100.0, "default_reward": -0.5}
-    )
+    world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0, "default_reward": -0.5})
     decision = world.route()
     world.now += 100
     assert world.learn() == 1
@@ -102,9 +100,9 @@ def test_default_reward(make_world, database_url, wait_s):
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 60.0])
-def test_no_default_reward(make_world, database_url, wait_s):
+def test_no_default_reward(make_world, wait_s):
     """Without a default reward a decision that nobody judged is closed and teaches nothing."""
-    world = make_world(database_url=database_url, learning={"wait_s": wait_s, "expire_s": 100.0})
+    world = make_world(learning={"wait_s": wait_s, "expire_s": 100.0})
     decision = world.route()
     world.now += 100
     assert world.learn() == 1
@@ -112,9 +110,9 @@ def test_no_default_reward(make_world, database_url, wait_s):
     assert world.router.decision(decision.id).state == "closed"
 
 
-def test_feedback_waits_for_the_outcome(make_world, database_url):
+def test_feedback_waits_for_the_outcome(make_world):
     """A rating that comes before the outcome waits for it and is learned when it is there."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     decision = world.route(ours=True)
     world.feedback(decision, rating=True, feedback_id="f1")
     assert world.learn() == 0
@@ -124,9 +122,9 @@ def test_feedback_waits_for_the_outcome(make_world, database_url):
     assert world.updates()[0]["value"] == 1.0 - 0.05
 
 
-def test_window_waits_for_the_outcome(make_world, database_url):
+def test_window_waits_for_the_outcome(make_world):
     """A window that is over with feedback but no outcome waits on for the outcome."""
-    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "expire_s": 1000.0, "default_reward": 0.0})
+    world = make_world(learning={"wait_s": 60.0, "expire_s": 1000.0, "default_reward": 0.0})
     decision = world.route(ours=True)
     world.feedback(decision, label=["Paris"])
     world.now += 500
@@ -137,10 +135,10 @@ def test_window_waits_for_the_outcome(make_world, database_url):
 
 
 @pytest.mark.parametrize("default", [None, -0.5])
-def test_window_of_our_own_waits_for_the_answer(make_world, database_url, default):
+def test_window_of_our_own_waits_for_the_answer(make_world, default):
     """With a window a decision that our workers run stays open, and in their queue, until time has run out."""
     learning = {"wait_s": 60.0, "expire_s": 1000.0, "default_reward": default}
-    world = make_world(database_url=database_url, learning=learning)
+    world = make_world(learning=learning)
     ours, theirs = world.route(ours=True), world.route()
     world.now = EPOCH + 61
     assert world.learn() == 1
@@ -167,9 +165,9 @@ def held_up(world) -> Decision:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3])
-def test_rows_that_wait_hold_up_nobody(make_world, database_url, batch):
+def test_rows_that_wait_hold_up_nobody(make_world, batch):
     """A page full of decisions that must wait on does not keep the learner from those behind it."""
-    world = make_world(database_url=database_url, learning={"wait_s": 60.0, "batch": batch})
+    world = make_world(learning={"wait_s": 60.0, "batch": batch})
     for _ in range(3):
         held_up(world)
     behind = world.judged(2)
@@ -197,9 +195,9 @@ def test_ready_goes_on_after_a_page(make_world, database_url):
     assert [decision.id for decision in seen] == [d.id for d in sorted(made, key=lambda d: (d.made_at, d.id))]
 
 
-def test_feedback_without_outcome(make_world, database_url):
+def test_feedback_without_outcome(make_world):
     """A label whose outcome never comes is closed when the time is over, and its feedback is late, not lost."""
-    world = make_world(database_url=database_url, learning={"expire_s": 100.0})
+    world = make_world(learning={"expire_s": 100.0})
     decision = world.route(ours=True)
     world.feedback(decision, label=["Paris"], feedback_id="f1")
     world.now += 101
@@ -208,9 +206,9 @@ def test_feedback_without_outcome(make_world, database_url):
     assert (record.state, record.reason, record.late) == ("closed", "feedback without outcome", {"f1"})
 
 
-def test_raw_reward_needs_no_outcome(make_world, database_url):
+def test_raw_reward_needs_no_outcome(make_world):
     """A raw reward of a decision that the caller's stack answers is learned without an outcome."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     theirs, ours = world.route(), world.route(ours=True)
     world.feedback(theirs, reward=0.5)
     world.feedback(ours, reward=0.5)
@@ -218,9 +216,9 @@ def test_raw_reward_needs_no_outcome(make_world, database_url):
     assert [row["decision_id"] for row in world.updates()] == [theirs.id]
 
 
-def test_late_feedback_teaches_nothing(make_world, database_url):
+def test_late_feedback_teaches_nothing(make_world):
     """Late feedback is counted, and the policy stays what it was."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     (decision,) = world.judged()
     world.learn()
     before = world.sha256(world.replayed())
@@ -290,9 +288,9 @@ def test_batches_leave_no_gap(make_world, database_url):
 
 
 @pytest.mark.parametrize("page", [1, 2, 1000])
-def test_updates_come_with_their_decisions(make_world, database_url, page):
+def test_updates_come_with_their_decisions(make_world, page):
     """The ledger is read in order, page by page, each update with what its decision saw."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     made = {decision.id: decision for decision in world.judged(5)}
     world.learn()
     pairs = list(world.ledger.read_with_decisions(after=1, upto=4, page=page))
@@ -406,9 +404,9 @@ def test_append_elsewhere_is_refused(make_world, database_url):
     assert world.counters().waiting == 1
 
 
-def test_returning_learner(make_world, database_url):
+def test_returning_learner(make_world):
     """A learner that gets its lease back after another one learned goes on from the other's end in one drain."""
-    world = make_world(database_url=database_url, learning={"lease_s": 10.0})
+    world = make_world(learning={"lease_s": 10.0})
     first, second = world.learner(), world.learner()
     world.judged(2)
     first.drain()
@@ -453,9 +451,9 @@ def test_crash_between_append_and_snapshot(make_world, database_url):
     assert world.sha256(world.router.service.serving.policy) == world.sha256(world.replayed())
 
 
-def test_broken_lesson_leaves_no_half_policy(make_world, database_url, monkeypatch):
+def test_broken_lesson_leaves_no_half_policy(make_world, monkeypatch):
     """A policy that breaks in the middle of a lesson is thrown away: the next drain begins with a whole one."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     learner, learn, broken = world.learner(), MbaRag.learn, []
     world.judged(3)
     assert learner.drain() == 3
@@ -479,9 +477,9 @@ def test_broken_lesson_leaves_no_half_policy(make_world, database_url, monkeypat
     assert world.router.verify(deep=True).ok
 
 
-def test_break_in_what_others_learned(make_world, database_url, monkeypatch):
+def test_break_in_what_others_learned(make_world, monkeypatch):
     """A policy that breaks on another learner's updates is thrown away too, and the lease is given back."""
-    world = make_world(database_url=database_url, learning={"lease_s": 1000.0})
+    world = make_world(learning={"lease_s": 1000.0})
     first, second, learn = world.learner(), world.learner(), MbaRag.learn
     world.judged(2)
     assert first.drain() == 2
@@ -502,9 +500,9 @@ def test_break_in_what_others_learned(make_world, database_url, monkeypatch):
     assert world.sha256(first.policy) == world.sha256(world.replayed())
 
 
-def test_nothing_new_is_not_packed(make_world, database_url, monkeypatch):
+def test_nothing_new_is_not_packed(make_world, monkeypatch):
     """Where nothing is new the policy is not packed again, however often the learner is notified."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     learner, packed = world.learner(), []
 
     def counted(policy, **named):
@@ -540,9 +538,9 @@ def damage_all(world, how):
 
 
 @pytest.mark.parametrize("how", ["deleted", "cut", "flipped"])
-def test_snapshots_lost(make_world, database_url, how):
+def test_snapshots_lost(make_world, how):
     """Snapshots that are lost or damaged are made again from the ledger, to the same bytes."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     for count in (3, 4):
         world.judged(count)
         world.learn()
@@ -558,9 +556,9 @@ def test_snapshots_lost(make_world, database_url, how):
     assert world.router.verify(deep=True).ok
 
 
-def test_forged_snapshot(make_world, database_url, caplog):
+def test_forged_snapshot(make_world, caplog):
     """A snapshot that a stranger wrote whole, with a sha256 of its own, is refused, counted, and made again."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(5)
     learner = world.learner()
     learner.drain()
@@ -570,7 +568,7 @@ def test_forged_snapshot(make_world, database_url, caplog):
     )
     world.files.write(replace(stranger, version=live.version), tensors, described)
     assert not world.router.verify().ok
-    other = make_world(database_url=database_url)
+    other = make_world()
     assert other.router.service.serving.last_seq == 0
     assert other.router.state().snapshots_refused == 1
     assert f"{live.version} is not the snapshot that the learner made" in caplog.records[-1].reason
@@ -598,11 +596,11 @@ def test_params_change(make_world, database_url):
 
 
 @pytest.mark.parametrize("policy", [{"params": {"ridge": 3.0}}, {"name": "uniform"}], ids=str)
-def test_learner_of_another_policy(make_world, settings, database_url, policy):
+def test_learner_of_another_policy(make_world, settings, policy):
     """A learner that runs another policy than the routers of its ledger says what differs and is in nobody's way."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(2)
-    learner = world.learner(settings=settings(database_url=database_url, policy=policy))
+    learner = world.learner(settings=settings(policy=policy))
     with pytest.raises(NotReady, match="the routers of 'main' run mba") as caught:
         learner.drain()
     assert caught.value.remedy
@@ -610,12 +608,12 @@ def test_learner_of_another_policy(make_world, settings, database_url, policy):
     assert world.learn() == 2
 
 
-def test_new_label_inherits(make_world, database_url):
+def test_new_label_inherits(make_world):
     """A new label has yet to see every decision of the store; its learner gives them a place and learns them all."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     learned, unjudged = world.judged(4), world.route()
     world.learn()
-    other = make_world(database_url=database_url, policy={"label": "second", "params": {"ridge": 2.0}})
+    other = make_world(policy={"label": "second", "params": {"ridge": 2.0}})
     assert (other.counters().unseen, other.counters().waiting) == (5, 0)
     assert other.learn() == 4
     assert {row["decision_id"] for row in other.updates()} == {decision.id for decision in learned}
@@ -625,52 +623,52 @@ def test_new_label_inherits(make_world, database_url):
         assert one.counters().learned == 4
 
 
-def test_label_comes_back(make_world, database_url):
+def test_label_comes_back(make_world):
     """A label that comes back inherits what was decided and judged meanwhile under another one."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(2)
     open_before = world.route()
     world.learn()
     world.close()
-    other = make_world(database_url=database_url, policy={"label": "second"})
+    other = make_world(policy={"label": "second"})
     other.judged(3)
     other.feedback(open_before, reward=0.5)
     other.close()
-    back = make_world(database_url=database_url)
+    back = make_world()
     assert back.counters().balanced
     assert back.learn() == 4
     assert (back.counters().learned, back.counters().waiting) == (6, 0)
 
 
-def test_other_encoder(make_world, database_url):
+def test_other_encoder(make_world):
     """A ledger that was learned with one encoder is refused to a router with another one."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(1)
     with pytest.raises(Conflict) as caught:
-        make_world(database_url=database_url, encoder={"dimension": 16})
+        make_world(encoder={"dimension": 16})
     assert caught.value.field == "encoder"
     assert "policy.label" in caught.value.remedy
 
 
-def test_new_label_other_encoder(make_world, database_url):
+def test_new_label_other_encoder(make_world):
     """Under a new label another encoder is fine: what the old one decided is closed."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     world.judged(2)
     world.close()
-    other = make_world(database_url=database_url, policy={"label": "wide"}, encoder={"dimension": 16})
+    other = make_world(policy={"label": "wide"}, encoder={"dimension": 16})
     new = other.judged(1)
     assert other.learn() == 3
     assert [row["decision_id"] for row in other.updates()] == [new[0].id]
     assert (other.counters().closed, other.counters().balanced) == (2, True)
 
 
-def test_policy_without_features_minds_no_encoder(make_world, database_url):
+def test_policy_without_features_minds_no_encoder(make_world):
     """A ledger of a policy that needs no features goes on under another encoder, from the same snapshot."""
-    world = make_world(database_url=database_url, policy={"name": "uniform"})
+    world = make_world(policy={"name": "uniform"})
     world.judged(2)
     world.learn()
     world.close()
-    other = make_world(database_url=database_url, policy={"name": "uniform"}, encoder={"dimension": 16})
+    other = make_world(policy={"name": "uniform"}, encoder={"dimension": 16})
     assert other.router.service.serving.last_seq == 2
     other.judged(3)
     assert other.learn() == 3
@@ -678,19 +676,19 @@ def test_policy_without_features_minds_no_encoder(make_world, database_url):
     assert (other.counters().learned, other.router.verify(deep=True).ok) == (5, True)
 
 
-def test_baseline_first(make_world, database_url):
+def test_baseline_first(make_world):
     """What was logged under `uniform` is learned by `mba` under the same label, and back, where the encoder is one."""
-    world = make_world(database_url=database_url, policy={"name": "uniform"})
+    world = make_world(policy={"name": "uniform"})
     world.judged(4)
     world.learn()
     world.close()
-    learning = make_world(now=EPOCH + 1, database_url=database_url)
+    learning = make_world(now=EPOCH + 1)
     learning.judged(2)
     learning.learn()
     assert sum(learning.router.service.serving.policy.seen.values()) == 6
     assert learning.router.verify(deep=True).ok
     learning.close()
-    back = make_world(now=EPOCH + 2, database_url=database_url, policy={"name": "uniform"})
+    back = make_world(now=EPOCH + 2, policy={"name": "uniform"})
     back.judged(1)
     back.learn()
     assert sum(back.router.service.serving.policy.seen.values()) == 7
@@ -856,7 +854,7 @@ def test_every_order(sqlite_template):
     """Whatever order things happen in: the books balance, no gap, nothing twice, replay gives the live policy."""
     machine = type("LoopHere", (Loop,), {"template": sqlite_template}).TestCase
     machine.settings = hypothesis_settings(
-        max_examples=20,
+        max_examples=14,
         stateful_step_count=25,
         deadline=None,
         derandomize=True,

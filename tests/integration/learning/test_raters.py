@@ -34,9 +34,9 @@ def learned(world):
         (4, "event", 0.8, 0.1, ["copied"]),
     ],
 )
-def test_the_most_trusted_raters_make_the_reward(make_world, database_url, left_out, judged_by, quality, weight, used):
+def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by, quality, weight, used):
     """Label, then people, then judge, then events; the ledger says who and how much; what came in time is not late."""
-    world = make_world(database_url=database_url, learning=WINDOW, feedback_events=EVENTS)
+    world = make_world(learning=WINDOW, feedback_events=EVENTS)
     decision = world.route()
     world.outcome(decision, answer="Bram Stoker")
     given = [
@@ -56,9 +56,9 @@ def test_the_most_trusted_raters_make_the_reward(make_world, database_url, left_
     assert world.counters().late_feedback == 0
 
 
-def test_a_rater_may_change_their_mind_until_the_decision_closes(make_world, database_url):
+def test_a_rater_may_change_their_mind_until_the_decision_closes(make_world):
     """The later judgement of the same rater is learned; one after closing is kept and late."""
-    world = make_world(database_url=database_url, learning=WINDOW)
+    world = make_world(learning=WINDOW)
     decision = world.route()
     world.outcome(decision)
     rated(world, decision, "first", rating=1.0, rater="ann")
@@ -70,9 +70,9 @@ def test_a_rater_may_change_their_mind_until_the_decision_closes(make_world, dat
     assert world.router.decision(decision.id).late == {"third"}
 
 
-def test_disagreement_is_counted(make_world, database_url):
+def test_disagreement_is_counted(make_world):
     """Raters .5 or more apart are counted once, in the counters as in the tables, and leave with an archived row."""
-    world = make_world(database_url=database_url, learning=WINDOW)
+    world = make_world(learning=WINDOW)
     for first, second in ((1.0, 0.5), (1.0, 0.6), (0.0, 1.0)):
         decision = world.route()
         world.outcome(decision)
@@ -86,9 +86,9 @@ def test_disagreement_is_counted(make_world, database_url):
         assert counted(connection, label="main") == kept(connection, label="main")
 
 
-def test_weights_are_the_settings(make_world, database_url):
+def test_weights_are_the_settings(make_world):
     """A weight of 0 is counted and teaches nothing."""
-    world = make_world(database_url=database_url, learning={"weights": {"human": 0.0, "judge": 2.0}})
+    world = make_world(learning={"weights": {"human": 0.0, "judge": 2.0}})
     human, judge = world.route(), world.route()
     for decision, source in ((human, "human"), (judge, "judge")):
         world.outcome(decision)
@@ -98,9 +98,9 @@ def test_weights_are_the_settings(make_world, database_url):
     assert world.counters().learned == 2
 
 
-def test_events_teach_what_the_settings_say(make_world, database_url):
+def test_events_teach_what_the_settings_say(make_world):
     """The configured value, with the weight of events; a repetition is a duplicate, whatever it is worth now."""
-    world = make_world(database_url=database_url, feedback_events=EVENTS)
+    world = make_world(feedback_events=EVENTS)
     decision = world.route()
     world.outcome(decision)
     rated(world, decision, "e-1", event="copied")
@@ -133,13 +133,13 @@ def test_an_event_without_a_value_closes_nothing(make_world, database_url, wait_
     assert (counters.feedback, counters.late_feedback, counters.learned) == (2, 0, 1)
 
 
-def test_a_new_label_waits_on_after_an_event_without_a_value(make_world, database_url):
+def test_a_new_label_waits_on_after_an_event_without_a_value(make_world):
     """Inherited decisions with nothing but such events have no feedback."""
-    world = make_world(database_url=database_url, feedback_events=EVENTS)
+    world = make_world(feedback_events=EVENTS)
     decision = world.route()
     world.outcome(decision)
     rated(world, decision, "e-1", event="followed_up")
-    other = make_world(database_url=database_url, feedback_events=EVENTS, policy={"label": "other"})
+    other = make_world(feedback_events=EVENTS, policy={"label": "other"})
     assert other.learn() in (0, 1)
     assert other.counters().waiting == 1
 

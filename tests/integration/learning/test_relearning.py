@@ -46,19 +46,19 @@ def quarantined(world, **more):
     )
 
 
-def test_it_is_as_if_the_source_never_was(make_world, database_url):
+def test_it_is_as_if_the_source_never_was(make_world, tmp_path):
     """The same updates in the same order, and a policy of the same sha256; the ledger in use is not touched."""
-    world = make_world(database_url=database_url)
-    fill(world)
-    assert world.learn() == 60
+    world = make_world()
+    fill(world, count=30)
+    assert world.learn() == 30
     before = world.sha256(world.replayed())
     done = quarantined(world)
-    assert (done.quarantine.new_label, done.feedback) == ("main_q1", 40)
+    assert (done.quarantine.new_label, done.feedback) == ("main_q1", 20)
     assert world.sha256(world.replayed()) == before
-    clean = make_world(policy={"label": "main_q1"})
-    fill(clean, bad=False)
+    clean = make_world(data_dir=str(tmp_path / "clean"), policy={"label": "main_q1"})
+    fill(clean, count=30, bad=False)
     clean.learn()
-    assert done.updates == clean.ledger.last_seq() == 40
+    assert done.updates == clean.ledger.last_seq() == 20
     assert done.snapshot == clean.ledger.latest_snapshots(limit=1)[0].version  # it has the sha256
     (entry,) = (one for one in entries(world.database) if one.action.startswith("feedback."))
     assert (entry.action, entry.target, entry.actor) == ("feedback.quarantine", "key:bad", "me")

@@ -13,6 +13,7 @@ from ragbandit.router.storage.ledgers.held_feedback import held, release, source
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.types import Query
+from tests.conftest import on_sqlite
 
 WINDOW = {"wait_s": 60.0, "aggregate": "mean"}
 TIGHT = {"window": 100, "floor": 2, "key_share": 0.1, "trusted": ["key:app"]}
@@ -42,9 +43,9 @@ def sound(world):
     assert world.router.verify(deep=True).ok
 
 
-def test_a_key_has_one_vote(make_world, database_url):
+def test_a_key_has_one_vote(make_world):
     """A key without raters replaces its own judgement; another key's, and those of its named raters, stand beside."""
-    world = make_world(database_url=database_url, learning=WINDOW)
+    world = make_world(learning=WINDOW)
     decision = answered(world)
     for name, key, rating, rater in (
         ("a1", "a", 0.0, None),
@@ -64,9 +65,9 @@ def test_a_key_has_one_vote(make_world, database_url):
     sound(world)
 
 
-def test_a_retraction_replaces_with_nothing(make_world, database_url):
+def test_a_retraction_replaces_with_nothing(make_world):
     """What a rater takes back is not learned; a new judgement after it is."""
-    world = make_world(database_url=database_url, learning=WINDOW)
+    world = make_world(learning=WINDOW)
     gone, again = answered(world), answered(world)
     for decision in (gone, again):
         said(world, decision, rating=1.0, rater="ann", feedback_id=f"1-{decision.id[-8:]}")
@@ -82,9 +83,9 @@ def test_a_retraction_replaces_with_nothing(make_world, database_url):
     sound(world)
 
 
-def test_a_retraction_before_the_outcome(make_world, database_url):
+def test_a_retraction_before_the_outcome(make_world):
     """Without a window, a judgement that was taken back before the outcome came closes nothing; the next one does."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     decision = world.route()
     said(world, decision, rating=1.0, rater="ann")
     said(world, decision, retract="rating", rater="ann")
@@ -106,9 +107,9 @@ def test_what_cannot_be_retracted(make_world, given):
         said(world, world.route(), **given)
 
 
-def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world, database_url):
+def test_a_source_of_weight_0_teaches_nothing_and_closes_nothing(make_world):
     """An importer's model scores wait for a person by default; a factor multiplies what a class counts."""
-    world = make_world(database_url=database_url, learning={"sources": {"key:half": 0.5}})
+    world = make_world(learning={"sources": {"key:half": 0.5}})
     decision = answered(world)
     said(world, decision, rating=1.0, source="judge", rater="import:langfuse:eval", feedback_id="eval")
     assert world.learn() == 1
@@ -155,9 +156,9 @@ def flooded(world, *, votes=60):
         world.learn()
 
 
-def test_beyond_its_cap_a_source_is_held(make_world, database_url):
+def test_beyond_its_cap_a_source_is_held(make_world):
     """Sixty votes of one key beside a trusted one: a tenth of the window is learned, the rest is held and waits."""
-    world = make_world(database_url=database_url, learning={"influence": TIGHT})
+    world = make_world(learning={"influence": TIGHT})
     flooded(world)
     assert world.ledger.last_seq() == 66
     assert sources_held(world.ledger) == {"key:bad": 54}
@@ -210,9 +211,9 @@ def test_a_held_decision_that_was_closed_is_opened_again(make_world, database_ur
     sound(world)
 
 
-def test_who_judged_beside_a_held_source_counts(make_world, database_url):
+def test_who_judged_beside_a_held_source_counts(make_world):
     """A decision that somebody else judged too is learned from them; releasing the held vote changes nothing."""
-    world = make_world(database_url=database_url, learning={**WINDOW, "influence": TIGHT})
+    world = make_world(learning={**WINDOW, "influence": TIGHT})
     for number in range(40):
         decision = answered(world)
         said(world, decision, key="app", rating=1.0, feedback_id=f"app{number}")
@@ -227,6 +228,7 @@ def test_who_judged_beside_a_held_source_counts(make_world, database_url):
     sound(world)
 
 
+@on_sqlite
 def test_a_learner_that_starts_again_holds_the_same(make_world, database_url):
     """The window is a function of the ledger: one learner that stays and learners that come and go hold the same."""
     worlds = [
@@ -242,17 +244,17 @@ def test_a_learner_that_starts_again_holds_the_same(make_world, database_url):
     assert first == second != set()
 
 
-def test_a_thousand_votes_of_one_tenant_have_their_share(make_world):
-    """Two tenants, one of them trusted: of a thousand votes of the other's key a tenth of the window is learned."""
+def test_hundreds_of_votes_of_one_tenant_have_their_share(make_world):
+    """Two tenants, one of them trusted: of hundreds of votes of the other's key a tenth of the window is learned."""
     world = make_world(learning={"influence": TIGHT})
     voted(world, of_key("app", 50), tenant="app")
     world.learn()
-    voted(world, of_key("bad", 1000), tenant="other")
+    voted(world, of_key("bad", 400), tenant="other")
     world.learn()
     rows = world.updates()
     share = sum(row["value"] < 0 for row in rows) / len(rows)
     assert 0 < share <= 0.1
-    assert world.counters().held == 1050 - len(rows)
+    assert world.counters().held == 450 - len(rows)
     assert world.counters().balanced
 
 
@@ -290,10 +292,10 @@ def test_a_learner_that_dies_holds_nothing_twice(make_world, database_url, monke
     sound(world)
 
 
-def test_an_erased_rater_is_named_nowhere(make_world, database_url):
+def test_an_erased_rater_is_named_nowhere(make_world):
     """Erasing a tenant's texts takes the names of raters out of what is held as well."""
     rules = {"window": 100, "floor": 1, "rater_share": 0.01, "key_share": 1.0, "trusted": ["key:app"]}
-    world = make_world(database_url=database_url, learning={"influence": rules})
+    world = make_world(learning={"influence": rules})
     for number in range(12):
         key, rater = ("app", None) if number < 10 else ("web", "ann@example.com")
         said(world, answered(world), key=key, rating=1.0, rater=rater)

@@ -17,6 +17,7 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.types import PolicyLabel
+from tests.conftest import on_sqlite
 from tests.support.logs.replay_logs import close, lived_rows, rows_from
 
 CANDIDATES = ["fixed:deep", "uniform"]
@@ -59,6 +60,7 @@ def test_pages_and_memory_agree(ledger_of_rows, streaming_only):
     close(in_pages, in_memory)
 
 
+@on_sqlite
 def test_rows_of_two_encoders(ledger_of_rows):
     """Features of two encoders are left out, wherever in the ledger the second one comes: no model mixes them."""
     rows = lived_rows(120)

@@ -15,6 +15,7 @@ from ragbandit.router.storage.ledgers.chain import Chain
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, feedback, updates
 from ragbandit.shared.errors import NotFound, StoreError
 from ragbandit.shared.files.folders import Folder
+from tests.conftest import on_sqlite
 
 pytest.importorskip("pyarrow")
 
@@ -22,11 +23,10 @@ pytest.importorskip("pyarrow")
 LATER = 2e9
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def world(request, make_world):
+@pytest.fixture
+def world(make_world, database_url):
     """A world on both databases, with twelve learned decisions."""
-    url = request.getfixturevalue("postgres_url") if request.param == "postgresql" else None
-    made = make_world(database_url=url)
+    made = make_world(database_url=database_url)
     made.judged(12)
     made.learn()
     return made
@@ -65,6 +65,7 @@ def test_the_ledger_reads_segments_and_store_as_one(world, tmp_path):
     assert all((again[0][name] == policy[0][name]).all() for name in policy[0])
 
 
+@on_sqlite
 def test_learning_goes_on_after_the_end_of_the_archive(world, tmp_path):
     """The last update stays in the store: the next one follows it without a gap. What is archived is judged no more."""
     first = next(iter(world.ledger.read(after=0))).decision_id
@@ -91,6 +92,7 @@ def test_a_decision_that_another_ledger_still_waits_for_stays(world, make_world)
     assert archivable(world.database, before=LATER) == 0
 
 
+@on_sqlite
 def test_a_changed_file_is_refused(world, tmp_path):
     """The sha256 of the manifest stands in SQL, those of the files in the manifest."""
     move(world, tmp_path / "archive")
@@ -108,6 +110,7 @@ def test_a_changed_file_is_refused(world, tmp_path):
         learned(world)
 
 
+@on_sqlite
 def test_the_seal_covers_what_erasure_leaves_and_the_segment_before(world, tmp_path):
     """A blank text keeps the seal; another reward or another earlier segment breaks it."""
     move(world, tmp_path / "archive", size=6)
@@ -182,6 +185,7 @@ def test_rows_that_move_while_the_ledger_is_read_are_found(world, tmp_path):
     assert [u.seq for u in first] + [u.seq for u in reading] == [seq for seq, *_ in before]
 
 
+@on_sqlite
 def test_a_url_of_fsspec_is_an_archive(world, tmp_path):
     """Any store that fsspec knows holds segments."""
     before = learned(world)
@@ -191,6 +195,7 @@ def test_a_url_of_fsspec_is_an_archive(world, tmp_path):
     assert learned(world) == before
 
 
+@on_sqlite
 def test_seals_are_checked(world, tmp_path):
     """Whole segments have nothing to say; one that somebody has written anew, and one that is gone, are named."""
     move(world, tmp_path / "archive", size=4)

@@ -15,6 +15,7 @@ from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
+from tests.conftest import on_sqlite
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures)
@@ -151,6 +152,7 @@ def test_it_goes_on_after_it_was_cut_off(world, monkeypatch):
         assert [row.decisions for row in connection.execute(select(erasures.c.decisions))] == [5]
 
 
+@on_sqlite
 def test_without_features_the_policy_goes_on(world):
     """Where features are erased verify says how many updates cannot be learned again, and learning goes on."""
     gone = told(world)
@@ -165,6 +167,7 @@ def test_without_features_the_policy_goes_on(world):
     assert world.router.verify().ok
 
 
+@on_sqlite
 def test_damage_is_not_taken_for_erasure(world):
     """Features that are missing without an erasure are a fault."""
     gone = told(world)

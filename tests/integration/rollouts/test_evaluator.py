@@ -15,6 +15,7 @@ from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.types import CANDIDATE
+from tests.conftest import on_sqlite
 from tests.support.rollouts import BASE, Trial
 
 
@@ -32,6 +33,7 @@ def in_sqlite(tmp_path, sqlite_template, make_decision):
     opened.close()
 
 
+@on_sqlite
 def test_from_canary_to_champion_with_a_restart_at_every_look(trial):
     """A better candidate takes its steps and is promoted, however often the evaluator is a new one."""
     trial.do("canary")

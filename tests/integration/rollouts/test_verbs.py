@@ -11,6 +11,7 @@ from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import PolicyLabel
+from tests.conftest import on_sqlite
 
 BASE = PolicyLabel("main")
 SETTINGS = RolloutSettings(shadows=2)
@@ -35,6 +36,7 @@ def states(database):
         return {one.name: (one.state, one.weight) for one in store.versions_of(connection, base=BASE)}
 
 
+@on_sqlite
 def test_the_way_to_champion_and_back(database):
     """A version goes by its steps to champion, the former one retires; rolled back, the former one decides again."""
     assert add(database).name == "v1"
@@ -60,6 +62,7 @@ def test_the_way_to_champion_and_back(database):
     assert ("policy.promote", "policy:main") in told
 
 
+@on_sqlite
 def test_other_candidates_begin_anew_with_another_champion(database):
     """Who was compared with the former champion is in shadow after a promotion, and its evidence begins there."""
     for name in ("v1", "v2"):
@@ -73,6 +76,7 @@ def test_other_candidates_begin_anew_with_another_champion(database):
 
 
 @pytest.mark.parametrize("state", ["shadow", "canary"])
+@on_sqlite
 def test_a_paused_version_comes_back_to_its_state(database, state):
     """Resumed, a canary has the first weight again, or the one that is given; nobody else may be there meanwhile."""
     add(database)
@@ -87,6 +91,7 @@ def test_a_paused_version_comes_back_to_its_state(database, state):
     assert (back.state, back.former, back.weight) == (state, None, 0.05 if state == "canary" else 0.0)
 
 
+@on_sqlite
 def test_every_verb_in_every_state(database):
     """What is not allowed in a state is a Conflict that names the state, and changes nothing."""
     add(database)
@@ -133,6 +138,7 @@ def tried_canary(database, name):
         return error
 
 
+@on_sqlite
 def test_bounds_and_inputs(database):
     """Shadows have a cap; names, reasons, weights and sections are checked, and the message says so."""
     for name in ("v1", "v2", "v3"):
@@ -161,6 +167,7 @@ def test_bounds_and_inputs(database):
         add(database, changes={"encoder": {"model": "hashing"}})
 
 
+@on_sqlite
 def test_the_switch(database):
     """An arm that is offered can be pinned, or the champion; what is not set cannot be taken back."""
     told = {"base": BASE, "actor": "cli:ann@host", "reason": "fire", "now": 5.0}

@@ -16,6 +16,7 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import Cost, Outcome, Query
+from tests.conftest import on_sqlite
 
 
 @pytest.fixture
@@ -62,6 +63,7 @@ def test_asking_again_changes_nothing(store, database, make_decision):
     ("status", "stop_reason", "cancelled"),
     [("answered", "answer_found", False), ("failed", "error", False), ("failed", "cancelled", True)],
 )
+@on_sqlite
 def test_what_has_ended_is_not_cancelled(store, database, make_decision, status, stop_reason, cancelled):
     """With an outcome there is nothing to cancel: the reply says how it ended, and nothing is written."""
     decision = make_decision("d1", run_by="worker")
@@ -72,6 +74,7 @@ def test_what_has_ended_is_not_cancelled(store, database, make_decision, status,
     assert rows(database) == []
 
 
+@on_sqlite
 def test_what_cannot_be_cancelled(store, database, make_decision):
     """A decision that the caller runs is a conflict with a remedy, an unknown one is not found."""
     store.add_decisions([make_decision("d1")])

@@ -36,10 +36,10 @@ def _key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
 
 
-def test_the_question_is_rewritten_and_both_are_kept(make_world, database_url):
+def test_the_question_is_rewritten_and_both_are_kept(make_world):
     """The rewrite is what is decided on; the user's words, the turns and what it cost stand beside it in the store."""
     with ScriptedServer([ALONE]) as server:
-        world = make_world(database_url=database_url, conversation=rewritten_by(server))
+        world = make_world(conversation=rewritten_by(server))
         query = world.router.query_of_messages(TALK, query=Query(text="", session="chat-1", tenant="acme"))
         made = world.router.route(query)
         (request,) = server.requests
@@ -121,10 +121,10 @@ def _until(true):
         time.sleep(0.01)
 
 
-def test_the_same_request_again_is_the_same_decision(make_world, database_url):
+def test_the_same_request_again_is_the_same_decision(make_world):
     """Under its id the chat gets the decision that stands, and the rewrite of then; another chat is a conflict."""
     with ScriptedServer([ALONE, "Something else?"]) as server:
-        world = make_world(database_url=database_url, conversation=rewritten_by(server))
+        world = make_world(conversation=rewritten_by(server))
         named = Query(text="", id=DecisionId("d1"))
         made = world.router.route(world.router.query_of_messages(TALK, query=named))
         again = world.router.query_of_messages(TALK, query=named)
@@ -145,13 +145,11 @@ def test_another_rewrite_of_the_same_words_is_the_same_request(make_world):
     assert (again.arm, again.query) == (made.arm, made.query)
 
 
-def test_no_text_of_a_conversation_is_kept(make_world, database_url):
+def test_no_text_of_a_conversation_is_kept(make_world):
     """log.text: none keeps no word of it, only the session; a repetition is known all the same."""
     arms = {name: {"run_by": "caller"} for name in ("no_retrieval", "single_step")}
     with ScriptedServer([ALONE, ALONE]) as server:
-        world = make_world(
-            database_url=database_url, log={"text": "none"}, arms=arms, conversation=rewritten_by(server)
-        )
+        world = make_world(log={"text": "none"}, arms=arms, conversation=rewritten_by(server))
         named = Query(text="", id=DecisionId("d1"), session="chat-1")
         made = world.router.route(world.router.query_of_messages(TALK, query=named))
         assert world.router.route(world.router.query_of_messages(TALK, query=named)).arm == made.arm
@@ -168,9 +166,9 @@ def stored(world):
         return "\n".join(str(row) for row in connection.execute(select(decisions)))
 
 
-def test_erasure_takes_the_conversation_too(make_world, database_url):
+def test_erasure_takes_the_conversation_too(make_world):
     """Erased decisions have no turns, no words of the user, and still verify."""
-    world = make_world(database_url=database_url)
+    world = make_world()
     made = world.router.route(Query(text=ALONE, asked=ASKED, messages=TALK[:3], session="chat-1", id=DecisionId("d1")))
     erase(world.database, Selection(decision=made.id), features=False, now=world.now)
     assert SECRET not in stored(world)

@@ -16,6 +16,7 @@ from ragbandit.router.serving.explanations.neighbours import nearest
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source
+from tests.conftest import on_sqlite
 
 SECRET = "Zygmunt-Przybylski"
 
@@ -44,6 +45,7 @@ def answered(world, decision):
     world.store.add_outcome(made)
 
 
+@on_sqlite
 def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
     """Parts of a probability sum to it, edges meet, and u lies between the edges of the arm that was drawn."""
     for number in range(20):
@@ -59,6 +61,7 @@ def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
         assert explained.draw.fault is None
 
 
+@on_sqlite
 def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     """Steps with the titles of their passages, feedback, the bill that gives the reward's cost, and the seq."""
     decision = world.router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(30)
@@ -120,6 +123,7 @@ def test_erased_decisions_say_so(world):
     assert "not kept" in (explained.neighbours.note or "")
 
 
+@on_sqlite
 def test_archived_decisions_are_told_where_that_is_asked(world, tmp_path):
     """The archive has the same record; a reader that may not take seconds for it is told that there is none."""
     pytest.importorskip("pyarrow")

@@ -24,7 +24,7 @@ from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.types import IMPORTED, ArmName, Budget, Decision, Query
 from ragbandit.workers.cli import app
-from tests.conftest import EPOCH, World
+from tests.conftest import EPOCH, World, on_sqlite
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
 COOL_DOWN = 30.0
@@ -69,6 +69,7 @@ def states(world: World) -> dict[str, str]:
     return {health.arm: health.state for health in world.router.service.healths()}
 
 
+@on_sqlite
 def test_arm_that_only_fails(world):
     """After five failures no decision offers the arm: the rest share the whole probability, and the log says why."""
     for number in range(5):
@@ -85,6 +86,7 @@ def test_arm_that_only_fails(world):
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_trial(world):
     """After the cool-down one question tries the arm while the others go without; its success brings it back."""
     broken(world, "multi_step")
@@ -118,13 +120,14 @@ def test_two_routers(make_world, database_url):
     assert one.route().arms == other.route().arms == ARMS
 
 
-def test_router_that_starts(make_world, database_url):
+def test_router_that_starts(make_world):
     """A router that starts knows from the store which arms fail."""
     now = time.time()
-    broken(make_world(database_url=database_url, now=now), "multi_step")
-    assert states(make_world(database_url=database_url, now=now))["multi_step"] == "open"
+    broken(make_world(now=now), "multi_step")
+    assert states(make_world(now=now))["multi_step"] == "open"
 
 
+@on_sqlite
 def test_all_fail(world, caplog):
     """Where every arm fails all are offered, the log says so once in a while, and the draws verify."""
     broken(world, *ARMS)
@@ -155,6 +158,7 @@ def test_fallback_left_out(make_world):
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_changes_are_logged(world, caplog):
     """The log says when an arm is left out, tried, and offered again, once each."""
     with caplog.at_level(logging.INFO, logger="ragbandit.health"):
@@ -198,6 +202,7 @@ def test_writers_that_waited(world):
     assert health(world, "multi_step").failures == 5
 
 
+@on_sqlite
 def test_clock_that_is_ahead(world):
     """A worker whose clock is ahead keeps its arm open no longer than another, however often its outcomes are read."""
     broken(world, "multi_step", ahead=120.0)
@@ -211,6 +216,7 @@ def test_clock_that_is_ahead(world):
     assert states(world)["multi_step"] == "closed"
 
 
+@on_sqlite
 def test_many_outcomes_ahead(world):
     """Old failures of a clock that is ahead do not come back when they are read again."""
     for key in ("f1", "f2", "f3", "f4", "f5"):
@@ -226,6 +232,7 @@ def test_many_outcomes_ahead(world):
         world.now += 1.0
 
 
+@on_sqlite
 def test_clock_that_was_set_back(world):
     """After the router's clock was set back, new outcomes are read and old ones do not outlast them."""
     reader = arm_health.OutcomePoller(world.database, settings=HealthSettings(), seconds=120.0)
@@ -342,6 +349,7 @@ def test_reading_uses_the_index(database):
 
 
 @pytest.mark.parametrize(("most", "failures", "since"), [(1000, 5, EPOCH + 2.0), (3, 3, EPOCH + 4.0)])
+@on_sqlite
 def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures, since):
     """The first reading goes back an hour, and every reading takes the newest outcomes up to a number."""
     monkeypatch.setattr(arm_health, "MOST", most)
@@ -357,6 +365,7 @@ def test_reading_is_bounded(database, make_decision, monkeypatch, most, failures
     assert (found.failures, found.since) == (failures, since)
 
 
+@on_sqlite
 def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
     """Six failures that one tenant reports for its own questions keep the arm from that tenant alone."""
     for _ in range(6):
@@ -372,6 +381,7 @@ def test_one_tenant_cannot_take_an_arm_from_others(world, caplog):
     assert [record.tenant for record in caplog.records if "for one tenant" in record.getMessage()] == ["teamA"]
 
 
+@on_sqlite
 def test_what_our_workers_ran_counts_for_all(world):
     """Failures of our workers keep the arm from every tenant, whoever asked."""
     for _ in range(5):

@@ -24,9 +24,9 @@ def taught(world, *, rows=60):
     return made
 
 
-def test_it_starts_with_the_incumbent_alone(make_world, database_url):
+def test_it_starts_with_the_incumbent_alone(make_world):
     """A new router plays it alone, then others more and more; every pmf is made again from the snapshots."""
-    world = make_world(database_url=database_url, **SAFE)
+    world = make_world(**SAFE)
     made = taught(world)
     assert all(d.propensity == 1.0 and d.arm == INCUMBENT and d.floor == 0.0 for d in made[:10])
     assert made[0].facts["incumbent"]["reason"] == "too few outcomes of it are learned"

@@ -22,9 +22,9 @@ def texts(world) -> str:
         )
 
 
-def test_no_text_is_kept(make_world, database_url):
+def test_no_text_is_kept(make_world):
     """Questions, contexts, answers, traces and errors are not in the database; repeated ids are told apart anyway."""
-    world = make_world(database_url=database_url, log={"text": "none"}, arms=ARMS)
+    world = make_world(log={"text": "none"}, arms=ARMS)
     query = Query(text=f"who is {SECRET}?", context={"user": SECRET}, id=DecisionId("d1"))
     decision = world.router.submit(query).result(30)
     made = made_outcome(decision_id=decision.id, now=1.0, status="answered", answer=SECRET, steps=1.0)

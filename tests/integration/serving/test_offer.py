@@ -21,11 +21,12 @@ def world(make_world):
 
 def learned(world, count, *, key):
     """This many rounds of decisions and rewards, learned one by one."""
-    made = []
+    made, learner = [], world.learner()
     for number in range(count):
         decision = world.route(key=f"{key}-{number}")
         world.feedback(decision, reward=0.5)
-        world.learn()
+        assert learner.drain() == 1
+        world.router.refresh()
         made.append(decision)
     return made
 

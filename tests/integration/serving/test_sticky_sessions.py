@@ -35,9 +35,9 @@ def stayed(decision):
     return None if facts is None else (facts["turn"], facts["first"])
 
 
-def test_a_session_stays_for_so_many_turns(make_world, database_url):
+def test_a_session_stays_for_so_many_turns(make_world):
     """The first turn is drawn, the next two stay on its arm with probability 1; then the policy draws again."""
-    world = make_world(database_url=database_url, **STICKY_3)
+    world = make_world(**STICKY_3)
     turns = [turn(world) for _ in range(7)]
     firsts = [turns[0].id, turns[3].id, turns[6].id]
     assert [stayed(one) for one in turns] == [
@@ -136,9 +136,9 @@ def test_with_an_incumbent_every_turn_is_drawn(make_world):
     assert [stayed(turn(world, sticky_turns=3)) for _ in range(3)] == [None] * 3
 
 
-def test_a_batch_of_many_sessions(make_world, database_url):
+def test_a_batch_of_many_sessions(make_world):
     """Questions that are decided together are each kept to the arm of their own session."""
-    world = make_world(database_url=database_url, **STICKY_3)
+    world = make_world(**STICKY_3)
     named = [f"chat-{number}" for number in range(120)]
     first = {session: turn(world, session=session) for session in named}
     world.now += 1.0
@@ -211,9 +211,9 @@ def test_a_stay_that_did_not_happen_is_found(make_world):
     assert world.router.verify().propensity_mismatches == 1
 
 
-def test_replay_leaves_them_out(make_world, database_url, tmp_path):
+def test_replay_leaves_them_out(make_world, tmp_path):
     """No candidate could have moved them: estimates from store and file are those of the drawn turns alone."""
-    world = make_world(database_url=database_url, **STICKY_3)
+    world = make_world(**STICKY_3)
     talked(world)
     candidates = ["fixed:single_step", "uniform"]
     found = replay(open_log(config=world.settings), candidates=candidates)

@@ -9,6 +9,7 @@ from ragbandit.router.policies.draw import choose
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
+from tests.conftest import on_sqlite
 from tests.integration.serving.versions.test_serving import ARMS, FIXED_TWO, PATIENT, add, canary, do
 from tests.support import bad_policies
 
@@ -51,6 +52,7 @@ def test_a_promotion_while_questions_come_in(world):
     assert world.router.verify(deep=True).ok
 
 
+@on_sqlite
 def test_champions_give_way_and_come_back_in_turn(world):
     """A second promotion retires the first champion; each rollback lets the one before decide again, as it was."""
     first, second = add(world.database, **FIXED_TWO).name, add(world.database, **FIXED_THREE).name
@@ -66,6 +68,7 @@ def test_champions_give_way_and_come_back_in_turn(world):
     assert [*found, world.route().policy] == ["main", "main.v1", "main.v1", "main.v2", "main.v1", "main"]
 
 
+@on_sqlite
 def test_a_configuration_that_was_edited_holds_for_a_promoted_version_too(world):
     """What the version does not change is the configuration's as it is now; so is an arm that is offered later."""
     name = canary(world, **FIXED_TWO)
@@ -82,6 +85,7 @@ def test_a_configuration_that_was_edited_holds_for_a_promoted_version_too(world)
     assert min(made.pmf) >= 0.1
 
 
+@on_sqlite
 def test_a_champion_that_asks_the_process_to_end_costs_no_decision(world):
     """Promoted by force, its word is a fault like any other: the fallback decides, and the router goes on."""
     name = canary(world, policy={"name": f"{bad_policies.__name__}:Exits"})

@@ -18,6 +18,7 @@ from ragbandit.router.serving.following.versions import VersionFollower
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, KILLED, DecisionId, PolicyLabel, Query
+from tests.conftest import on_sqlite
 from tests.support import bad_policies
 
 BASE = PolicyLabel("main")
@@ -63,6 +64,7 @@ def drawn_again(decision):
 FIXED_TWO = {"policy": {"name": "fixed", "params": {"arm": "two"}}}
 
 
+@on_sqlite
 def test_shadow_is_logged_and_changes_nothing(world):
     """In shadow the row has the candidate's pmf beside the champion's, which alone is drawn from."""
     before = world.route(key="00000000-0000-7000-8000-000000000001")
@@ -79,6 +81,7 @@ def test_shadow_is_logged_and_changes_nothing(world):
     assert CANDIDATE not in before.facts
 
 
+@on_sqlite
 def test_a_canary_serves_the_mixture_and_logs_it(world):
     """The propensity is of the mixture of both pmfs, and the row alone gives the same arm again."""
     name = canary(world, **FIXED_TWO)
@@ -93,6 +96,7 @@ def test_a_canary_serves_the_mixture_and_logs_it(world):
         assert (kept.pmf, kept.facts, kept.floor) == (made.pmf, made.facts, made.floor)
 
 
+@on_sqlite
 def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
     """The champion gives a new arm nothing: it comes last, with the canary's share of the candidate's probability."""
     deep = {"arms": {"deep": {"run_by": "caller"}}, "policy": {"name": "fixed", "params": {"arm": "deep"}}}
@@ -114,6 +118,7 @@ def test_an_arm_of_the_candidate_alone_has_its_probability_alone(world):
     assert chosen.arms == ("one", "two")
 
 
+@on_sqlite
 def test_several_shadows_stand_beside_the_canary(world):
     """Each live version is asked; the canary comes first."""
     second = add(world.database, name="second", **FIXED_TWO).name
@@ -125,6 +130,7 @@ def test_several_shadows_stand_beside_the_canary(world):
     assert candidate_in(facts, second)["fault"] is None
 
 
+@on_sqlite
 def test_a_version_that_was_taken_out_serves_nothing_more(world):
     """A rollback holds from the next decision on, before anything is loaded; a step as well."""
     name = canary(world, weight=0.25, **FIXED_TWO)
@@ -164,6 +170,7 @@ def test_a_thrown_switch_holds_for_the_next_decision_of_every_process(world):
             assert made.pmf == pytest.approx((1 / 3,) * 3)
 
 
+@on_sqlite
 def test_promoted_and_rolled_back_without_a_restart(world):
     """The champion's settings decide under its own ledger's label, after a restart too; rolled back, the former do."""
     name = canary(world, **FIXED_TWO)

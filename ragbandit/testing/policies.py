@@ -147,7 +147,7 @@ def check_cuts_do_not_matter(make: Make) -> None:
     """However the stream is cut, with snapshots and questions in between, the policy at its end is the same."""
     updates = made_updates(36)
     straight = sha_of(taught(make, updates))
-    for cuts in ((1,), (35,), (7, 8, 9), tuple(range(4, 36, 4))):
+    for cuts in ((1, 35), (7, 8, 9, 16, 22)):
         policy = make()
         for start, end in zip((0, *cuts), (*cuts, len(updates)), strict=True):
             for update in updates[start:end]:
@@ -306,14 +306,17 @@ def _is_refused(policy: Policy, row: Update) -> bool:
 
 def check_weight_zero_teaches_nothing(make: Make) -> None:
     """A row whose reward has the sample weight 0 is counted and changes no pmf, before the first row or later."""
-    updates = made_updates(30)
+    updates = made_updates(21)
     policy = make()
-    for update in updates:
+    for number, update in enumerate(updates):
         before = pmf_of(policy)
         policy.learn(_weighing(0.0, update))
         assert pmf_of(policy) == before, "a row of weight 0 changed the pmf"
+        if number % 7 == 0:  # with a row of weight 0 at the end of the snapshot, or a real one
+            policy = through_files(policy)
         policy.learn(update)
-        policy = through_files(policy)
+        if number % 7 == 3:
+            policy = through_files(policy)
     assert pmf_of(policy) == pmf_of(taught(make, updates))
     assert sum(policy.seen.values()) == 2 * len(updates)
 

@@ -1,6 +1,7 @@
 """Examples for the contract of policies: questions, features, offers of arms, rewards and updates, drawn by a seed."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -45,6 +46,7 @@ def made_features(seed: int, *, size: int = DIMENSION) -> Features:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
+@lru_cache(4096)
 def made_text(seed: int) -> str:
     """A question of five words."""
     return " ".join(np.random.default_rng(seed).choice(_WORDS, size=5)) + "?"
@@ -58,16 +60,22 @@ def made_query(seed: int) -> Query:
 def made_updates(
     count: int, *, arms: Sequence[ArmName] = ARMS, seed: int = 0, size: int = DIMENSION, first: int = 1
 ) -> list[Update]:
-    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-.5, 1]."""
+    """Ledger rows with gapless seqs from `first`, arms drawn alike, rewards in [-.5, 1]; features are read-only."""
+    return list(_updates(count, tuple(arms), seed=seed, size=size, first=first))
+
+
+@lru_cache(64)
+def _updates(count: int, arms: tuple[ArmName, ...], *, seed: int, size: int, first: int) -> tuple[Update, ...]:
+    """The same rows for the same arguments: a check makes them again and again."""
     rng = np.random.default_rng([seed, first])
-    return [
+    rows = tuple(
         Update(
             policy=LABEL,
             seq=seq,
             decision_id=DecisionId(f"d-{seed}-{seq}"),
             arm=arms[int(rng.integers(len(arms)))],
             query=made_query(1000 * seed + seq),
-            arms=tuple(arms),
+            arms=arms,
             pmf=(1.0 / len(arms),) * len(arms),
             scores=None,
             propensity=float(rng.uniform(0.05, 1.0)),
@@ -77,7 +85,11 @@ def made_updates(
             made_at=1.7e9 + seq,
         )
         for seq in range(first, first + count)
-    ]
+    )
+    for row in rows:
+        if row.features is not None:
+            row.features.flags.writeable = False
+    return rows
 
 
 def made_reward(quality: float, *, cost: float = 0.0, weight: float = 0.1) -> Reward:

@@ -13,7 +13,7 @@ from ragbandit.shared.types import ArmName, Decision, DecisionId, Query
 from ragbandit.testing.policy_examples import ARMS
 
 #: hypothesis without chance and without a stop watch: the same examples on every machine
-steady = settings(derandomize=True, deadline=None, max_examples=60)
+steady = settings(derandomize=True, deadline=None, max_examples=30)
 
 #: arms as a caller may name them: the ones that were learned, and any other text
 offered_arms = st.lists(

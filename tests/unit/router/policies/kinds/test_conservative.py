@@ -195,16 +195,15 @@ def test_imported_rows_lose_nothing():
     assert imported.slack < 0.05 * 0.7 * 50 - 0.6
 
 
-@pytest.mark.parametrize("delay", [0, 100])
-@pytest.mark.parametrize("policy", ["uniform", "mba"])
+@pytest.mark.parametrize(("policy", "delay"), [("uniform", 0), ("uniform", 100), ("mba", 100)])
 def test_the_promise_is_kept(policy, delay):
     """Where every other arm is worse, no prefix of 100 questions falls below 1 - harm of the incumbent, late or not."""
     chances = dict(zip(ARMS, (0.2, 0.75, 0.5), strict=True))
     broken = 0
-    for seed in range(12):
+    for seed in range(8):
         rng, held = np.random.default_rng(seed), conservative(policy)
         won, theirs, waiting = 0.0, 0.0, deque()
-        for number in range(500):
+        for number in range(400):
             rewards = {arm: float(rng.random() < chance) for arm, chance in chances.items()}
             output = pmf_of_one(held, made_query(number), features=made_features(number, size=8), arms=ARMS)
             found = draw(output, arms=ARMS, seed=seed_of(f"{seed}/{number}"), **FLOORS, raised={ARMS[0]: 0.05})
@@ -217,7 +216,7 @@ def test_the_promise_is_kept(policy, delay):
             if number >= 99 and won < 0.95 * theirs:
                 broken += 1
                 break
-    assert broken <= 1
+    assert broken == 0
 
 
 def test_a_share_is_at_most_what_is_allowed():

@@ -3,6 +3,7 @@
 A refusal names the field and the remedy, and leaves nothing.
 """
 
+import functools
 import itertools
 import json
 from urllib.parse import quote
@@ -118,9 +119,15 @@ def changed(body: dict, field: str, value: object) -> dict:
     return body | {head: {rest: value} if rest else value}
 
 
+@functools.cache
+def document(service) -> dict:
+    """The document of a service, asked for once."""
+    return service.http.get("/openapi.json").json()
+
+
 def agrees(service, path: str, body: dict, *, field: str | None = None) -> bool:
     """Whether the body fits the document: then the reply is no 422, else a 422 that names field and remedy."""
-    api = service.http.get("/openapi.json").json()
+    api = document(service)
     schema = api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     sent = json.dumps(body).encode()
     response = service.http.post(path, content=sent, headers={"content-type": "application/json"})
@@ -175,7 +182,7 @@ def test_outcomes(served, field):
 @pytest.mark.parametrize("path", ["/v1/route", "/v1/feedback", "/v1/outcomes"])
 def test_ids_in_every_place(served, path):
     """Ids have one pattern, in bodies, paths and headers."""
-    api = served.http.get("/openapi.json").json()
+    api = document(served)
     schema = api["paths"]["/v1/decisions/{decision_id}"]["get"]["parameters"][0]["schema"]
     for value in IDS[:-2]:
         agrees(

@@ -129,20 +129,20 @@ def test_a_conflict_is_sent_once(service, answers):
     assert 'requests_total{path="/v1/chat/completions",status="409"} 1.0' in counted
 
 
-@pytest.mark.parametrize("prefix", ["", "chatcmpl-"])
-def test_the_id_of_a_completion(http, service, answers, prefix):
+def test_the_id_of_a_completion(http, answers):
     """Feedback, the record and cancellation take the decision's id, and that of its completion."""
     answers()
-    key = posted(http).json()["ragbandit"]["decision_id"]
-    named = prefix + key
-    judged = http.post("/v1/feedback", json={"decision_id": named, "rating": True})
-    assert judged.status_code == 202, judged.text
-    batch = http.post("/v1/feedback/batch", json={"items": [{"decision_id": named, "rating": False}]})
-    assert "feedback_id" in batch.json()["items"][0]
-    record = http.get(f"/v1/decisions/{named}").json()
-    assert record["decision_id"] == key
-    assert len(record["feedback"]) == 2
-    assert http.post(f"/v1/decisions/{named}/cancel").json()["decision_id"] == key
+    for prefix in ("", "chatcmpl-"):
+        key = posted(http).json()["ragbandit"]["decision_id"]
+        named = prefix + key
+        judged = http.post("/v1/feedback", json={"decision_id": named, "rating": True})
+        assert judged.status_code == 202, judged.text
+        batch = http.post("/v1/feedback/batch", json={"items": [{"decision_id": named, "rating": False}]})
+        assert "feedback_id" in batch.json()["items"][0]
+        record = http.get(f"/v1/decisions/{named}").json()
+        assert record["decision_id"] == key
+        assert len(record["feedback"]) == 2
+        assert http.post(f"/v1/decisions/{named}/cancel").json()["decision_id"] == key
 
 
 def test_what_is_kept_of_a_request(serve, http, answers, service):
@@ -189,9 +189,10 @@ def test_metadata_that_is_declared(serve):
     assert query.request["metadata"] == {"other": "x"}
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [
+def test_orders_of_roles(http, service, answers):
+    """Whatever stands around it, the last message of the user that says something is the question."""
+    answers()
+    for messages in (
         [{"role": "system", "content": "Be brief."}, *ASKED],
         [
             {"role": "developer", "content": "Be brief."},
@@ -200,15 +201,11 @@ def test_metadata_that_is_declared(serve):
         [*ASKED, {"role": "assistant", "content": None, "tool_calls": []}],
         [{"role": "assistant", "content": "Hello"}, {"role": "tool", "tool_call_id": "t", "content": "4"}, *ASKED],
         [{"role": "user", "content": ""}, *ASKED, {"role": "user", "content": " "}],
-    ],
-)
-def test_orders_of_roles(http, service, answers, messages):
-    """Whatever stands around it, the last message of the user that says something is the question."""
-    answers()
-    reply = posted(http, messages=messages)
-    assert reply.status_code == 200, reply.text
-    decision = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision
-    assert (decision.query.asked or decision.query.text) == QUESTION
+    ):
+        reply = posted(http, messages=messages)
+        assert reply.status_code == 200, reply.text
+        decision = service.router.decision(reply.json()["ragbandit"]["decision_id"]).decision
+        assert (decision.query.asked or decision.query.text) == QUESTION, messages
 
 
 def test_a_conversation(http, service, answers):

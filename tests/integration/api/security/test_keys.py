@@ -1,5 +1,6 @@
 """API keys over HTTP: which requests come in, and for how long."""
 
+import itertools
 import socket
 import time
 
@@ -25,9 +26,10 @@ def test_a_key_opens_and_nothing_else_does(keyed):
     assert world.service.http.get("/ready").status_code in (200, 503)  # busy, as others may keep it, is an answer
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
+def test_other_headers_are_refused(keyed):
+    """A header that holds no valid key is 401 in our shape, and the reply repeats nothing of it."""
+    world = keyed()
+    for header in (
         "",
         "Bearer",
         "Basic dXNlcjpwYXNz",
@@ -39,28 +41,11 @@ def test_a_key_opens_and_nothing_else_does(keyed):
         b"Bearer \xff\xfe\xfd",
         f"Bearer rb_0123456789_{SECRET}, Bearer rb_0123456789_{SECRET}",
         "Bearer rb_0123456789_' OR 1=1 --",
-    ],
-    ids=[
-        "empty",
-        "scheme alone",
-        "basic",
-        "no scheme",
-        "unknown",
-        "another form",
-        "10 kB",
-        "latin-1",
-        "no utf-8",
-        "two in one",
-        "sql",
-    ],
-)
-def test_other_headers_are_refused(keyed, header):
-    """A header that holds no valid key is 401 in our shape, and the reply repeats nothing of it."""
-    world = keyed()
-    raw = header if isinstance(header, bytes) else header.encode("latin-1")
-    reply = world.with_header(raw).get("/v1/status")
-    refused(reply, 401, "UNAUTHORIZED", field="Authorization")
-    assert SECRET not in reply.text
+    ):
+        raw = header if isinstance(header, bytes) else header.encode("latin-1")
+        reply = world.with_header(raw).get("/v1/status")
+        refused(reply, 401, "UNAUTHORIZED", field="Authorization")
+        assert SECRET not in reply.text
 
 
 def test_two_headers_are_refused(keyed):
@@ -78,12 +63,11 @@ def test_two_headers_are_refused(keyed):
     assert b"several Authorization headers" in reply
 
 
-@pytest.mark.parametrize("separator", ["_", "%5f", "%5F"])
-def test_a_key_in_the_url_is_refused(keyed, separator):
+def test_a_key_in_the_url_is_refused(keyed):
     """A key in the query string is refused, even beside a valid header: addresses are logged on their way."""
     world = keyed()
-    text = world.key("reader").text.replace("_", separator)
-    for client in (world.client("reader"), world.service.http):
+    for separator, client in itertools.product(("_", "%5f", "%5F"), (world.client("reader"), world.service.http)):
+        text = world.key("reader").text.replace("_", separator)
         reply = client.get(f"/v1/status?api_key={text}")
         error = refused(reply, 401, "UNAUTHORIZED")
         assert "URL" in error["message"]

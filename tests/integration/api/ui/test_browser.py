@@ -35,7 +35,7 @@ PAGES = (
 def world(tmp_path_factory):
     """A service with a few hours of made-up traffic."""
     service = Service(settings_of(str(tmp_path_factory.mktemp("pages"))))
-    fill(service.router, hours=4, each=8)
+    fill(service.router, hours=4, each=3)
     yield service
     service.close()
 

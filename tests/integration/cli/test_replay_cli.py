@@ -3,8 +3,10 @@
 import gzip
 import json
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
@@ -19,6 +22,7 @@ from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import DecisionId, Query
 from ragbandit.workers.cli import app
+from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
@@ -73,10 +77,17 @@ def parts_of(said):
 # --------------------------------------------------------------------------------------------------------- the store
 
 
-@pytest.fixture
-def store(make_world):
-    """A store with 120 decisions of a live router, ten an hour, each with an outcome and a rating; learned twice."""
-    world = make_world(policy={"name": "linucb", "floor": 0.1}, reward={"weight": 0.05})
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory, sqlite_template):
+    """A store with 120 decisions of a live router, ten an hour, each with an outcome and a rating; learned twice.
+
+    What it was filled with: its folder, its settings but for the folder, and the rewards of its ledger.
+    """
+    folder = tmp_path_factory.mktemp("filled")
+    shutil.copyfile(sqlite_template, folder / "ragbandit.db")
+    given = {"policy": {"name": "linucb", "floor": 0.1}, "reward": {"weight": 0.05}}
+    given |= {"encoder": {"model": "hashing", "dimension": 8}, "learning": {"snapshot_interval_s": 0.0}}
+    world = World(Settings.model_validate(given | {"data_dir": str(folder)}))
     chance = random.Random(0)
     for hour in range(12):
         asked = [Query(text=f"question {n} of {hour % 5}", id=DecisionId(f"stored-{hour:02}-{n}")) for n in range(10)]
@@ -92,7 +103,16 @@ def store(make_world):
         world.now += 3600.0
         if hour % 6 == 5:
             world.learn()
-    return world
+    rewards = [row.reward.value for row in ledger_rows(world.ledger)]
+    world.close()
+    return SimpleNamespace(folder=folder, given=given, rewards=rewards)
+
+
+@pytest.fixture
+def store(filled, tmp_path):
+    """The settings of a copy of that store, which is the configured one."""
+    shutil.copytree(filled.folder, tmp_path / "data")
+    return Settings.model_validate(filled.given | {"data_dir": str(tmp_path / "data")})
 
 
 def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
@@ -112,12 +132,12 @@ def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
 
 def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
     """With the settings of the service and what its store records, every probability is the one that was logged."""
-    log = open_log(config=store.settings).read()
-    ready = prepare(log, candidates=parse_candidates(["linucb"]), plan=Plan(learn=True), settings=store.settings)
+    log = open_log(config=store).read()
+    ready = prepare(log, candidates=parse_candidates(["linucb"]), plan=Plan(learn=True), settings=store)
     assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf).max() < 1e-6
 
 
-def test_store(store, run, tmp_path):
+def test_store(store, filled, run):
     """The configured store is replayed: its ledger by name, its rows, versions and values; candidates of every kind."""
     said = found(run("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--json"))
     assert (said["log"], said["rows"]) == ("the ledger main", 120)
@@ -125,8 +145,7 @@ def test_store(store, run, tmp_path):
     assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
     assert len(said["pairs"]) == 3
     assert len(said["versions"]) == 2
-    rewards = [row.reward.value for row in ledger_rows(store.ledger)]
-    assert said["baseline_reward"]["value"] == pytest.approx(np.mean(rewards))
+    assert said["baseline_reward"]["value"] == pytest.approx(np.mean(filled.rewards))
     assert said["faults"] == []
     single = said["candidates"][0]
     assert single["reward"]["low"] < 0.65 < single["reward"]["high"]
@@ -134,7 +153,7 @@ def test_store(store, run, tmp_path):
 
 def test_store_by_version(store, run):
     """A snapshot is judged on what came after it; the last one, that learned all, only if that is asked for."""
-    versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.files.root).glob("*.json")}
+    versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.snapshot_root).rglob("*.json")}
     assert {60, 120} <= set(versions)
     said = found(run("--policy", versions[60], "--json"))
     assert (said["rows"], said["notes"][0]) == (60, "60 rows are left out: a snapshot has learned them, or may have")
@@ -161,7 +180,6 @@ def test_ledger_without_rows(store, run):
 
 def test_store_by_url(store, run, tmp_path):
     """--database names another store than the configured one."""
-    store.close()
     (tmp_path / "elsewhere.db").write_bytes((tmp_path / "data" / "ragbandit.db").read_bytes())
     (tmp_path / "config.yaml").write_text("data_dir: nowhere\n")
     refused(run("--policy", "uniform"), "there is no database")
@@ -287,8 +305,16 @@ def test_every_format_says_the_same(run):
         close(parts_of(said[name]), parts_of(said["log.jsonl"]), where=name)
 
 
-@pytest.mark.parametrize("features", ["one encoder's", "two encoders'", "none"])
-@pytest.mark.parametrize("model", ["ridge", "mean", "mrdr"])
+@pytest.mark.parametrize(
+    ("features", "model"),
+    [
+        ("one encoder's", "ridge"),
+        ("two encoders'", "ridge"),
+        ("two encoders'", "mean"),
+        ("one encoder's", "mrdr"),
+        ("none", "mrdr"),
+    ],
+)
 def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
     """A Parquet file that is read in pieces gives the numbers of its rows in memory to 1e-9."""
     monkeypatch.setattr("ragbandit.router.offline.logs.sources.BATCH", 37)

@@ -31,6 +31,7 @@ from ragbandit.workers.cli import app
 from tests.support.waiting import until
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
+FEW = ("--folds", "2", "--seeds", "2")
 HASHING = "encoder: {model: hashing, dimension: 16}\n"
 
 
@@ -73,7 +74,7 @@ def run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("name", "params"), [("mba", {"ridge": 3.0}), ("softmax", {})])
 def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))
     live = make_world(policy={"name": name, "params": params}, reward={"weight": 0.04})
     encoder = live.router.service.encoder
     world = SimulationData(
@@ -95,7 +96,7 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
         here = learning.step(int(place))
         for key in ("arm", "arms", "pmf", "propensity", "scores", "facts", "seed", "explored", "fault"):
             assert getattr(here, key) == getattr(there, key), key
-    assert (learning.seq, learning.faults, learning.refused) == (30, 0, 0)
+    assert (learning.seq, learning.faults, learning.refused) == (16, 0, 0)
     mine = live.sha256(learning.policy)
     assert mine == live.sha256(live.replayed()) == live.sha256(live.learner().policy)
     assert live.router.verify(deep=True).ok
@@ -103,12 +104,12 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
 
 def test_processes_change_nothing(tmp_path):
     """With one process or with two every number is the same, but for the clock's."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(45)))
+    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))
     found = [
         simulate(
             table,
             policies={"mba": {}, "uniform": {}},
-            folds=3,
+            folds=2,
             seeds=2,
             weights=[0.02, 0.1],
             settings=Settings(data_dir=str(tmp_path)),
@@ -149,7 +150,7 @@ def test_process_that_dies_is_named(tmp_path):
 
 def test_json_has_every_key(run):
     """`--json` prints a list of rows with the promised keys; the baselines are always there."""
-    done = run("--policy", "mba,uniform", "--folds", "3", "--seeds", "2", "--lambda", "0.01,0.05", "--json")
+    done = run("--policy", "mba,uniform", "--folds", "2", "--seeds", "2", "--lambda", "0.01,0.05", "--json")
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
     for row in rows:
@@ -170,7 +171,7 @@ def test_json_has_every_key(run):
 
 def test_table_names_every_row(run):
     """Without --json every policy and baseline has a line, no number cut off."""
-    done = run("--policy", "mba", "--by-dataset", "--total", "100")
+    done = run("--policy", "mba", "--by-dataset", "--total", "100", *FEW)
     assert done.exit_code == 0, done.output
     for name in ("mba", "always-no_retrieval", "uniform", "line", "oracle", "oracle-by-reward", "musique (22)"):
         assert name in done.stdout
@@ -181,7 +182,7 @@ def test_table_names_every_row(run):
 def test_params_of_config_and_command(run, tmp_path):
     """The configured params hold for the configured policy; --param goes over them, and reaches the others."""
     (tmp_path / "config.yaml").write_text(HASHING + "policy: {name: mba, params: {ridge: 3.0, epsilon_min: 0.1}}\n")
-    done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json")
+    done = run("--policy", "mba,fixed", "--param", "fixed.arm=multi_step", "--param", "mba.ridge=7", "--json", *FEW)
     assert done.exit_code == 0, done.output
     params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
     assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
@@ -190,7 +191,7 @@ def test_params_of_config_and_command(run, tmp_path):
 
 def test_learning_is_told_and_drawn(run, tmp_path):
     """The first pass against the named incumbent is in the tables, in the JSON and in a figure of its own."""
-    words = ("--policy", "mba", "--folds", "3", "--seeds", "2", "--incumbent", "single_step")
+    words = ("--policy", "mba", "--folds", "2", "--seeds", "2", "--incumbent", "single_step")
     done = run(*words, "--plot-learning", "learning.png")
     assert done.exit_code == 0, done.output
     for said in ("break-even", "worst prefix", "ahead of always single_step after", "always-single_step (incumbent"):
@@ -243,12 +244,13 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
 
 def test_progress_goes_to_stderr_alone(run, monkeypatch):
     """Bars are drawn on stderr, where that is a terminal; what is on stdout is the same with and without them."""
-    quiet = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    words = ("--policy", "fixed", "--param", "fixed.arm=single_step", "--json", *FEW)
+    quiet = run(*words)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     for one in (cli_offline.console, cli_offline.errors):
         monkeypatch.setattr(one, "is_interactive", True)  # a console looks for that when it is made
-    done = run("--policy", "fixed", "--param", "fixed.arm=single_step", "--json")
+    done = run(*words)
     assert done.exit_code == 0, done.output
     assert "runs" in done.stderr
     without = [[{**row, "seconds": None} for row in json.loads(one.stdout)] for one in (quiet, done)]
@@ -261,7 +263,7 @@ def test_figure_shows_all_that_was_found(run, monkeypatch):
     given = []
     monkeypatch.setattr(plots, "plot_frontier", lambda rows, *, path: given.append((rows, path)))
     words = ("--policy", "mba,uniform,fixed", "--param", "fixed.arm=single_step", "--lambda", "0.0,0.1")
-    done = run(*words, "--folds", "3", "--seeds", "2", "--json", "--plot", "frontier.png")
+    done = run(*words, *FEW, "--json", "--plot", "frontier.png")
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)
     ((simulated, path),) = given

@@ -26,7 +26,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from examples.handbook.command import DATA, HERE, ROOT, Row, environment_of, ragbandit, read_questions
+from examples.handbook.command import DATA, HERE, ROOT, TABLE, Row, environment_of, ragbandit, read_questions
 from examples.handbook.learning_curve import SEEDS
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=1, help="times that questions are asked")
     parser.add_argument("--limit", type=int, default=ASKED, help="questions of each pass")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="orders in which the recorded table is learned")
+    parser.add_argument("--table", type=Path, default=TABLE, help="the recorded table")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
     parser.add_argument("--workers", type=int, help="answer processes; by default the configured ones")
@@ -103,6 +104,7 @@ def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Pat
     """The learning curve on the recorded table, in a process of its own, whose encoder is gone when it ends."""
     command = [sys.executable, "-m", "examples.handbook.learning_curve", "--data", str(data)]
     command += ["--config", str(chosen.config.absolute()), "--seeds", str(chosen.seeds)]
+    command += ["--table", str(chosen.table.absolute())]
     done = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=900)
     if done.returncode != 0:
         raise SystemExit(f"the learning curve failed:\n{done.stderr}")
@@ -166,7 +168,7 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
 
 def _drive(client: Client, asked: list[Row]) -> Row:
     """Ask, judge, and now and then say something twice or too late. Counts what was sent."""
-    sent = duplicates = late = right = done = 0
+    sent = right = done = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         bar = progress.add_task("asking and judging", total=len(asked))
@@ -180,17 +182,16 @@ def _drive(client: Client, asked: list[Row]) -> Row:
                 sent += row["judged"]
                 progress.update(bar, advance=1, description=f"asking and judging ({right / done:4.0%} right)")
     judged = [row for row in asked if row["judged"]]
-    for row in judged[:TWICE]:  # a client that retries after a lost reply
-        duplicates += client.feedback(row["id"], **row["feedback"])["duplicate"]
+    # A client that retries after a lost reply, and a person who changes their mind.
+    twice = [client.feedback(row["id"], **row["feedback"])["duplicate"] for row in judged[:TWICE]]
     _settled(client, learned=len(judged))
-    for row in judged[:LATE]:  # a person who changes their mind
-        late += client.feedback(row["id"], feedback_id=f"late-{row['id']}", rating=False)["late"]
+    late = [client.feedback(row["id"], feedback_id=f"late-{row['id']}", rating=False)["late"] for row in judged[:LATE]]
     return {
-        "feedback_sent": sent + TWICE + LATE,
-        "duplicates_sent": TWICE,
-        "duplicates_recognised": duplicates,
-        "late_sent": LATE,
-        "late_recognised": late,
+        "feedback_sent": sent + len(twice) + len(late),
+        "duplicates_sent": len(twice),
+        "duplicates_recognised": sum(twice),
+        "late_sent": len(late),
+        "late_recognised": sum(late),
         "to_learn": len(judged),
     }
 

@@ -8,11 +8,14 @@ import sys
 import sysconfig
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import Result
+from typer.testing import CliRunner
 
 from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
@@ -28,6 +31,7 @@ from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.types import PolicyLabel
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.workers.cli import app
 
 ROOT = Path(__file__).parents[2]
 PASSAGES = [
@@ -84,6 +88,19 @@ def running_up(folder, *arguments, command=(sys.executable, "-m", "ragbandit"), 
         up.wait(60)
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def runs(pid: int) -> bool:
+    """Whether the process has not ended; one whose parent has not asked how it ended may still be listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 @contextmanager
 def client_of_up(up, *, port, folder):
     """A client, as soon as the service is ready."""
@@ -98,10 +115,10 @@ def client_of_up(up, *, port, folder):
 
 
 class System:
-    """Processes by name; any of them can be killed and started again."""
+    """Processes by name; any of them can be killed and started again. queues: those that have a worker."""
 
-    def __init__(self, folder: Path, *, apis: int = 1, **more) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, apis: int = 1, queues: Sequence[str] = ("answer", "learn"), **more) -> None:
+        self.folder, self.queues = folder, queues
         self.ports = {f"api-{n}": free_port() for n in range(1, apis + 1)}
         tree = {
             "data_dir": str(folder / "data"),
@@ -122,7 +139,7 @@ class System:
 
     def start(self) -> None:
         self.redis.start()
-        for name in [*self.ports, "answer", "learn"]:
+        for name in [*self.ports, *self.queues]:
             self.start_process(name)
         self.wait_ready()
 
@@ -168,15 +185,9 @@ class System:
         finally:
             database.close()
 
-    def ragbandit(self, *arguments: str, timeout_s: float = 60) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "ragbandit", *arguments, "--config", str(self.config)],
-            cwd=ROOT,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
+    def ragbandit(self, *arguments: str) -> Result:
+        """A verb of the command, in this process."""
+        return CliRunner().invoke(app, [*arguments, "--config", str(self.config)])
 
     def stop(self) -> None:
         for process in self.processes.values():

@@ -17,6 +17,7 @@ from .conftest import running_systems, until
 def system(tmp_path_factory):
     with running_systems(tmp_path_factory.mktemp("at-once")) as make:
         yield make(
+            queues=("answer",),
             arms={"single_step": {}, "multi_step": {"rounds": 10}},
             policy={"name": "uniform", "fallback": "single_step"},
             generator={

@@ -3,6 +3,7 @@
 With the models DistilBERT decides, SmolLM2 answers, BM25 finds, the policy learns.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -10,10 +11,13 @@ import sys
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from examples.handbook.command import read_questions
+from examples.handbook import recorded, strategies
+from examples.handbook.command import TABLE, read_questions
 from examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.workers.cli import app
 
 from .conftest import ROOT
 
@@ -31,8 +35,8 @@ def scripted(folder, script):
 
 
 def run_demo(data, *options):
-    """Twelve questions of the demo; what it printed, and its report."""
-    command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "12", "--seeds", "1", "--data", str(data)]
+    """Eight questions of the demo; what it printed, and its report."""
+    command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "8", "--seeds", "1", "--data", str(data)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
 
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=260)
@@ -40,27 +44,31 @@ def run_demo(data, *options):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads((data / "report.json").read_text())
     assert report["ok"]
-    assert (report["decided"], report["learned"], report["waiting"]) == (12, 9, 3)
-    assert report["duplicates_recognised"] == report["duplicates_sent"] == 8
+    assert (report["decided"], report["learned"], report["waiting"]) == (8, 5, 3)
+    assert report["duplicates_recognised"] == report["duplicates_sent"] == 5
     assert report["late_feedback"] == 5
     assert report["replay_sha256"] == report["live_sha256"]
     assert report["failed"] == 0
-    assert sum(row["n"] for row in report["arms"].values()) == 12
+    assert sum(row["n"] for row in report["arms"].values()) == 8
     return done.stdout, report
 
 
 @pytest.mark.models
 @pytest.mark.timeout(280)
 def test_a_short_demo(tmp_path):
-    """Twelve questions of the demo are answered by the real models, judged, learned and verified.
+    """Eight questions of the demo are answered by the real models, judged, learned and verified.
 
-    With the demo's own settings, but for one answer process instead of two: each loads the model anew.
+    With the demo's own settings, but for one answer process instead of two, each of which loads the model anew, and a
+    sixth of the recorded table.
     """
-    printed, report = run_demo(tmp_path / "data", "--workers", "1")
+    with TABLE.open(encoding="utf-8") as rows:
+        (tmp_path / "table.jsonl").write_text("".join(itertools.islice(rows, 100)), encoding="utf-8")
+
+    printed, report = run_demo(tmp_path / "data", "--workers", "1", "--table", str(tmp_path / "table.jsonl"))
 
     free, held = report["learning"]["free"], report["learning"]["held"]
     assert printed.startswith(f"After {free['questions'] - free['questions'] // 3} questions of feedback the router")
-    assert (free["questions"], free["seeds"], held["incumbent"]) == (len(read_questions()), 1, "single_step")
+    assert (free["questions"], free["seeds"], held["incumbent"]) == (100, 1, "single_step")
     assert free["oracle"] > free["points"][-1]["reward"] > free["always"]["no_retrieval"]
     assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
 
@@ -86,18 +94,33 @@ def test_a_short_demo_of_another_policy(tmp_path, policy, said):
     assert said in printed
 
 
+@pytest.fixture
+def run_here(monkeypatch):
+    """A function that runs a program of the handbook in this process, and its verbs too."""
+
+    def verb(arguments, *, environment, **_):
+        done = CliRunner().invoke(app, arguments, env=environment)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    def run(program, *options):
+        monkeypatch.setattr(program, "ragbandit", verb)
+        monkeypatch.setattr(sys, "argv", [program.__name__, *map(str, options)])
+        program.main()
+
+    return run
+
+
 @pytest.mark.timeout(120)
-def test_the_table_is_recorded(tmp_path):
+def test_the_table_is_recorded(tmp_path, run_here):
     """`make handbook-table` writes a row per question and the facts of its making, and asks nothing a second time."""
     asked = read_questions()[:3]
     config = scripted(tmp_path, {row["question"]: f"So the answer is: {row['answers'][0]}." for row in asked})
-    command = [sys.executable, "-m", "examples.handbook.recorded", "--limit", "3", "--out", str(tmp_path)]
-    command += ["--data", str(tmp_path / "data"), "--config", str(config)]
+    options = ["--limit", "3", "--out", tmp_path, "--data", tmp_path / "data", "--config", config]
 
     sizes = []
     for _ in range(2):
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=60)
-        assert done.returncode == 0, done.stderr[-3000:]
+        run_here(recorded, *options)
         sizes.append((tmp_path / "data" / "table" / "answers.jsonl").stat().st_size)
 
     table, facts = read_table(tmp_path / "table.jsonl"), json.loads((tmp_path / "table.json").read_text("utf-8"))
@@ -109,25 +132,21 @@ def test_the_table_is_recorded(tmp_path):
 
 
 @pytest.mark.timeout(120)
-def test_all_arms_side_by_side(tmp_path):
+def test_all_arms_side_by_side(tmp_path, run_here, capsys):
     """Every arm that the model can carry answers the same questions; the others are named with what they lack."""
     asked = sampled(read_questions(), each=1, by="kind")
     known = next(row for row in asked if row["kind"] == "none")
     script = {known["question"]: f"So the answer is: {known['answers'][0]}.", "": "So the answer is: nobody knows."}
     config = scripted(tmp_path, script)
-    command = [sys.executable, "-m", "examples.handbook.strategies", "--each", "1", "--data", str(tmp_path)]
 
-    done = subprocess.run(
-        [*command, "--config", str(config)], cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=110
-    )
+    run_here(strategies, "--each", "1", "--data", tmp_path, "--config", config)
 
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads((tmp_path / "strategies.json").read_text())
     rows = {row["strategy"]: row for row in report["strategies"]}
     by_kind = {row["strategy"]: [row[kind] for kind in KINDS] for row in report["by_kind"]}
     assert {"no_retrieval", "single_step", "multi_step", "react", "self_rag", "rq_rag", "adaptive_note"} <= set(rows)
     assert {"dragin", "flare", "http", "seakr", "self_rag_trained"} == set(report["left_out"])
-    assert "left out: dragin: the generator lacks attention, entropy" in done.stdout
+    assert "left out: dragin: the generator lacks attention, entropy" in capsys.readouterr().out
     assert {row["questions"] for row in rows.values()} == {3}
     assert by_kind["no_retrieval"] == by_kind["oracle"] == [1.0, 0.0, 0.0]
     assert sum(report["policy"]["arms"].values()) == pytest.approx(1.0)

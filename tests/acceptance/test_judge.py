@@ -12,13 +12,15 @@ from benchmarks.service_process import free_port
 from ragbandit.router.config.loading import load
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.redis_server import redis_url
+from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.tables import feedback, judge_due
+from ragbandit.shared.types import Query
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
 
-from .conftest import PASSAGES, client_of_up, running_up, until
+from .conftest import PASSAGES, children_of, client_of_up, running_up, runs, until
 
 GOOD = json.dumps(
     {"supported": {"score": 1.0, "reason": "it stands there"}, "answers": {"score": 0.5, "reason": "in part"}}
@@ -55,7 +57,10 @@ def scored(settings):
 
 @pytest.mark.timeout(300)
 def test_up_judges_and_learns(tmp_path):
-    """`ragbandit up` with a judge: questions that nobody judges are scored, and the policy learns the scores."""
+    """`ragbandit up` with a judge: questions that nobody judges are scored, and the policy learns the scores.
+
+    When `up` itself is killed, service, workers and Redis end by themselves.
+    """
     port = free_port()
     tree = {
         "data_dir": str(tmp_path / "data"),
@@ -73,9 +78,14 @@ def test_up_judges_and_learns(tmp_path):
         running_up(tmp_path, "--config", str(config)) as up,
         client_of_up(up, port=port, folder=tmp_path) as client,
     ):
-        ids = asked(client, 8)
-        until(lambda: client.status()["counters"]["learned"] == 8)
+        ids = asked(client, 4)
+        until(lambda: client.status()["counters"]["learned"] == 4)
         records = [client.decision(key) for key in ids]
+        children = children_of(up.pid)
+        up.kill()
+        up.wait(10)
+        assert len(children) == 5
+        until(lambda: not any(runs(pid) for pid in children), seconds=30)
     for record in records:
         (score,) = record["feedback"]
         assert (score["source"], score["rater"], score["value"]) == ("judge", "scripted", 0.75)
@@ -121,15 +131,16 @@ def test_killed_judges_and_a_lost_redis_lose_no_score(make_system):
 
 def test_a_burst_judges_what_is_due(make_system):
     """`ragbandit worker --queue judge --burst` scores what is due and ends; without a judge it is refused."""
-    system = make_system(judge=judging())
-    with system.client() as client:
-        ids = asked(client, 5)
-    done = system.ragbandit("worker", "--queue", "judge", "--burst")
-    assert done.returncode == 0, done.stderr
+    system = make_system(apis=0, queues=(), judge=judging())
+    with Router.open(system.settings) as router:
+        ids = [router.submit(Query(text="Capital of France?"), run_by="worker").result(20).id for _ in range(5)]
+    for queue in ("answer", "judge"):
+        done = system.ragbandit("worker", "--queue", queue, "--burst")
+        assert done.exit_code == 0, done.output
     assert scored(system.settings)[0] == dict.fromkeys(ids, 1)
     tree = yaml.safe_load(system.config.read_text())
     del tree["judge"]
     system.config.write_text(yaml.safe_dump(tree))
     refused = system.ragbandit("worker", "--queue", "judge", "--burst")
-    assert refused.returncode == 2
+    assert refused.exit_code == 2
     assert "judge.generator" in refused.stderr

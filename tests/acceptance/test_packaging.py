@@ -118,9 +118,8 @@ def test_names_of_others_do_no_harm(way, installed, project):
     home = ROOT if way in ("editable", "checkout") else python.parents[1]
     assert Path(package).is_relative_to(home)
     assert Path(types).is_relative_to(home)
-    assert run(str(python), "-m", "ragbandit", "--version").strip() == f"ragbandit {VERSION}"
-    if way != "checkout":  # which has no command
-        assert run(str(python.with_name("ragbandit")), "--version").strip() == f"ragbandit {VERSION}"
+    command = [str(python), "-m", "ragbandit"] if way == "checkout" else [str(python.with_name("ragbandit"))]
+    assert run(*command, "--version").strip() == f"ragbandit {VERSION}"
     config = ("--config", "conf/config.yaml")
     run(str(python), "-m", "ragbandit", "validate", *config)
     assert f"is at {SCHEMA_REVISION}" in run(str(python), "-m", "ragbandit", "migrate", *config)

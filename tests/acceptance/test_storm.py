@@ -1,19 +1,102 @@
-"""Feedback as the world sends it: many times, in any order, contradicting itself."""
+"""One service whose callers run the arms: feedback as the world sends it, and arms that come and go by name."""
 
 import json
 import random
+import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import yaml
 
 from ragbandit.shared.errors import Conflict, NotFound
 
+from .conftest import running_systems
+
+CALLER, OLD = {"run_by": "caller"}, ["single_step", "multi_step"]
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    """An API and a learner, which both tests share."""
+    with running_systems(tmp_path_factory.mktemp("callers")) as make:
+        yield make(
+            queues=("learn",),
+            arms={arm: dict(CALLER) for arm in OLD},
+            policy={"cold_start_floor": 0.3, "cold_start_outcomes": 10, "floor": 0.01},
+            learning={"lease_s": 2.0, "expire_s": 3600.0},
+        )
+
+
+def offered(system, arms) -> None:
+    """Write these arms into the configuration and have the running API take them over."""
+    tree = yaml.safe_load(system.config.read_text()) | {"arms": {arm: dict(CALLER) for arm in arms}}
+    system.config.write_text(yaml.safe_dump(tree))
+    system.processes["api-1"].send_signal(signal.SIGHUP)
+
+
+def played(client, system, count: int, *, good: str) -> list[dict]:
+    """Decisions with their reward: 1 for the good arm, 0.2 for others; all learned when this returns."""
+    made = []
+    before = system.wait_until(lambda s: True).counters.learned
+    for _ in range(count):
+        decision = client.route("who wrote it?")
+        client.feedback(decision["decision_id"], reward=1.0 if decision["arm"] == good else 0.2)
+        made.append(decision)
+    system.wait_until(lambda s: s.counters.learned >= before + count)
+    return made
+
+
+def raised(client, decision) -> dict | None:
+    """The cold-start floors in a decision's row."""
+    return client.decision(decision["decision_id"])["facts"].get("cold_start_floor")
+
+
+def until_offered(client, arms) -> None:
+    for _ in range(200):
+        if set(client.route("who?")["pmf"]) == set(arms):
+            return
+    raise AssertionError(f"{arms} are not offered")
+
+
+def test_arms_join_and_leave_a_running_service(system):
+    """A new arm has a cold-start floor, is picked up when it is better, is gone when removed, comes back as it was.
+
+    Replay of the ledger gives the live policy at every stage, and every pmf can be made again.
+    """
+    with system.client() as client:
+        played(client, system, 60, good="single_step")  # each of the old arms has its ten outcomes by then
+
+        offered(system, [*OLD, "cached"])
+        until_offered(client, [*OLD, "cached"])
+        first = client.route("who?")
+        assert first["pmf"]["cached"] >= 0.3
+        assert raised(client, first) == {"cached": 0.3}
+        grown = played(client, system, 110, good="cached")
+        assert sum(d["arm"] == "cached" for d in grown[-40:]) >= 30
+        assert raised(client, grown[-1]) is None
+
+        offered(system, OLD)
+        until_offered(client, OLD)
+        gone = played(client, system, 20, good="single_step")
+        assert all(d["arm"] != "cached" for d in gone)
+
+        offered(system, [*OLD, "cached"])
+        until_offered(client, [*OLD, "cached"])
+        back = client.route("who?")
+        assert raised(client, back) is None
+        assert max(back["scores"], key=back["scores"].get) == "cached"
+
+        offered(system, [])  # nothing can be offered: refused, and the service goes on as it was
+        assert set(client.route("who?")["pmf"]) == {*OLD, "cached"}
+    offered(system, [*OLD, "cached"])
+    verified = system.ragbandit("verify", "--deep")
+    assert verified.exit_code == 0, verified.output
+
 
 @pytest.mark.timeout(120)
-def test_storm(make_system):
+def test_storm(system):
     """Of duplicated, reordered and conflicting feedback each decision learns the first body, once."""
-    system = make_system()
-    count = 60
+    count, before = 30, system.wait_until(lambda s: True).counters
     with system.client() as client:
         ids = [
             client.route(f"What is the capital of country {n}?", decision_id=f"storm-{n}")["decision_id"]
@@ -37,10 +120,10 @@ def test_storm(make_system):
 
         with ThreadPoolExecutor(16) as pool:
             results = list(pool.map(send, calls))
-    found = system.wait_until(lambda s: s.counters.learned == count and s.behind == 0)
+    found = system.wait_until(lambda s: s.counters.learned == before.learned + count and s.behind == 0)
 
     assert found.counters.balanced
-    assert found.counters.feedback == count
+    assert found.counters.feedback == before.feedback + count
     by_key: dict[str, list] = {}
     for kind, key, label, result in results:
         if kind == "unknown":

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -78,9 +79,21 @@ class Bench:
         self.context.close()
 
 
+both = pytest.mark.parametrize("database_url", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def database_url(request, tmp_path, sqlite_template):
+    """SQLite, and with the mark `both` also PostgreSQL."""
+    if getattr(request, "param", "sqlite") == "postgresql":
+        return request.getfixturevalue("postgres_url")
+    shutil.copyfile(sqlite_template, tmp_path / "ragbandit.db")
+    return f"sqlite:///{tmp_path / 'ragbandit.db'}"
+
+
 @pytest.fixture
 def bench(database):
-    """A factory of benches on SQLite and PostgreSQL."""
+    """A factory of benches."""
     made = []
 
     def make(replies=GOOD, *, generator=None, retriever=None, server=None, **judging):
@@ -131,6 +144,7 @@ def answered(make_decision):
     return store
 
 
+@both
 def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
     """A judgement is a rating of source judge with its model, rubric, share, scores, reasons and cost."""
     found = bench()
@@ -150,6 +164,7 @@ def test_a_score_is_feedback_with_all_that_made_it(bench, answered):
     assert found.jobs.notified == ["main"]
 
 
+@both
 def test_a_second_delivery_does_nothing(bench, answered):
     """A job that comes twice, one after the other or at once, asks the model once."""
     found = bench()
@@ -295,6 +310,7 @@ def test_while_the_model_fails_a_process_waits(bench, answered):
     assert len(found.context.judging.judge.generator.requests) == 1
 
 
+@both
 def test_a_budget_in_dollars_is_exceeded_by_one_call_at_most(bench, answered):
     """What begins is within the day's dollars; what is beyond waits for the next day."""
     with ScriptedServer({"": GOOD}) as server:
@@ -330,6 +346,7 @@ def test_an_answer_that_addresses_the_judge_is_withheld(bench, answered, place):
     assert score.facts["suspicious"] is True
 
 
+@both
 def test_a_judge_that_is_killed_leaves_a_claim_that_ends(bench, answered):
     """A try that ends with its process is due again when its claim is over, and counts as one."""
     found = bench()
@@ -387,6 +404,7 @@ def test_a_retriever_that_fails_makes_it_late(bench, answered):
     assert found.scores(key)[0].facts["passages_from"] == "arm"
 
 
+@both
 def test_what_is_due_is_found(bench, answered):
     """A worker finds what a judge may begin, each once in a row; the sweep drops what is too old."""
     found = bench()

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.strategies.base import Passage, PromptTooLong
@@ -227,6 +227,7 @@ def test_nonsense_is_no_score(text):
         parsed_scores(text, criteria=("supported", "answers"))
 
 
+@settings(max_examples=50)
 @given(
     st.text(max_size=60)
     | st.recursive(

@@ -11,7 +11,9 @@ from pathlib import Path
 import httpx
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from typer.testing import CliRunner
 
+from ragbandit.workers.cli import app
 from tests.support.tiny_models import tiny_encoder
 
 from .conftest import until
@@ -101,20 +103,21 @@ def served(url):
     return {sample.labels["process"] for sample in decided}
 
 
-def test_what_cannot_start_ends_the_service(tmp_path):
+def test_what_cannot_start_ends_the_service(tmp_path, capfd, caplog):
     """If a process cannot start, `serve` says so and ends; nothing is left."""
-    (tmp_path / "config.yaml").write_text(
-        yaml.safe_dump(
-            {
-                "encoder": {"model": "hashing"},
-                "server": {"processes": 2, "port": 0},
-                "database_url": "sqlite:////proc/none/x.db",
-            }
-        )
-    )
-    environ = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-m", "ragbandit", "serve"]
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 3
-    assert "did not start" in done.stderr
-    assert "database_url" in done.stderr
+    tree = {
+        "encoder": {"model": "hashing"},
+        "server": {"processes": 2, "port": 0},
+        "database_url": "sqlite:////proc/none/x.db",
+    }
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    signals = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
+    try:
+        done = CliRunner().invoke(app, ["serve", "--config", str(tmp_path / "config.yaml")])
+    finally:
+        for number, handler in signals.items():
+            signal.signal(number, handler)
+    assert done.exit_code == 3
+    assert "did not start" in caplog.text
+    assert "database_url" in capfd.readouterr().err
+    assert children(os.getpid()) == {}

@@ -93,14 +93,6 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def runs(pid: int) -> bool:
-    """Whether the process has not ended; one whose parent has not asked how it ended may still be listed."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @contextmanager
 def client_of_up(up, *, port, folder):
     """A client, as soon as the service is ready."""

@@ -19,8 +19,9 @@ from ragbandit.router.storage.sql.tables import feedback, judge_due
 from ragbandit.shared.types import Query
 from ragbandit.strategies.retrievers.bm25 import build_index
 from tests.support.judge_days import judge_state
+from tests.support.waiting import runs
 
-from .conftest import PASSAGES, children_of, client_of_up, running_up, runs, until
+from .conftest import PASSAGES, children_of, client_of_up, running_up, until
 
 GOOD = json.dumps(
     {"supported": {"score": 1.0, "reason": "it stands there"}, "answers": {"score": 0.5, "reason": "in part"}}

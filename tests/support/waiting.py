@@ -1,6 +1,7 @@
 """Waiting in tests: until something is so, and not for ever."""
 
 import time
+from pathlib import Path
 
 
 def until(seen, *, seconds=60.0):
@@ -10,3 +11,11 @@ def until(seen, *, seconds=60.0):
         assert time.monotonic() < give_up, "it did not happen in time"
         time.sleep(0.01)
     return found
+
+
+def runs(pid):
+    """Whether the process has not ended; one whose parent has not asked how it ended may still be listed."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.wiring.generators import check_generator
+from tests.support.waiting import runs, until
 
 PROGRAM = """
 import sys
@@ -66,15 +66,6 @@ def test_weights_that_cannot_be_read_are_said_with_their_setting(tmp_path):
     assert caught.value.field == "generator.model"
 
 
-def lives(pid):
-    """Whether the process runs; one that has ended may stand there until somebody asks how."""
-    try:
-        said = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return said.rpartition(")")[2].split()[0] != "Z"
-
-
 def test_what_fetches_weights_does_not_outlive_its_parent(tmp_path):
     """A parent that is killed while weights are fetched leaves no process behind."""
     (tmp_path / "program.py").write_text(FETCHING)
@@ -83,7 +74,4 @@ def test_what_fetches_weights_does_not_outlive_its_parent(tmp_path):
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         fetching = int(parent.stdout.readline())
         parent.kill()
-    give_up = time.monotonic() + 30
-    while lives(fetching):
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    until(lambda: not runs(fetching), seconds=30)

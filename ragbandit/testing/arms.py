@@ -68,9 +68,17 @@ def asked_text(prompt: Prompt) -> str:
     return f"{prompt.instructions}\n{prompt.body}\n{prompt.prefix}"
 
 
-def run(strategy: Strategy, *, question: str = QUESTION, budget: Budget | None = None, **parts: Any) -> Outcome:
-    """One run of an arm, waited for; see `outcome_of`."""
-    return asyncio.run(outcome_of(strategy, question=question, budget=budget, **parts))
+def run(
+    strategy: Strategy,
+    *,
+    question: str = QUESTION,
+    budget: Budget | None = None,
+    loop: asyncio.Runner | None = None,
+    **parts: Any,
+) -> Outcome:
+    """One run of an arm, waited for; see `outcome_of`. loop: for many runs, which need no event loop of their own."""
+    made = outcome_of(strategy, question=question, budget=budget, **parts)
+    return asyncio.run(made) if loop is None else loop.run(made)
 
 
 async def outcome_of(
@@ -235,12 +243,15 @@ def check_keeps_what_it_knows_at_the_deadline(make_strategy: MakeStrategy) -> No
 
 def check_heeds_the_cap_on_dollars(make_strategy: MakeStrategy) -> None:
     """No call begins once the dollars are spent; the outcome carries what was spent."""
-    free = run(make_strategy())
-    for calls in range(1, free.cost.llm_calls + 1):
-        outcome = run(make_strategy(), budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5))
-        assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
-        ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
-        assert (outcome.status, outcome.stop_reason) == ended
+    with asyncio.Runner() as loop:
+        free = run(make_strategy(), loop=loop)
+        for calls in range(1, free.cost.llm_calls + 1):
+            outcome = run(
+                make_strategy(), loop=loop, budget=Budget(dollars=0.5 * calls), generator_=generator(dollars=0.5)
+            )
+            assert (outcome.cost.llm_calls, outcome.cost.dollars) == (calls, 0.5 * calls)
+            ended = ("answered", free.stop_reason) if calls == free.cost.llm_calls else ("exhausted", "budget_dollars")
+            assert (outcome.status, outcome.stop_reason) == ended
 
 
 def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
@@ -249,26 +260,27 @@ def check_a_failing_part_is_an_outcome(make_strategy: MakeStrategy) -> None:
     The failed call counts, without tokens, and ends the trace. Calls made at the same time as it count, too,
     whether they were finished or cut off.
     """
-    free = run(make_strategy())
-    for call in range(1, free.cost.llm_calls + 1):
-        model = generator(fail_at=[call])
-        outcome = run(make_strategy(), generator_=model)
-        assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
-        assert f"fails at call {call}" in (outcome.error or "")
-        written = [event for event in outcome.trace if isinstance(event, Generated)]
-        broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
-        assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
-        assert len(model.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
-        assert broken[0].error == outcome.error
-        assert all("cut off" in event.error for event in broken[1:])
-        if outcome.cost.llm_calls == call:
-            assert isinstance(outcome.trace[-1], CallFailed)
-    for search in range(1, free.cost.retriever_calls + 1):
-        outcome = run(make_strategy(), retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
-        assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
-        last = outcome.trace[-1]
-        assert isinstance(last, CallFailed)
-        assert (last.purpose, last.error) == ("search", outcome.error)
+    with asyncio.Runner() as loop:
+        free = run(make_strategy(), loop=loop)
+        for call in range(1, free.cost.llm_calls + 1):
+            model = generator(fail_at=[call])
+            outcome = run(make_strategy(), loop=loop, generator_=model)
+            assert (outcome.status, outcome.stop_reason, outcome.answer) == ("failed", "error", None)
+            assert f"fails at call {call}" in (outcome.error or "")
+            written = [event for event in outcome.trace if isinstance(event, Generated)]
+            broken = [event for event in outcome.trace if isinstance(event, CallFailed)]
+            assert outcome.cost.prompt_tokens == sum(event.prompt_tokens for event in written)
+            assert len(model.requests) == outcome.cost.llm_calls == len(written) + len(broken) >= call
+            assert broken[0].error == outcome.error
+            assert all("cut off" in event.error for event in broken[1:])
+            if outcome.cost.llm_calls == call:
+                assert isinstance(outcome.trace[-1], CallFailed)
+        for search in range(1, free.cost.retriever_calls + 1):
+            outcome = run(make_strategy(), loop=loop, retriever=MemoryRetriever(PASSAGES, fail_at=[search]))
+            assert (outcome.status, outcome.cost.retriever_calls) == ("failed", search)
+            last = outcome.trace[-1]
+            assert isinstance(last, CallFailed)
+            assert (last.purpose, last.error) == ("search", outcome.error)
 
 
 def check_lets_cancellation_through(make_strategy: MakeStrategy) -> None:
@@ -293,16 +305,18 @@ def check_takes_any_question(make_strategy: MakeStrategy) -> None:
 
     Where the model has room for a question of 10,000 words it is answered; where it has none the error names it.
     """
-    for question in ("", "What is", "{question} {passages} %s {}", "北京在哪里", "👍", "a\n\n[body]\nb"):
-        assert run(make_strategy(), question=question).status == "answered"
-    assert run(make_strategy(), retriever=MemoryRetriever([])).status == "answered"
-    for question in ("Who? " * 10_000, "导演在哪里" * 2_000, "👍 " * 10_000):
-        assert (
-            run(make_strategy(), question=question, generator_=generator(context_tokens=100_000)).status == "answered"
-        )
-    outcome = run(make_strategy(), question="long " * 20_000)
-    assert outcome.status == "failed"
-    assert "question" in (outcome.error or "")
+    with asyncio.Runner() as loop:
+        for question in ("", "What is", "{question} {passages} %s {}", "北京在哪里", "👍", "a\n\n[body]\nb"):
+            assert run(make_strategy(), loop=loop, question=question).status == "answered"
+        assert run(make_strategy(), loop=loop, retriever=MemoryRetriever([])).status == "answered"
+        for question in ("Who? " * 10_000, "导演在哪里" * 2_000, "👍 " * 10_000):
+            assert (
+                run(make_strategy(), loop=loop, question=question, generator_=generator(context_tokens=100_000)).status
+                == "answered"
+            )
+        outcome = run(make_strategy(), loop=loop, question="long " * 20_000)
+        assert outcome.status == "failed"
+        assert "question" in (outcome.error or "")
 
 
 def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
@@ -312,11 +326,12 @@ def check_counts_the_passages_it_shows(make_strategy: MakeStrategy) -> None:
         Passage(id=mark, title=title, text=f"{mark} says where the director of Jaws was born. " * 8)
         for mark, title in marks.items()
     ]
-    for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
-        model = generator(context_tokens=room)
-        outcome = run(make_strategy(), retriever=MemoryRetriever(corpus), generator_=model)
-        seen = {mark for mark in marks for prompt in model.prompts if mark in asked_text(prompt)}
-        assert outcome.cost.passages == len(seen), (room, seen)
+    with asyncio.Runner() as loop:
+        for room in (60, 80, 100, 120, 150, 200, 260, 400, 4096):
+            model = generator(context_tokens=room)
+            outcome = run(make_strategy(), loop=loop, retriever=MemoryRetriever(corpus), generator_=model)
+            seen = {mark for mark in marks for prompt in model.prompts if mark in asked_text(prompt)}
+            assert outcome.cost.passages == len(seen), (room, seen)
 
 
 _STRANGE: Final = "{question} [body] {passages} {text} </paragraph>"
@@ -360,31 +375,32 @@ def check_takes_any_passage(make_strategy: MakeStrategy) -> None:
 
 def check_takes_any_answer(make_strategy: MakeStrategy) -> None:
     """An arm ends by itself after few calls, whatever the model writes and however often it repeats itself."""
-    for text in (
-        "",
-        " \n\n ",
-        "no stop, " * 200,
-        '{"status": ',
-        '{"status": "maybe"} {',
-        "Thought 1: x\nAction 1: fly[moon]\nObservation 1: y",
-        "Action 1: search[",
-        "Action 1: finish[]",
-        "yes or no",
-        "1. 2. 3.",
-        "{question} [body] {passages} %s",
-        "\x00\ufffd </s> <|im_end|>",
-        "北京是首都。它很大\uff01" * 30,
-        "🦈" * 300,
-        "Mr. " * 300,
-        "a." * 20_000,
-        "1" * 20_000,
-    ):
-        model, began = generator(text=text, context_tokens=100_000), time.thread_time()
-        outcome = run(make_strategy(), generator_=model)
-        assert time.thread_time() - began < 5.0
-        assert outcome.status == "answered", (text[:40], outcome.error)
-        assert outcome.stop_reason
-        assert outcome.cost.llm_calls == len(model.requests) <= 100
+    with asyncio.Runner() as loop:
+        for text in (
+            "",
+            " \n\n ",
+            "no stop, " * 200,
+            '{"status": ',
+            '{"status": "maybe"} {',
+            "Thought 1: x\nAction 1: fly[moon]\nObservation 1: y",
+            "Action 1: search[",
+            "Action 1: finish[]",
+            "yes or no",
+            "1. 2. 3.",
+            "{question} [body] {passages} %s",
+            "\x00\ufffd </s> <|im_end|>",
+            "北京是首都。它很大\uff01" * 30,
+            "🦈" * 300,
+            "Mr. " * 300,
+            "a." * 20_000,
+            "1" * 20_000,
+        ):
+            model, began = generator(text=text, context_tokens=100_000), time.thread_time()
+            outcome = run(make_strategy(), loop=loop, generator_=model)
+            assert time.thread_time() - began < 5.0
+            assert outcome.status == "answered", (text[:40], outcome.error)
+            assert outcome.stop_reason
+            assert outcome.cost.llm_calls == len(model.requests) <= 100
 
 
 def check_account_starts_at_zero(make_strategy: MakeStrategy) -> None:
@@ -433,19 +449,20 @@ def check_what_it_gives_out_is_its_answer(make_strategy: MakeStrategy) -> None:
         "",
         "1. yes\n2. [Relevant] Ohio\n",
     )
-    for text in texts:
-        for budget in (Budget(), Budget(tokens=400), Budget(rounds=1), Budget(seconds=0.02)):
-            listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
-            outcome = run(
-                make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
-            )
-            given = "".join(listener.pieces)
-            assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
-            assert all(listener.pieces)
-            assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
-            if not budget.seconds:
-                alone = run(make_strategy(), budget=budget, generator_=generator(text=text))
-                assert timeless(outcome) == timeless(alone)
+    with asyncio.Runner() as loop:
+        for text in texts:
+            for budget in (Budget(), Budget(tokens=400), Budget(rounds=1), Budget(seconds=0.02)):
+                listener, slow = RecordingReader(), 0.004 if budget.seconds else 0.0
+                outcome = run(
+                    make_strategy(), budget=budget, reader=listener, generator_=generator(text=text, word_seconds=slow)
+                )
+                given = "".join(listener.pieces)
+                assert (outcome.answer or "").startswith(given), (text, given, outcome.answer)
+                assert all(listener.pieces)
+                assert all(note and "\n" not in note and len(note) <= MAX_NOTE for note in listener.notes)
+                if not budget.seconds:
+                    alone = run(make_strategy(), loop=loop, budget=budget, generator_=generator(text=text))
+                    assert timeless(outcome) == timeless(alone)
 
 
 ARM_CHECKS: tuple[Callable[[MakeStrategy], None], ...] = (

@@ -12,6 +12,7 @@ questions, except that a list of answers is used up in the order of the calls.
 import asyncio
 import re
 import time
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -97,9 +98,8 @@ class ScriptedGenerator(Generator):
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
-        text, details = (
-            (answer, self._details) if isinstance(answer, str) else (answer.text, self._details | dict(answer.details))
-        )
+        text, own = (answer, {}) if isinstance(answer, str) else (answer.text, answer.details)
+        details = ChainMap(own, self._details)  # own may be made when they are asked for
         ends = [at for at in (text.find(each) for each in request.stop) if at >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()

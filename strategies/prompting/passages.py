@@ -52,7 +52,8 @@ _NEXT_WORD = re.compile(r"\s++[\"'“\u2018(]*+(\w[\w']{0,15})")
 #: characters before a full stop that tell whether it ends a sentence: longer than any abbreviation above
 _TAIL = 16
 #: a word, or as much of a run without white space as counts as one: scripts without spaces, addresses, data
-_WORD = re.compile(r"\S{1,20}")
+_RUN = 20
+_WORD = re.compile(rf"\S{{1,{_RUN}}}")
 
 
 def clean_query(text: str) -> str:
@@ -72,11 +73,17 @@ def cut_words(text: str, *, words: int) -> tuple[str, int]:
     A run without white space counts as a word for every 20 characters begun, and is cut inside: a passage in Chinese,
     or one of data, is no single word.
     """
-    count = len(_WORD.findall(text))
+    count = _count_words(text)
     if count <= words:  # nearly always: no match object for every word then
         return text, count
     last = next(islice(_WORD.finditer(text), words - 1, None))
     return " ".join(text[: last.end()].split()), count
+
+
+def _count_words(text: str) -> int:
+    """How often _WORD matches, far faster where the text is long."""
+    runs = text.split()
+    return len(runs) + sum([(len(run) - 1) // _RUN for run in runs if len(run) > _RUN])
 
 
 def last_query(question: str, *, sentences: Sequence[str]) -> str:
@@ -275,7 +282,7 @@ class PassagePool:
         if any(hit.passage.id == passage.id for hit in self._held):
             return "held already"
         long = [part for part in (passage.title, passage.text) if len(part) >= 2 * self._words]  # for others no count
-        words = max((len(_WORD.findall(part)) for part in long), default=0)
+        words = max(map(_count_words, long), default=0)
         if words > self._words:
             return f"{words} words, more than {self._words}"
         twin = next((hit.passage.id for hit in self._held if self._alike(hit.passage, passage)), None)

@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -65,7 +66,7 @@ class Template:
     @property
     def fields(self) -> frozenset[str]:
         """Names of the fields that an arm fills in."""
-        return frozenset(_FIELD.findall(self.instructions + self.body + self.prefix)) - _OWN_FIELDS
+        return _fields_of(self)
 
     @property
     def takes_passages(self) -> bool:
@@ -107,7 +108,7 @@ def load_template(
     Raises ConfigError naming `<field>.<name>`.
     """
     where = f"{field}.{name}"
-    ours = _parse(name, text=_read_own(name, where=where, package=package), where=where)
+    ours = _own(name, where=where, package=package)
     given = (overrides or {}).get(name)
     if given is None:
         return ours
@@ -137,8 +138,26 @@ def templates_digest(arm: object) -> str | None:
     for value in getattr(arm, "__dict__", {}).values():
         several = value.values() if isinstance(value, Mapping) else (value,)
         held.update(each for each in several if isinstance(each, Template))
+    return _digest(frozenset(held)) if held else None
+
+
+# Every question asks for these, and templates do not change.
+
+
+@lru_cache(maxsize=256)
+def _digest(held: frozenset[Template]) -> str:
     text = "\n".join(sorted(json.dumps(asdict(each), sort_keys=True) for each in held))
-    return sha256(text.encode()).hexdigest()[:12] if held else None
+    return sha256(text.encode()).hexdigest()[:12]
+
+
+@lru_cache(maxsize=1024)
+def _fields_of(template: Template) -> frozenset[str]:
+    return frozenset(_FIELD.findall(template.instructions + template.body + template.prefix)) - _OWN_FIELDS
+
+
+@lru_cache(maxsize=1024)
+def _own(name: str, *, where: str, package: str) -> Template:
+    return _parse(name, text=_read_own(name, where=where, package=package), where=where)
 
 
 def _read_own(name: str, *, where: str, package: str) -> str:

@@ -20,13 +20,14 @@ ALL = frozenset({"logprobs", "entropy", "attention", "hidden_states"})
 
 @pytest.fixture(scope="module")
 def told(generator):
-    return complete(generator, want=ALL)
+    return complete(generator, max_tokens=6, want=ALL)
 
 
 def complete(generator, prompt=CAPITAL, *, max_tokens=12, **options):
     return asyncio.run(generator.complete(Request(prompt=prompt, max_tokens=max_tokens, **options)))
 
 
+@pytest.fixture(scope="module")
 def forward(generator, told):
     """Transformers' logits, attention and states over the same tokens; the number of those read."""
     import torch
@@ -48,16 +49,16 @@ def forward(generator, told):
 
 def test_asking_changes_nothing(generator, told):
     """The text and its tokens are the same whether anything else is asked or not, and nothing unasked is told."""
-    plain = complete(generator)
+    plain = complete(generator, max_tokens=6)
     assert (plain.text, plain.completion_tokens, plain.details) == (told.text, told.completion_tokens, {})
     assert set(told.details) == ALL
 
 
-def test_log_probabilities(generator, told):
+def test_log_probabilities(told, forward):
     """Every token's log-probability and the best others are those of the model's distribution at that place."""
     import torch
 
-    output, read, written = forward(generator, told)
+    output, read, written = forward
     rows = torch.log_softmax(output.logits[0, read - 1 : -1].float(), dim=-1)
     tokens = told.details["logprobs"]
     assert "".join(token.text for token in tokens).startswith(told.text)
@@ -69,20 +70,20 @@ def test_log_probabilities(generator, told):
         assert max(token.others.values()) <= token.logprob <= 0.0, "greedy takes the likeliest"
 
 
-def test_entropy(generator, told):
+def test_entropy(told, forward):
     """The entropy of the whole distribution, in nats, between 0 and that of the even one."""
     import torch
 
-    output, read, _ = forward(generator, told)
+    output, read, _ = forward
     rows = torch.log_softmax(output.logits[0, read - 1 : -1].float(), dim=-1)
     theirs = [-float((row.exp() * row).sum()) for row in rows]
     assert list(told.details["entropy"]) == pytest.approx(theirs, abs=1e-3)
     assert all(0.0 <= each <= math.log(rows.shape[1]) for each in told.details["entropy"])
 
 
-def test_attention(generator, told):
+def test_attention(told, forward):
     """The last layer's attention of every token written over all before it, rows that sum to 1."""
-    output, read, written = forward(generator, told)
+    output, read, written = forward
     attention = told.details["attention"]
     assert isinstance(attention, Attention)
     theirs = output.attentions[-1][0, :, read:].numpy()
@@ -92,9 +93,9 @@ def test_attention(generator, told):
     assert "".join(attention.keys[read:]).startswith(told.text)
 
 
-def test_hidden_states(generator, told):
+def test_hidden_states(told, forward):
     """The states of the last token written, one row per layer, the embedding first."""
-    output, _, _ = forward(generator, told)
+    output, _, _ = forward
     theirs = np.stack([state[0, -1].numpy() for state in output.hidden_states])
     assert told.details["hidden_states"].shape == theirs.shape
     assert np.allclose(told.details["hidden_states"], theirs, atol=1e-3)

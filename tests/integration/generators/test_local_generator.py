@@ -15,7 +15,7 @@ pytestmark = pytest.mark.models
 
 CAPITAL = Prompt(instructions="You answer with a short phrase.", body="What is the capital of France?")
 LONG = Prompt(instructions="", body="Passage: " + "The ferry leaves the harbour at nine. " * 100 + "When?")
-MEDIUM = Prompt(instructions="", body="The ferry leaves the harbour at nine. " * 30 + "When does it leave?")
+MEDIUM = Prompt(instructions="", body="The ferry leaves the harbour at nine. " * 6 + "When does it leave?")
 
 
 @pytest.fixture(scope="module")
@@ -207,35 +207,6 @@ def test_the_deadline_holds_in_the_queue(generator):
         return short.finish, unfinished
 
     assert asyncio.run(both()) == ("deadline", True)
-
-
-def test_cancelling_frees_the_model(generator, monkeypatch):
-    """After a cancelled call the model computes one more step of it at most, then serves the next."""
-    widths, forward = [], generator._model.forward
-    computing = threading.Event()
-
-    def watched(**inputs):
-        widths.append(inputs["input_ids"].shape[1])
-        computing.set()
-        return forward(**inputs)
-
-    monkeypatch.setattr(generator._model, "forward", watched)
-
-    async def cancel_then_ask():
-        task = asyncio.create_task(generator.complete(Request(prompt=LONG, max_tokens=300)))
-        await asyncio.to_thread(computing.wait, 60)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        before = len(widths)
-        await generator.complete(Request(prompt=CAPITAL, max_tokens=1))
-        return widths[before:]
-
-    # A step may have begun between the cancelling and the count. The prompt's steps are of many tokens, and it has
-    # more left to read than one of them holds.
-    steps = asyncio.run(cancel_then_ask())
-    assert len(steps) <= 2
-    assert steps[-1] <= generator.count_tokens(CAPITAL)
 
 
 def test_the_event_loop_stays_free(generator):

@@ -259,11 +259,11 @@ def test_secrets_are_hidden_as_they_are_repeated(secret, text, kept):
 
 
 def test_secrets_are_found_in_any_page_quickly():
-    """A page of a million signs is read in time that grows with its length."""
+    """A page of 300,000 signs is read in time that grows with its length."""
     began = time.monotonic()
     for sign in ("\\", " ", "a", '"', "a\\"):
-        without_keys(sign * 1_000_000, secrets=["Bearer aaaa\\\\aaaaaaaa", '\\\\"x"', "a b c d e f g h i"])
-    assert time.monotonic() - began < 10.0
+        without_keys(sign * 300_000, secrets=["Bearer aaaa\\\\aaaaaaaa", '\\\\"x"', "a b c d e f g h i"])
+    assert time.monotonic() - began < 3.0
 
 
 @pytest.mark.parametrize(

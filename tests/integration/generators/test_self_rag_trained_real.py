@@ -23,7 +23,7 @@ TOKENS = [name for group in ("gate", "relevance", "support", "utility") for name
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The first six layers of SmolLM2 with the paper's tokens, whose embeddings are drawn by a fixed seed.
+    """The first two layers of SmolLM2 with the paper's tokens, whose embeddings are drawn by a fixed seed.
 
     Nobody has trained the tokens, so that more layers would tell no more of them.
     """
@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
     source, target = resolve(DEFAULT_GENERATOR).folder, tmp_path_factory.mktemp("models") / "reflecting"
     tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, num_hidden_layers=6)
+    model = AutoModelForCausalLM.from_pretrained(source, num_hidden_layers=2)
     tokenizer.add_tokens(TOKENS)
     torch.manual_seed(5)
     model.resize_token_embeddings(len(tokenizer), mean_resizing=False)

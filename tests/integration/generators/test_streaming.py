@@ -8,9 +8,11 @@ import pytest
 from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import CallBroke, Prompt, Request
+from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.testing.generators import STREAM_CHECKS, TEXT, streamed
 from ragbandit.testing.openai_server import Reply, ScriptedServer
+from tests.support.tiny_models import tiny_writer
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -128,31 +130,21 @@ def test_the_deadline_leaves_what_was_given():
     assert done.text == "".join(pieces)
 
 
-class _Shared:
-    """The model of all tests, that a check may not close."""
-
-    def __init__(self, generator):
-        self._generator = generator
-
-    def __getattr__(self, name):
-        return getattr(self._generator, name)
-
-    async def close(self):
-        """Others need it."""
+def tiny():
+    return LocalGenerator(tiny_writer("llama"), device="cpu", precision="float32", threads=1)
 
 
 @CHECKS
-@pytest.mark.models
-def test_local_keeps_the_contract(check, generator):
-    """The real small model gives out what it returns."""
-    check(lambda _text: _Shared(generator))
+def test_local_keeps_the_contract(check):
+    """A model in the process, here one of random weights, gives out what it returns."""
+    check(lambda _text: tiny())
 
 
-@pytest.mark.models
-def test_a_slow_reader_does_not_hold_up_the_texts_beside(generator):
+def test_a_slow_reader_does_not_hold_up_the_texts_beside():
     """While one reader sleeps, another call is answered; the sleeper then has the rest at once."""
 
     async def run():
+        generator = tiny()
         reading, go_on, pieces = asyncio.Event(), asyncio.Event(), []
 
         async def sink(piece):
@@ -168,13 +160,14 @@ def test_a_slow_reader_does_not_hold_up_the_texts_beside(generator):
         done = await slow
         assert "".join(pieces) == done.text
         assert other.text.startswith(done.text)
+        await generator.close()
 
     asyncio.run(asyncio.wait_for(run(), 100))
 
 
 @pytest.mark.models
 def test_bytes_of_one_character_come_together(generator):
-    """A text of emoji and Chinese, whose characters are several tokens each, is given out without U+FFFD."""
+    """The real small model gives out a text of emoji and Chinese, of several tokens a character, without U+FFFD."""
     prompt = Prompt(instructions="Repeat the text.", body="👍🦈北京导演 👩‍🚀 👍🦈北京导演", prefix="👍🦈")
     pieces = []
 
@@ -186,4 +179,5 @@ def test_bytes_of_one_character_come_together(generator):
 
     done = asyncio.run(run())
     assert "".join(pieces) == done.text
+    assert len(pieces) > 1
     assert not any(piece.endswith("\ufffd") for piece in pieces)

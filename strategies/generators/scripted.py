@@ -12,7 +12,6 @@ questions, except that a list of answers is used up in the order of the calls.
 import asyncio
 import re
 import time
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -98,8 +97,8 @@ class ScriptedGenerator(Generator):
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
-        text, own = (answer, {}) if isinstance(answer, str) else (answer.text, answer.details)
-        details = ChainMap(own, self._details)  # own may be made when they are asked for
+        said = Scripted(text=answer) if isinstance(answer, str) else answer
+        text, told = said.text, (self._details, said.details)  # the last counts, and may be made when it is asked for
         ends = [at for at in (text.find(each) for each in request.stop) if at >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()
@@ -117,7 +116,7 @@ class ScriptedGenerator(Generator):
             prompt_tokens=self.count_tokens(request.prompt),
             completion_tokens=len(words),
             finish=finish,
-            details={need: details[need] for need in request.want if need in details},
+            details={need: details[need] for need in request.want for details in told if need in details},
             dollars=self._dollars,
         )
 

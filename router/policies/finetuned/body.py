@@ -183,7 +183,10 @@ class EncoderBody:
         with _WORK, self.fixed_threads(), contextlib.ExitStack() as stack:
             if dropout is not None:
                 stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
-                torch.manual_seed(dropout)
+                # What torch.manual_seed does, without a milliseconds' look at devices that are not used.
+                torch.default_generator.manual_seed(dropout)
+                if self.device != "cpu":
+                    torch.cuda.manual_seed_all(dropout)
             if self._precision == "bfloat16":
                 stack.enter_context(torch.autocast(self.device, dtype=torch.bfloat16))
             if self._module.training != (dropout is not None):  # it visits every module inside

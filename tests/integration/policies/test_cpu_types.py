@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
@@ -69,27 +68,19 @@ def switched_off():
     return [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
 
 
-@pytest.mark.skipif(not switched_off(), reason="numpy has one kind of loops for this CPU")
-def test_policies_are_the_same_without_wide_vectors():
-    """With AVX2 and AVX512 switched off every policy that runs on numpy says and becomes the same, to the last bit."""
+def test_policies_are_the_same_with_other_loops():
+    """With AVX2 and AVX512 switched off, and BLAS's loops for an old processor, all is the same, to the last bit.
+
+    Every policy that runs on numpy says and becomes the same.
+    """
     code = "import json\nfrom tests.integration.policies.test_cpu_types import fingerprints\n"
     code += "print(json.dumps(fingerprints()))"
-    environment = os.environ | {"NPY_DISABLE_CPU_FEATURES": " ".join(switched_off())}
+    environment = os.environ | {"OPENBLAS_CORETYPE": "Nehalem", "OPENBLAS_NUM_THREADS": "1"}
+    environment |= {"NPY_DISABLE_CPU_FEATURES": " ".join(switched_off())}
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert json.loads(run.stdout) == fingerprints()
-
-
-def test_blocks_are_the_same_with_other_loops_of_blas():
-    """With the loops that OpenBLAS has for an old processor blocks are learned to the same last bit."""
-    code = "from tests.integration.policies.test_cpu_types import fingerprints\n"
-    code += "print(fingerprints()['mba in blocks'])"
-    environment = os.environ | {"OPENBLAS_CORETYPE": "Nehalem", "OPENBLAS_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert run.stdout.strip() == fingerprints()["mba in blocks"]
 
 
 def test_no_policy_calls_what_numpy_rounds_by_cpu():

@@ -11,7 +11,7 @@ from benchmarks.coverage import PRINTED, USUAL, missed, shares, worlds
 
 NAMES = tuple(world.name for world in worlds())
 #: runs by number of rows: the long ones cost most and miss least
-RUNS = {500: 100, 2_000: 60, 10_000: 20}
+RUNS = {500: 100, 2_000: 40, 10_000: 20}
 FEW = (500, 2_000)
 PEEKS = 40
 #: the least coverage asked for at 95 %

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support.cases import every_case
+
 ROOT = Path(__file__).parents[3]
 PAGES = sorted(
     page.relative_to(ROOT).as_posix()
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
 )
+#: those that speak of what is there now
+CURRENT = [page for page in PAGES if page != "CHANGELOG.md"]
 #: the top level of the repository, as a path on a page begins
 ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")
 #: those that are installed
@@ -30,6 +34,7 @@ def _options(command):
         yield from (*parameter.opts, *parameter.secondary_opts)
 
 
+@cache
 def text_of(page):
     return (ROOT / page).read_text(encoding="utf-8")
 
@@ -45,32 +50,39 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere():
     """Every relative link and image is a file of the repository, and every anchor a heading of its page."""
-    lost = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(page))):
-        if re.match(r"https?:|mailto:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (ROOT / page).parent / path if path else ROOT / page
-        if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
-            lost.append(target)
+    with every_case() as case:
+        for page in PAGES:
+            with case(page):
+                lost = []
+                for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(page))):
+                    if re.match(r"https?:|mailto:", target):
+                        continue
+                    path, _, anchor = target.partition("#")
+                    file = (ROOT / page).parent / path if path else ROOT / page
+                    if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+                        lost.append(target)
+                assert lost == []
 
-    assert lost == []
 
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_paths_are_there(page):
+def test_paths_are_there():
     """Every file, folder and module that a page names in code font exists."""
-    named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)(?:::\w+)?`", text_of(page))
-    imported = re.findall(r"^from (ragbandit[\w.]*) import \(?([\w, ]+)", text_of(page), flags=re.M)
-    names = [f"{module}.{name.strip()}" for module, found in imported for name in found.split(",") if name.strip()]
-    modules = re.findall(NAMED, text_of(page)) + names
-    files = [name for name in named if not (ROOT / name).exists()]
-
-    assert files == []
-    assert [module for module in modules if not _is_there(module)] == []
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                named = re.findall(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)(?:::\w+)?`", text_of(page))
+                imported = re.findall(r"^from (ragbandit[\w.]*) import \(?([\w, ]+)", text_of(page), flags=re.M)
+                names = [
+                    f"{module}.{name.strip()}"
+                    for module, found in imported
+                    for name in found.split(",")
+                    if name.strip()
+                ]
+                modules = re.findall(NAMED, text_of(page)) + names
+                files = [name for name in named if not (ROOT / name).exists()]
+                assert files == []
+                assert [module for module in modules if not _is_there(module)] == []
 
 
 @pytest.mark.parametrize("room", PACKAGES)
@@ -101,41 +113,45 @@ def _is_there(name):
     return place.parent.name[:1].isupper() and _is_there(name.rpartition(".")[0])  # of a class
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_verbs_are_those_of_the_command(page):
+def test_verbs_are_those_of_the_command():
     """Every `ragbandit` verb that a page shows is one of the command's."""
     from ragbandit.router.cli.groups import VerbGroup
     from ragbandit.workers.cli import VERBS
 
     groups = {name: set(verb.verbs) for name, verb in VERBS.items() if isinstance(verb, VerbGroup)}
-    named = re.findall(r"(?:^ {4}|`)ragbandit ([a-z]+)(?: ([a-z]+))?", text_of(page), flags=re.M)
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                named = re.findall(r"(?:^ {4}|`)ragbandit ([a-z]+)(?: ([a-z]+))?", text_of(page), flags=re.M)
+                assert {verb for verb, _ in named} <= set(VERBS)
+                assert [pair for pair in named if pair[1] and pair[1] not in groups.get(pair[0], {pair[1]})] == []
 
-    assert {verb for verb, _ in named} <= set(VERBS)
-    assert [pair for pair in named if pair[1] and pair[1] not in groups.get(pair[0], {pair[1]})] == []
 
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_make_targets_are_there(page):
+def test_make_targets_are_there():
     """Every `make` target that a page shows is one of the Makefile's."""
     targets = set(re.findall(r"^([a-z-]+):", text_of("Makefile"), flags=re.M))
 
-    assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text_of(page), flags=re.M)) <= targets
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                assert set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text_of(page), flags=re.M)) <= targets
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_settings_are_those_of_the_service(page):
+def test_settings_are_those_of_the_service():
     """Every setting that a page names by its dotted key can be set."""
     from ragbandit.router.config.settings import Settings
 
     sections = {name: field.annotation for name, field in Settings.model_fields.items()}
     models = {name: kind for name, kind in sections.items() if hasattr(kind, "model_fields")}
-    wrong = [
-        f"{section}.{key}"
-        for section, key in re.findall(rf"`({'|'.join(models)})\.([a-z_]+)(?=[`:. =])", text_of(page))
-        if key not in models[section].model_fields
-    ]
-
-    assert wrong == []
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                wrong = [
+                    f"{section}.{key}"
+                    for section, key in re.findall(rf"`({'|'.join(models)})\.([a-z_]+)(?=[`:. =])", text_of(page))
+                    if key not in models[section].model_fields
+                ]
+                assert wrong == []
 
 
 def test_the_index_lists_every_page():
@@ -154,29 +170,31 @@ def test_the_example_configuration_is_the_default():
     Settings.model_validate(yaml.safe_load(text_of("config.yaml")))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_metrics_are_those_of_the_service(page):
+def test_metrics_are_those_of_the_service():
     """Every metric that a page names is one that /metrics has."""
     source = "".join(text_of(f"router/api/metrics/{name}.py") for name in ("service", "processes", "arms"))
     made = set(re.findall(r'"(ragbandit_\w+)"', source))
-    named = {name.removesuffix("_total") for name in re.findall(r"`(ragbandit_\w+)", text_of(page))}
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                named = {name.removesuffix("_total") for name in re.findall(r"`(ragbandit_\w+)", text_of(page))}
+                assert named <= {name.removesuffix("_total") for name in made}
 
-    assert named <= {name.removesuffix("_total") for name in made}
 
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_methods_are_there(page):
+def test_methods_are_there():
     """Every method of Router and Client that a page names can be called."""
     from ragbandit import Client, Router
 
-    named = re.findall(r"`(?:ragbandit\.)?(Router|Client)\.(\w+)", text_of(page))
-    named += [("Router", name) for name in re.findall(r"\brouter\.([a-z_]+)\(", text_of(page))]
+    kinds = {"Router": Router, "Client": Client}
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                named = re.findall(r"`(?:ragbandit\.)?(Router|Client)\.(\w+)", text_of(page))
+                named += [("Router", name) for name in re.findall(r"\brouter\.([a-z_]+)\(", text_of(page))]
+                assert [name for kind, name in named if not hasattr(kinds[kind], name)] == []
 
-    assert [name for kind, name in named if not hasattr({"Router": Router, "Client": Client}[kind], name)] == []
 
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page != "CHANGELOG.md"])
-def test_options_are_there(page):
+def test_options_are_there():
     """Every option that a page names in code font is one of a verb, or of a script of the repository."""
     from typer.main import get_command
 
@@ -186,8 +204,13 @@ def test_options_are_there(page):
     known = set(_options(get_command(app))).union(
         *(re.findall(r'"(--[a-z-]+)"', script.read_text("utf-8")) for script in scripts)
     )
-    named = set(
-        re.findall(r"(?<=[` ])--[a-z][a-z-]+", " ".join(re.findall(r"`[^`\n]*`|^ {4}.*$", text_of(page), flags=re.M)))
-    )
-
-    assert named - known - OPTIONS_OF_OTHERS == set()
+    with every_case() as case:
+        for page in CURRENT:
+            with case(page):
+                named = set(
+                    re.findall(
+                        r"(?<=[` ])--[a-z][a-z-]+",
+                        " ".join(re.findall(r"`[^`\n]*`|^ {4}.*$", text_of(page), flags=re.M)),
+                    )
+                )
+                assert named - known - OPTIONS_OF_OTHERS == set()

@@ -20,6 +20,7 @@ from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
+from tests.support.cases import every_case
 
 SECRET = "s3cr3tplanted9x7"
 #: forms of a secret that are one wherever a text may stand
@@ -96,36 +97,41 @@ def test_the_schema_is_found():
     assert {"database_url", "generator.openai.headers", "retriever.url", "policy.params", "arms"} <= set(KEYS)
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_every_setting(tmp_path, key):
+def test_every_setting(tmp_path):
     """A URL, header, token or key with a secret in it is printed without it, whatever setting it stands in."""
     every = "; ".join(FORMS)
-    alone = FORMS if "str" in str(KEYS[key]) else ()
     mapping = {"x": every, "y": {"z": list(FORMS)}, **{form: form for form in FORMS}}
-    for value in (*alone, every, [every], mapping):
-        assert SECRET not in said(tmp_path, tree_of(key, value), {}), value
-    assert SECRET not in said(tmp_path, {}, {variable_of(key): json.dumps(mapping)})
+    with every_case() as case:
+        for key, kind in KEYS.items():
+            alone = FORMS if "str" in str(kind) else ()
+            with case(key):
+                for value in (*alone, every, [every], mapping):
+                    assert SECRET not in said(tmp_path, tree_of(key, value), {}), value
+                assert SECRET not in said(tmp_path, {}, {variable_of(key): json.dumps(mapping)})
 
 
-@pytest.mark.parametrize(
-    "key", [key for key, kind in KEYS.items() if kind in (int, float, bool) or "Literal" in str(kind)]
-)
-def test_a_word_where_a_number_belongs(tmp_path, key):
+def test_a_word_where_a_number_belongs(tmp_path):
     """A secret word in a setting that takes a number or one of a few words is refused and not repeated."""
-    for output in planted(tmp_path, key, SECRET):
-        assert SECRET not in output
+    with every_case() as case:
+        for key, kind in KEYS.items():
+            if kind in (int, float, bool) or "Literal" in str(kind):
+                with case(key):
+                    for output in planted(tmp_path, key, SECRET):
+                        assert SECRET not in output
 
 
-@pytest.mark.parametrize("key", KEYS)
-def test_misspelt(tmp_path, key):
+def test_misspelt(tmp_path):
     """The value of a setting that does not exist is not printed, whatever it is; the right name is."""
-    wrong = key[:-2] + key[-1] if len(key.rpartition(".")[2]) > 2 else f"{key}x"
-    for output in (
-        said(tmp_path, tree_of(wrong, {"x": [SECRET]}), {}),
-        said(tmp_path, {}, {variable_of(wrong): SECRET}),
-    ):
-        assert SECRET not in output
-        assert "unknown setting" in output
+    with every_case() as case:
+        for key in KEYS:
+            wrong = key[:-2] + key[-1] if len(key.rpartition(".")[2]) > 2 else f"{key}x"
+            with case(wrong):
+                for output in (
+                    said(tmp_path, tree_of(wrong, {"x": [SECRET]}), {}),
+                    said(tmp_path, {}, {variable_of(wrong): SECRET}),
+                ):
+                    assert SECRET not in output
+                    assert "unknown setting" in output
 
 
 def test_a_key_in_the_place_of_its_variable(tmp_path):

@@ -1,5 +1,7 @@
 """Small logs whose truth is known, and their replay."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -18,6 +20,12 @@ def rows_from(records):
 
 def lived_rows(count, *, seed=0, pmf=(0.5, 0.3, 0.2), worth=(0.2, 0.5, 0.8), weight=0.05):
     """A log whose arms are right with these chances, whatever the question, and cost 0, 1 and 4."""
+    return list(_lived_rows(count, seed=seed, pmf=tuple(pmf), worth=tuple(worth), weight=weight))
+
+
+@cache
+def _lived_rows(count, *, seed, pmf, worth, weight):
+    """The same for the same arguments, made once: rows cannot be changed."""
     random = np.random.default_rng(seed)
     records = []
     for number in range(count):

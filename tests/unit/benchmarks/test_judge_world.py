@@ -12,7 +12,7 @@ def test_calibration_undoes_what_the_judge_favours():
         learner: np.mean(
             [
                 measured(learner, seed=seed, params=params, judge_weight=1.0, questions=1500, labelled=0.1).final
-                for seed in (1, 2)
+                for seed in (1,)
             ]
         )
         for learner in ("all labels", "judge as it is", "judge calibrated")

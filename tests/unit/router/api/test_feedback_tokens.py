@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 
 from ragbandit.router.api.security.feedback_tokens import FeedbackToken, read_token, signed
 from ragbandit.shared.errors import Unauthorized
+from tests.support.examples import steady
 
 SECRET = b"s" * 32
 TOKEN = FeedbackToken(decision_id="d-1", expires_at=1000, kinds=("rating",), rater="ann", api_key="abc")
 
 
+@steady
 @given(
     rater=st.none() | st.text(max_size=64),
     decision=st.text(min_size=1, max_size=64),

@@ -163,7 +163,7 @@ near_cues = st.lists(
 ).map("".join)
 
 
-@settings(steady, max_examples=400)
+@settings(steady, max_examples=150)
 @given(texts=st.lists(near_cues, max_size=4) | st.lists(any_text, max_size=4))
 def test_counts_are_the_very_numbers_of_one_pattern_per_cue(texts):
     """One scan over the words gives, bit for bit, what a regular expression for every cue gave."""

@@ -6,6 +6,7 @@ encoder.
 
 import json
 from dataclasses import replace
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
@@ -29,11 +30,13 @@ ALLOWED = {
 NEW = [made_text(seed) for seed in range(40)] + ["", "who?", "\ud800", "x" * 3000]
 
 
-def states_of(texts, *, size=SIZE):
-    """Hashed words, mixed and moved: near where words are shared, of no use otherwise; (n, size), float32."""
-    mix = np.random.default_rng(3).standard_normal((256, size)) / 16.0
-    scale = np.exp(np.random.default_rng(4).standard_normal(size))  # entries of all sizes, as a model has them
-    return ((HashingEncoder(256).encode(texts) @ mix + 2.0) * scale).astype(np.float32)
+MIX = np.random.default_rng(3).standard_normal((256, SIZE)) / 16.0
+SCALE = np.exp(np.random.default_rng(4).standard_normal(SIZE))  # entries of all sizes, as a model has them
+
+
+def states_of(texts):
+    """Hashed words, mixed and moved: near where words are shared, of no use otherwise; (n, SIZE), float32."""
+    return ((HashingEncoder(256).encode(texts) @ MIX + 2.0) * SCALE).astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +49,16 @@ def states(known):
     return states_of(known.questions)
 
 
-@pytest.fixture(scope="module", params=[LEAST, 64, 256, 1000])
-def made(request, known, states):
+@pytest.fixture(scope="module")
+def fit(known, states):
+    """Dimension -> the projection, fitted once."""
+    return cache(lambda dimension: fitted(states, known=known, dimension=dimension, seed=0))
+
+
+@pytest.fixture(scope="module", params=[LEAST, 64, 1000])
+def made(request, fit):
     """(projection, dimension)"""
-    return fitted(states, known=known, dimension=request.param, seed=0), request.param
+    return fit(request.param), request.param
 
 
 def rows_of_the_file():
@@ -150,9 +159,9 @@ def test_held_out_readings_do_not_know_their_own_label():
         assert auc(own, label) > 0.95
 
 
-def test_what_the_states_show_is_read(known, states):
+def test_what_the_states_show_is_read(known, states, fit):
     """Hashed words alone tell questions for a choice and for yes or no from others, and several facts from one."""
-    place = fitted(states, known=known, dimension=64, seed=0)
+    place = fit(64)
     z = (states - place.mean) * place.inverse / np.sqrt(SIZE)
     _, _, held_out = _readings(z.astype(np.float64), columns=known.columns)
     found = {label: auc(held_out[:, i], known.columns[:, i]) for i, label in enumerate(known.labels)}
@@ -196,7 +205,7 @@ def test_features_are_those_by_loops(made):
     projection, dimension = made
     states = states_of(NEW[:12])
     rows = projection.apply(states, counts=lexical_counts(NEW[:12]), dimension=dimension)
-    for row, state, text in zip(rows, states, NEW, strict=False):
+    for row, state, text in list(zip(rows, states, NEW, strict=False))[:: 3 if dimension == 1000 else 1]:
         wanted = by_hand(projection, state.astype(np.float64), text=text, dimension=dimension)
         assert row == pytest.approx(wanted, abs=5e-3 * np.sqrt(dimension / 16))
 
@@ -293,22 +302,21 @@ def test_lengths_are_the_shares(made, known, states):
     kinds, sketch = shares(projection, states, texts=known.questions, dimension=dimension)
     assert sketch.mean() == pytest.approx(1.0 - KINDS, rel=0.15)
     assert kinds.max() < KINDS * 1.01
-    least = {16: 0.2, 64: 0.4, 256: 0.55, 1000: 0.7}[dimension]
+    least = {16: 0.2, 64: 0.4, 1000: 0.7}[dimension]
     assert least < kinds.mean() < KINDS
 
 
-def test_narrow_is_in_units_of_the_median(known, states):
+def test_narrow_is_in_units_of_the_median(fit):
     """The kernel of two questions that are apart as far as the median pair is exp(-1.5)."""
-    projection = fitted(states, known=known, dimension=1000, seed=0)
+    projection = fit(1000)
     place = projection.anchors.astype(np.float64)  # 625 of the 990
     apart = ((place[:, None, :] - place[None, :, :]) ** 2).sum(axis=2)[np.triu_indices(len(place), 1)]
     assert float(projection.narrow) * np.median(apart) == pytest.approx(1.5, rel=0.15)
 
 
-def test_surface_is_clipped():
+def test_surface_is_clipped(known, fit):
     """A count that is far out, here of letters per word, is read as three deviations at half a weight."""
-    known = references()
-    projection = fitted(states_of(known.questions), known=known, dimension=LEAST, seed=0)
+    projection = fit(LEAST)
     texts = ["x" * 500, "x" * 5000]
     place = projection.place(states_of(texts), counts=lexical_counts(texts))[:, len(known.labels) :]
     letters = LEXICAL_COUNTS.index("letters per word")
@@ -316,13 +324,11 @@ def test_surface_is_clipped():
     assert np.abs(place).max() == 1.5
 
 
-def test_seed_moves_the_sketch_alone(known, states):
+def test_seed_moves_the_sketch_alone(known, states, fit):
     """Another seed gives another sketch of the same states, and the same kinds."""
     rows = [
-        fitted(states, known=known, dimension=64, seed=seed).apply(
-            states_of(NEW), counts=lexical_counts(NEW), dimension=64
-        )
-        for seed in (0, 0, 1)
+        one.apply(states_of(NEW), counts=lexical_counts(NEW), dimension=64)
+        for one in (fit(64), *(fitted(states, known=known, dimension=64, seed=seed) for seed in (0, 1)))
     ]
     assert np.array_equal(rows[0], rows[1])
     assert np.array_equal(rows[0][:, :40], rows[2][:, :40])

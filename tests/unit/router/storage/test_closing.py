@@ -78,7 +78,7 @@ def holds(joined: JoinedDecision, *conditions) -> list[bool]:
     return found
 
 
-@settings(derandomize=True, deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     joined=joined_decisions(),
     wait_s=st.sampled_from([0.0, 3.0]),
@@ -98,7 +98,7 @@ def test_rows_and_values_agree(joined, wait_s, expire_s, now):
     assert (complete or expired) == rule.is_closable(joined, now=now)
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=30)
 @given(joined=joined_decisions())
 def test_missing_outcome_agrees(joined):
     """SQL finds a decision that misses its outcome exactly where the test of its row does; no such one is usable."""

@@ -61,6 +61,7 @@ class Nothing:
 
 
 seeds = st.integers(0, 2**32 - 1)
+few = settings(max_examples=20)
 
 
 def test_folds_are_of_the_key_alone():
@@ -98,6 +99,7 @@ def test_the_penalised_solution(weighted):
         assert found[~learned, arm] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@few
 @given(seed=seeds, fold=st.integers(0, 2))
 def test_no_row_is_predicted_by_itself(seed, fold):
     """Other targets within a fold change nothing in that fold's predictions, and do change the others'."""
@@ -112,6 +114,7 @@ def test_no_row_is_predicted_by_itself(seed, fold):
     assert not np.allclose(after[~mine], before[~mine])
 
 
+@few
 @given(seed=seeds, cuts=st.lists(st.integers(0, 200), max_size=3))
 def test_pieces_make_the_whole(seed, cuts):
     """A log added and predicted in pieces gives the predictions of the whole."""
@@ -125,6 +128,7 @@ def test_pieces_make_the_whole(seed, cuts):
     assert found == pytest.approx(fitted(log), rel=1e-9, abs=1e-9)
 
 
+@few
 @given(seed=seeds, order=st.permutations(range(200)), cut=st.integers(1, 199))
 def test_merged_parts_are_the_whole(seed, order, cut):
     """Two ridges with parts of a log, in any order, merged, predict what the one of the whole log predicts."""
@@ -150,7 +154,7 @@ def test_blocks_make_the_whole(monkeypatch):
     assert fitted(log, weights=log["features"][:, 0].astype(float) ** 2) == pytest.approx(whole, rel=1e-9, abs=1e-9)
 
 
-@settings(max_examples=20)
+@few
 @given(seed=seeds, scale=st.floats(1e-6, 1e6))
 def test_scales_do_not_matter(seed, scale):
     """Features in other units, and weights all larger or smaller, give the same predictions."""
@@ -228,6 +232,7 @@ def test_targets_do_not_mix():
     assert fitted(log)[:, :, :1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
 
 
+@few
 @given(seed=seeds)
 def test_progressive_knows_only_the_past(seed):
     """Other targets from row 50 on change nothing in the blocks up to the one that holds row 50."""
@@ -316,6 +321,7 @@ def _variance(errors, *, logged, candidate):
     return float((logged * scores**2).sum() - (logged * scores).sum() ** 2)
 
 
+@few
 @given(seed=seeds)
 def test_mrdr_measures_the_variance(seed):
     """The weighted squared error is DR's variance for a deterministic candidate, less cross terms for any other."""

@@ -68,7 +68,7 @@ def assert_same(rows, path, **asked):
 
 
 @given(rows=logs(most=6), batch=st.integers(1, 4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_log(rows, batch):
     """Arms that differ in number, name and order between rows land in the right columns, in every batch."""
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +80,7 @@ def test_any_log(rows, batch):
 @pytest.mark.parametrize("batch", [7, 1000, 1 << 16])
 def test_one_offer(tmp_path, batch):
     """A log of one offer, cut anywhere."""
-    rows = plain_rows(2000)
+    rows = plain_rows(1010)
     write_rows(tmp_path / "log.parquet", rows)
     assert_same(rows, tmp_path / "log.parquet", batch_rows=batch)
 
@@ -95,11 +95,11 @@ def test_orders_that_change(tmp_path):
 def test_more_than_one_row_group(tmp_path, monkeypatch):
     """A file of several row groups, as large as they are to be, is one log, in order."""
     assert parquet.GROUP == 65_536
-    monkeypatch.setattr(parquet, "GROUP", 4096)
-    rows = plain_rows(5000)
+    monkeypatch.setattr(parquet, "GROUP", 512)
+    rows = plain_rows(700)
     write_rows(tmp_path / "log.parquet", rows)
     metadata = pq.ParquetFile(tmp_path / "log.parquet").metadata
-    assert [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)] == [4096, 904]
+    assert [metadata.row_group(g).num_rows for g in range(metadata.num_row_groups)] == [512, 188]
     assert metadata.row_group(0).column(0).compression == "ZSTD"
     assert_same(rows, tmp_path / "log.parquet")
 
@@ -205,7 +205,7 @@ def test_context_that_is_no_json(tmp_path):
 
 
 @given(ids=st.lists(st.text(max_size=40), min_size=1, max_size=8), cut=st.integers(0, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_keys_by_vectors(ids, cut):
     """Keys from the column's bytes are those of `keys_of`, for ids of any length, in slices too."""
     from ragbandit.router.offline.logs.batches import _keys

@@ -155,7 +155,7 @@ KEYS = st.sampled_from([*OURS, "extra"])
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.dsjson"])
 @given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
     """Whatever JSON stands under our keys, reading goes on, and what is taken can be written in any format."""
     row = LEAST | change | ({"reward": parts} if parts else {})
@@ -169,7 +169,7 @@ def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
 
 
 @given(change=st.dictionaries(st.sampled_from(EVENT_KEYS), JSON, max_size=3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_event_is_a_row_or_a_bad_row(change):
     """Whatever JSON stands in an event, reading goes on."""
     with tempfile.TemporaryDirectory() as folder:
@@ -179,7 +179,7 @@ def test_any_event_is_a_row_or_a_bad_row(change):
 
 
 @given(raw=st.binary(max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_bytes(raw):
     """Bytes that are no log are bad rows or an unreadable file, in every format, and never a crash."""
     with tempfile.TemporaryDirectory() as folder:

@@ -45,7 +45,7 @@ def test_command_line_agrees(tmp_path, vw, cb_type):
 
 
 @given(rows=logs())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_command_line_reads_any_row(vw, rows):
     """Whatever texts a row holds, VW reads it as one labelled example."""
     with tempfile.TemporaryDirectory() as folder:

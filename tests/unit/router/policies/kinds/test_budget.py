@@ -17,6 +17,7 @@ from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName, Query
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
+from tests.support.cases import every_case
 
 TABLE = Path(__file__).parents[6] / "shared" / "data" / "routing" / "flan_t5_xl_dev.jsonl"
 #: the policies that are wrapped here; "told" is registered by the fixture below
@@ -329,11 +330,13 @@ def test_holds_the_target_on_the_routing_table(target):
 # State and params.
 
 
-@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("policy", PLAIN)
-def test_contract_holds_around_other_policies(policy, check):
+def test_contract_holds_around_other_policies(policy):
     """Around a policy with scores and one without it keeps the whole contract."""
-    check(lambda: BudgetPolicy(policy=policy, target=1.2))
+    with every_case() as case:
+        for check in POLICY_CHECKS:
+            with case(check.__name__):
+                check(lambda: BudgetPolicy(policy=policy, target=1.2))
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) & {"linucb", "lints", "softmax", "mba", "vw"}))

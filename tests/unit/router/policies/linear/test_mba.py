@@ -384,7 +384,7 @@ def test_arm_that_rang_learns_anew_and_the_others_keep_all():
 def test_one_miss_of_a_sure_arm_is_no_alarm():
     """An arm that is right in 999 of 1,000 may miss now and then, and one wild cost does not ring either."""
     policy, rng = by_rows(), np.random.default_rng(1)
-    for update in made_updates(6000, arms=ARMS[:2], size=8):
+    for update in made_updates(3000, arms=ARMS[:2], size=8):
         right, slow = float(rng.random() < 0.999), rng.random() < 0.002
         policy.learn(rewarded(update, right, cost=30.0 if slow else 1.0, weight=0.05))
     assert policy.alarms == {}

@@ -353,20 +353,20 @@ def test_long_memory_is_no_memory():
 
 
 def test_inverse_stays_bounded_where_nothing_is_asked():
-    """Over 100 memories of rows a coordinate that is never excited has its prior, in the closed form of a saw tooth.
+    """Over 50 memories of rows a coordinate that is never excited has its prior, in the closed form of a saw tooth.
 
     Just after its turn its precision is prior * (1 - k) n / (1 - k^n), k = 1 - 1/memory, n = d + 1, and k per row
     less until the next; the inverse stays symmetric, positive definite, and that of the explicit precision to 1e-9.
     """
     memory, size, prior = 60.0, 4, 3.0
     heads, rng, rows = RidgeHeads(ridge=prior, bias_ridge=0.5, memory=memory), np.random.default_rng(1), []
-    for _ in range(6_000):
+    for _ in range(3_000):
         x = rng.standard_normal(size)
         x[2] = 0.0  # coordinate 3 of z
         rows.append(row_of(x, quality=rng.random()))
         heads.learn(rows[-1])
     inverse, kept = heads._inverse[ARMS[0]], 1.0 - 1.0 / memory
-    since = (6_000 - 1 - 3) % (size + 1)
+    since = (3_000 - 1 - 3) % (size + 1)
     tooth = prior * (1.0 - kept) * (size + 1) / (1.0 - kept ** (size + 1)) * kept**since
     assert inverse[3, 3] == pytest.approx(1.0 / tooth, rel=1e-9)
     assert np.array_equal(inverse, inverse.T)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.cli.groups import LazyGroup
 from ragbandit.workers.cli import VERBS, app
+from tests.support.cases import every_case
 
 
 @pytest.mark.parametrize("words", [(), ("replay",), ("index",), ("index", "build")])
@@ -31,14 +32,14 @@ def verbs_below(group, *path):
             yield group, (*path, name)
 
 
-@pytest.mark.parametrize(
-    ("group", "path"), [pytest.param(*one, id="-".join(one[1])) for one in verbs_below(get_command(app))]
-)
-def test_every_verb_loads_and_has_a_help(group, path):
+def test_every_verb_loads_and_has_a_help():
     """What the table names is there, and the help that is read from its source is the loaded verb's own."""
-    listed = group.get_command(None, path[-1]).help
-    assert listed == group.load(path[-1]).help
-    assert listed.endswith(".")
+    with every_case() as case:
+        for group, path in verbs_below(get_command(app)):
+            with case(*path):
+                listed = group.get_command(None, path[-1]).help
+                assert listed == group.load(path[-1]).help
+                assert listed.endswith(".")
 
 
 def test_the_root_names_an_unknown_verb():
@@ -59,6 +60,7 @@ def test_help_imports_no_verb():
 import sys
 from typer.testing import CliRunner
 from ragbandit.workers.cli import VERBS, app
+from tests.support.cases import every_case
 for words in ([], ["data"], ["policy"]):
     assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0
 targets = [t for v in VERBS.values() for t in ([v] if isinstance(v, str) else v.verbs.values())]

@@ -132,10 +132,10 @@ def test_asqa_counts_the_readings_that_were_found():
 
 
 @pytest.mark.parametrize("prediction", [None, "", " \n"])
-@pytest.mark.parametrize("family", SHORT)
-def test_no_answer_is_wrong_whatever_the_gold(family, prediction):
+def test_no_answer_is_wrong_whatever_the_gold(prediction):
     """A missing or blank answer has 0 by every measure, also against a gold that normalises to nothing."""
-    assert set(judged(prediction, gold=["The"], family=family).values()) == {0.0}
+    for family in SHORT:
+        assert set(judged(prediction, gold=["The"], family=family).values()) == {0.0}, family
 
 
 @pytest.mark.parametrize(

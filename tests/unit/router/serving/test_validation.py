@@ -16,6 +16,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_ERROR, MAX_TEXT, Budget, Cost, Query
 from ragbandit.testing.policy_examples import ARMS
+from tests.support.cases import every_case
 from tests.support.examples import steady
 
 HUGE, SURROGATE = 10**400, "caf\udce9"
@@ -88,16 +89,16 @@ def refusal(call, values):
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("call", "values", "field"), REFUSED, ids=lambda value: getattr(value, "__name__", f"{value!r:.30}")
-)
-def test_what_is_wrong_is_refused(call, values, field):
+def test_what_is_wrong_is_refused():
     """A wrong question, judgement or outcome is InvalidInput with its field and a remedy, and does not repeat it."""
-    error = refusal(call, values)
-    assert error.field == field
-    assert error.remedy, "the error has no remedy"
-    assert (error.code, error.status) == ("INVALID_INPUT", 422)
-    assert len(str(error)) < 300, "the error repeats the input"
+    with every_case() as case:
+        for call, values, field in REFUSED:
+            with case(call.__name__, f"{values!r:.60}", field):
+                error = refusal(call, values)
+                assert error.field == field
+                assert error.remedy, "the error has no remedy"
+                assert (error.code, error.status) == ("INVALID_INPUT", 422)
+                assert len(str(error)) < 300, "the error repeats the input"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.mention_counts import WORDS, count_mentions, write_popularity
 from ragbandit.testing.policies import POLICY_CHECKS, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
+from tests.support.cases import every_case
 from tests.support.examples import steady
 
 NO, ONE, MANY = ARMS
@@ -369,10 +370,12 @@ def test_row_without_a_reward_is_refused():
     assert sha_of(policy) == before
 
 
-@pytest.mark.parametrize("check", POLICY_CHECKS, ids=lambda check: check.__name__)
-def test_contract_holds_with_a_learned_threshold(check):
+def test_contract_holds_with_a_learned_threshold():
     """With the threshold learned it keeps the whole contract too."""
-    check(lambda: Popularity(table=TABLE))
+    with every_case() as case:
+        for check in POLICY_CHECKS:
+            with case(check.__name__):
+                check(lambda: Popularity(table=TABLE))
 
 
 # The file.

@@ -10,10 +10,26 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit import Client
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared import errors
 from ragbandit.workers.cli import app
-from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
+from tests.support.servers.http_service import QUESTION, Service, refused, routed, worker_answers
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """One service for the tests that look at decisions of their own alone; ids are of one test each."""
+    given = {"data_dir": str(tmp_path_factory.mktemp("decisions")), "encoder": {"model": "hashing", "dimension": 8}}
+    running = Service(Settings.model_validate(given))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def fresh(serve):
+    """A service of the test's own."""
+    return serve()
 
 
 def test_route(http, service):
@@ -39,7 +55,7 @@ def test_headers(http):
 def test_route_with_everything(http):
     """Context, arms, budget and tenant are taken and shown again."""
     sent = {
-        "decision_id": "mine-1",
+        "decision_id": "mine-3",
         "context": {"user": "u1", "n": 3, "share": 0.5, "new": True, "old": None},
         "arms": ["multi_step", "no_retrieval"],
         "budget": {"rounds": 2, "passages": 6, "tokens": 900, "seconds": 4.5, "dollars": 0.01},
@@ -47,7 +63,7 @@ def test_route_with_everything(http):
     }
     reply = routed(http, **sent)
     assert list(reply["pmf"]) == ["multi_step", "no_retrieval"]
-    shown = http.get("/v1/decisions/mine-1").json()
+    shown = http.get("/v1/decisions/mine-3").json()
     for key in ("decision_id", "context", "budget", "tenant"):
         assert shown[key] == sent[key]
 
@@ -55,11 +71,11 @@ def test_route_with_everything(http):
 @pytest.mark.parametrize("how", ["body", "header"])
 def test_idempotent(http, how):
     """The same request under the same id, in the body or in Idempotency-Key, gets the same decision."""
-    headers = {"Idempotency-Key": "mine-1"} if how == "header" else {}
-    body = {"question": QUESTION} | ({"decision_id": "mine-1"} if how == "body" else {})
+    headers = {"Idempotency-Key": f"mine-{how}"} if how == "header" else {}
+    body = {"question": QUESTION} | ({"decision_id": f"mine-{how}"} if how == "body" else {})
     first, second = (http.post("/v1/route", json=body, headers=headers) for _ in range(2))
     assert first.status_code == second.status_code == 200
-    assert first.json()["decision_id"] == "mine-1"
+    assert first.json()["decision_id"] == f"mine-{how}"
     timeless = [{k: v for k, v in r.json().items() if k != "route_ms"} for r in (first, second)]
     assert timeless[0] == timeless[1]
     other = http.post("/v1/route", json=body | {"question": "Who wrote Emma?"}, headers=headers)
@@ -78,8 +94,8 @@ def test_two_ids(unmoved, path):
 
 def test_the_same_id_twice(http):
     """A header and a body that name the same id are one id."""
-    body, headers = {"question": QUESTION, "decision_id": "mine-1"}, {"Idempotency-Key": "mine-1"}
-    assert http.post("/v1/route", json=body, headers=headers).json()["decision_id"] == "mine-1"
+    body, headers = {"question": QUESTION, "decision_id": "mine-5"}, {"Idempotency-Key": "mine-5"}
+    assert http.post("/v1/route", json=body, headers=headers).json()["decision_id"] == "mine-5"
 
 
 @pytest.mark.parametrize("key", ["", "no spaces", "x" * 65])
@@ -95,8 +111,8 @@ def test_a_key_that_is_no_id(unmoved, key):
 
 def test_same_id_for_route_and_answer(http):
     """A decision to be run by the caller is another request than one to be run by workers."""
-    routed(http, decision_id="mine-1")
-    response = http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-1"})
+    routed(http, decision_id="mine-6")
+    response = http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-6"})
     refused(response, 409, "CONFLICT", field="decision_id")
 
 
@@ -113,16 +129,18 @@ def test_concurrent_routes(http, service):
     assert service.router.verify().ok
 
 
-def test_concurrent_retries(http, service):
+def test_concurrent_retries(fresh):
     """Fifty retries of one request at once get one decision."""
+    service, http = fresh, fresh.http
     with ThreadPoolExecutor(50) as pool:
         replies = list(pool.map(lambda _: routed(http, decision_id="mine-1"), range(50)))
     assert len({(reply["decision_id"], reply["arm"], reply["propensity"]) for reply in replies}) == 1
     assert service.router.status().counters.decided == 1
 
 
-def test_answer_pending(http, service):
+def test_answer_pending(fresh):
     """An answer that is not there in time is 202 with the id, and a worker has been asked for it."""
+    service, http = fresh, fresh.http
     response = http.post("/v1/answer?wait_s=0.05", json={"question": QUESTION})
     assert response.status_code == 202
     reply = response.json()
@@ -131,8 +149,9 @@ def test_answer_pending(http, service):
     assert service.jobs.enqueued == [reply["decision_id"]]
 
 
-def test_answer(http, service):
+def test_answer(fresh):
     """A request that waits gets the worker's answer, with status, steps and cost."""
+    service, http = fresh, fresh.http
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(http.post, "/v1/answer?wait_s=10", json={"question": QUESTION, "decision_id": "mine-1"})
         while not service.jobs.enqueued:
@@ -147,25 +166,26 @@ def test_answer(http, service):
 
 def test_answer_says_who_made_it(http, service):
     """A decision that a worker ran shows who ran it and what the arm was made of."""
-    http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-1"})
-    made = made_outcome(decision_id="mine-1", now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
+    http.post("/v1/answer?wait_s=0", json={"question": QUESTION, "decision_id": "mine-8"})
+    made = made_outcome(decision_id="mine-8", now=1.0, status="answered", answer="Bram Stoker", steps=1.0)
     service.router.store.add_outcome(replace(made, run_by="worker", made_by={"generator": "scripted", "rounds": 2}))
-    shown = http.get("/v1/decisions/mine-1").json()
+    shown = http.get("/v1/decisions/mine-8").json()
     assert (shown["run_by"], shown["outcome"]["run_by"]) == ("worker", "worker")
     assert shown["outcome"]["made_by"] == {"generator": "scripted", "rounds": 2}
 
 
 def test_answer_again(http, service):
     """The same request after the answer came gets it at once."""
-    body = {"question": QUESTION, "decision_id": "mine-1"}
+    body = {"question": QUESTION, "decision_id": "mine-9"}
     assert http.post("/v1/answer?wait_s=0", json=body).status_code == 202
-    worker_answers(service, "mine-1", "Bram Stoker")
+    worker_answers(service, "mine-9", "Bram Stoker")
     response = http.post("/v1/answer?wait_s=0", json=body)
     assert (response.status_code, response.json()["answer"]) == (200, "Bram Stoker")
 
 
-def test_answer_without_queue(http, service):
+def test_answer_without_queue(fresh):
     """With the queue down an answer is pending, not an error: the recovery loop will request it."""
+    service, http = fresh, fresh.http
     service.jobs.broken = True
     assert http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).status_code == 202
     assert service.router.notifier.failed_notifications == 1
@@ -254,8 +274,9 @@ def test_concurrent_outcomes(http, service):
     assert set(service.router.store.outcomes_by_id(keys)) == set(keys)
 
 
-def test_get_decision(http, service):
+def test_get_decision(fresh):
     """A decision shows everything known of it: pmf, scores, arm, outcome, trace, feedback, reward, learned seq."""
+    service, http = fresh, fresh.http
     key = routed(http, decision_id="mine-1")["decision_id"]
     assert http.get(f"/v1/decisions/{key}").json()["state"] == "waiting"
     http.post("/v1/outcomes", json={"decision_id": key, "answer": "Bram Stoker", "steps": 1})
@@ -286,8 +307,9 @@ def test_get_decision_unknown(unmoved):
     refused(unmoved.get("/v1/decisions/no%20id"), 422, "INVALID_INPUT", field="decision_id")
 
 
-def test_cancel(service, http):
+def test_cancel(fresh):
     """A pending answer is cancelled with 202, as often as it is asked for; once it has ended, all edges say how."""
+    service, http = fresh, fresh.http
     asked = http.post("/v1/answer", json={"question": QUESTION}, params={"wait_s": 0})
     assert asked.status_code == 202
     key = asked.json()["decision_id"]

@@ -80,12 +80,20 @@ def test_what_comes_after_the_decision_was_closed_is_late(bridge):
     assert bridge.world.learn() == 0
 
 
-def test_every_page_is_read(bridge):
+@pytest.fixture
+def small_pages(monkeypatch):
+    """A third of what the servers give at once, where we may choose; Open WebUI has 30 ratings a page."""
+    monkeypatch.setattr("ragbandit.router.importers.langsmith._LIMIT", 30)
+    monkeypatch.setattr("ragbandit.router.importers.langsmith._STEP", 20)
+    monkeypatch.setattr("ragbandit.router.importers.phoenix._SPANS", 20)
+
+
+def test_every_page_is_read(bridge, small_pages):
     """Of many pages each judgement is imported once, and the next import begins where the last one began."""
-    for number in range(105 if bridge.name == "langsmith" else 70):
+    for number in range(65 if bridge.name == "openwebui" else 35):
         bridge.judged(f"j{number:03d}", at=bridge.world.now - number)
     if bridge.name in ("phoenix", "langfuse"):
-        bridge.twin.page = 30
+        bridge.twin.page = 15
     report = bridge.run()
     assert report.total("imported") == len(bridge.twin.entries) == len(bridge.rows())
     bridge.world.now += 100_000
@@ -96,13 +104,13 @@ def test_every_page_is_read(bridge):
 
 @pytest.mark.parametrize(
     ("name", "judgements"),
-    [("langfuse", 80), ("langsmith", 195), ("openwebui", 80), ("phoenix", 205), ("postgres", 80)],
+    [("langfuse", 25), ("langsmith", 55), ("openwebui", 65), ("phoenix", 45), ("postgres", 25)],
 )
-def test_an_import_that_is_cut_off_goes_on(make_bridge, name, judgements, request):
+def test_an_import_that_is_cut_off_goes_on(make_bridge, small_pages, name, judgements, request):
     """After a failure between two pages what was kept stays, and the next import brings the rest, once."""
     given = {"database_url": request.getfixturevalue("postgres_url")} if name == "postgres" else {}
     bridge = make_bridge("langfuse" if given else name, **given)
-    bridge.twin.page = 30 if bridge.name == "langfuse" else 1000
+    bridge.twin.page = 10 if bridge.name == "langfuse" else 1000
     for number in range(judgements):
         bridge.judged(f"j{number:03d}", at=bridge.world.now - number)
     calls = []
@@ -212,27 +220,25 @@ def test_who_judged_is_not_guessed(make_bridge):
 
 
 @pytest.mark.parametrize(
-    ("mapping", "value", "stored"),
+    ("mapping", "values"),
     [
-        ({"kind": "rating", "minimum": 1.0, "maximum": 5.0}, 4, "0.75"),
-        ({"kind": "rating", "minimum": 1.0, "maximum": 5.0}, 6, None),
-        ({"kind": "rating"}, True, "1.0"),
-        ({"kind": "rating", "categories": {"fine": 0.8}}, "fine", "0.8"),
-        ({"kind": "rating", "categories": {"fine": 0.8}}, "bad", None),
-        ({"kind": "rating"}, "0.5", "0.5"),
-        ({"kind": "rating"}, float("nan"), None),
-        ({"kind": "label"}, "Bram Stoker", '["Bram Stoker"]'),
-        ({"kind": "label"}, 1.0, None),
-        ({"kind": "event", "event": "copied"}, True, "0.8"),
+        ({"kind": "rating", "minimum": 1.0, "maximum": 5.0}, {4: "0.75", 6: None}),
+        ({"kind": "rating", "categories": {"fine": 0.8}}, {"fine": "0.8", "bad": None}),
+        ({"kind": "rating"}, {True: "1.0", "0.5": "0.5", float("nan"): None}),
+        ({"kind": "label"}, {"Bram Stoker": '["Bram Stoker"]', 1.0: None}),
+        ({"kind": "event", "event": "copied"}, {True: "0.8"}),
     ],
+    ids=["numbers", "categories", "plain", "labels", "events"],
 )
-def test_scales(make_bridge, mapping, value, stored):
+def test_scales(make_bridge, mapping, values):
     """Numbers, booleans, categories, labels and events come out on our scale; what does not fit is refused."""
     section = {"names": {"x": {"source": "human", **mapping} if mapping["kind"] != "event" else mapping}}
     bridge = make_bridge("langfuse", section=section, feedback_events={"copied": 0.8})
-    bridge.judged(name="x", value=value)
-    assert bridge.totals() == ({"refused": 1} if stored is None else {"imported": 1})
-    assert [row["value"] for row in bridge.rows()] == ([] if stored is None else [stored])
+    decisions = [bridge.judged(f"j{number}", name="x", value=value).id for number, value in enumerate(values)]
+    expected = {key: stored for key, stored in zip(decisions, values.values(), strict=True) if stored is not None}
+    counts = {"imported": len(expected), "refused": len(values) - len(expected)}
+    assert bridge.totals() == {result: number for result, number in counts.items() if number}
+    assert {row["decision_id"]: row["value"] for row in bridge.rows()} == expected
 
 
 def test_a_judgement_of_something_else_is_unmatched(bridge):
@@ -328,9 +334,12 @@ def test_a_wrong_key_ends_the_import(bridge, monkeypatch):
     assert bridge.rows() == []
 
 
-@pytest.mark.parametrize(
-    ("fault", "error", "said"),
-    [
+def test_what_no_other_try_can_change_ends_the_import(make_bridge, monkeypatch):
+    """Pages, broken JSON, redirects, wrong keys and endless replies end it with what to do, once, without the key."""
+    monkeypatch.setattr(http_pages, "MAX_BYTES", 2_000_000)
+    bridge = make_bridge("langfuse")
+    bridge.judged()
+    for fault, error, said in (
         ((200, {"content-type": "text/html"}, b"<html>log in</html>"), NotReady, "no JSON"),
         ((*GOOD, b'{"data": ['), NotReady, "no JSON"),
         ((*GOOD, b"[" * 100_000), NotReady, "no JSON"),
@@ -341,19 +350,14 @@ def test_a_wrong_key_ends_the_import(bridge, monkeypatch):
         ((404, {}, b"no"), ConfigError, "check the address"),
         ((429, {"retry-after": "86400"}, b"tomorrow"), NotReady, "replied 429"),
         ((*GOOD, b" " * 3_000_000), NotReady, "larger than"),
-    ],
-)
-def test_what_no_other_try_can_change_ends_the_import(make_bridge, fault, error, said, monkeypatch):
-    """Pages, broken JSON, redirects, wrong keys and endless replies end it with what to do, once, without the key."""
-    monkeypatch.setattr(http_pages, "MAX_BYTES", 2_000_000)
-    bridge = make_bridge("langfuse")
-    bridge.judged()
-    bridge.twin.faults.append(fault)
-    with pytest.raises(error, match=said) as caught:
-        bridge.run()
-    assert len(bridge.twin.requests) == 1
-    assert KEY not in str(caught.value)
-    assert bridge.rows() == []
+    ):
+        bridge.twin.faults.append(fault)
+        bridge.twin.requests.clear()
+        with pytest.raises(error, match=said) as caught:
+            bridge.run()
+        assert len(bridge.twin.requests) == 1, said
+        assert KEY not in str(caught.value)
+        assert bridge.rows() == []
     assert bridge.totals() == {"imported": 1}
 
 

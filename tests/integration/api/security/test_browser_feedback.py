@@ -4,7 +4,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
 from ragbandit.router.api.endpoints.browser_feedback import MAX_VOTES
 from tests.support.servers.http_service import refused, routed
@@ -135,20 +134,20 @@ def test_one_token_at_once(serve):
     assert len(service.router.decision(key).feedback) == MAX_VOTES
 
 
-@pytest.mark.parametrize(("origin", "allowed"), [(SITE, SITE), ("https://evil.example.com", None), (None, None)])
-def test_pages_that_may_send_it(serve, origin, allowed):
+def test_pages_that_may_send_it(serve):
     """A page of a named site may ask and read the reply, errors too; others get no leave; no other path has any."""
     service = serve(server={"feedback_origins": [SITE]})
-    headers = {} if origin is None else {"Origin": origin}
-    asked = {**headers, "Access-Control-Request-Method": "POST"}
     with httpx.Client(base_url=service.url) as browser:
-        replies = [
-            browser.options("/v1/feedback/browser", headers=asked),
-            browser.post("/v1/feedback/browser", json={"token": "no", "rating": 1}, headers=headers),
-        ]
-        assert [reply.status_code for reply in replies] == [204, 401]
-        assert [reply.headers.get("access-control-allow-origin") for reply in replies] == [allowed] * 2
-        assert "access-control-allow-origin" not in browser.options("/v1/feedback", headers=asked).headers
+        for origin, allowed in ((SITE, SITE), ("https://evil.example.com", None), (None, None)):
+            headers = {} if origin is None else {"Origin": origin}
+            asked = {**headers, "Access-Control-Request-Method": "POST"}
+            replies = [
+                browser.options("/v1/feedback/browser", headers=asked),
+                browser.post("/v1/feedback/browser", json={"token": "no", "rating": 1}, headers=headers),
+            ]
+            assert [reply.status_code for reply in replies] == [204, 401]
+            assert [reply.headers.get("access-control-allow-origin") for reply in replies] == [allowed] * 2
+            assert "access-control-allow-origin" not in browser.options("/v1/feedback", headers=asked).headers
 
 
 def test_processes_of_a_store_share_the_secret(serve, make_world):

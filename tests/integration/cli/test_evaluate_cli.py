@@ -496,10 +496,9 @@ def test_interrupt_keeps_what_was_answered(run, tmp_path):
         tmp_path / "questions.jsonl", [{"question": f"Who made Jaws {n}?", "answers": ["x"]} for n in range(30)]
     )
     write_config(tmp_path, generator={"name": "scripted", "script": SCRIPT, "script_s": 0.1})
-    code = "import tests.integration.cli.test_evaluate_cli; from ragbandit.workers.cli import app; app()"
     words = ["--questions", "questions.jsonl", "--corpus", "corpus.jsonl", "--answers", "answers.jsonl"]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "evaluate", *words, "--strategy", "single_step"],
+        [sys.executable, "-m", "ragbandit", "evaluate", *words, "--strategy", "single_step"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
         text=True,

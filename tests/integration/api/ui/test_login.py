@@ -3,8 +3,6 @@
 import re
 import time
 
-import pytest
-
 from ragbandit.router.storage.access.api_keys import KeyStore
 from tests.integration.api.ui.conftest import answered
 
@@ -73,11 +71,11 @@ def test_the_cookie_is_secure_under_https(service, visit, with_keys):
     assert "; secure" in done.headers["set-cookie"].lower()
 
 
-@pytest.mark.parametrize("way", ["//evil.example", "https://evil.example", "/ui//evil", "/uix", "\\evil"])
-def test_a_login_leads_to_no_other_site(service, visit, with_keys, way):
+def test_a_login_leads_to_no_other_site(service, visit, with_keys):
     """After a login the browser goes to a page of ours, whatever the link said."""
-    browser = visit(service)
-    assert browser.log_in(with_keys(service, "reader"), next_page=way).headers["location"] == "/ui"
+    key = with_keys(service, "reader")
+    for way in ("//evil.example", "https://evil.example", "/ui//evil", "/uix", "\\evil"):
+        assert visit(service).log_in(key, next_page=way).headers["location"] == "/ui", way
 
 
 def test_a_revoked_key_ends_its_sessions(service, visit, with_keys):

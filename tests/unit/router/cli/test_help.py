@@ -60,7 +60,6 @@ def test_help_imports_no_verb():
 import sys
 from typer.testing import CliRunner
 from ragbandit.workers.cli import VERBS, app
-from tests.support.cases import every_case
 for words in ([], ["data"], ["policy"]):
     assert CliRunner().invoke(app, [*words, "--help"]).exit_code == 0
 targets = [t for v in VERBS.values() for t in ([v] if isinstance(v, str) else v.verbs.values())]

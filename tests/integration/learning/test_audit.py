@@ -97,7 +97,9 @@ def other_arm(decision):
 
 
 def swapped(decision):
-    return json.dumps([0.98, 0.01, 0.01] if decision.arms.index(decision.arm) else [0.01, 0.01, 0.98])
+    """A pmf above the floor, of the arms that were offered, from which the decision's seed draws another one."""
+    pmfs = ([0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98])
+    return json.dumps(next(pmf for pmf in pmfs if decision.arms[choose(pmf, seed=decision.seed)] != decision.arm))
 
 
 @pytest.mark.parametrize(

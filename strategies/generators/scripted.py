@@ -97,8 +97,9 @@ class ScriptedGenerator(Generator):
         if number in self._fail_at:
             raise ArmFailed(f"the script fails at call {number}")
         answer = self._answer(request.prompt)
-        said = Scripted(text=answer) if isinstance(answer, str) else answer
-        text, told = said.text, (self._details, said.details)  # the last counts, and may be made when it is asked for
+        scripted = Scripted(text=answer) if isinstance(answer, str) else answer
+        text = scripted.text
+        sources = (self._details, scripted.details)  # the last counts, and may be made when it is asked for
         ends = [at for at in (text.find(each) for each in request.stop) if at >= 0]
         text = text[: min(ends)] if ends else text
         words = text.split()
@@ -116,7 +117,7 @@ class ScriptedGenerator(Generator):
             prompt_tokens=self.count_tokens(request.prompt),
             completion_tokens=len(words),
             finish=finish,
-            details={need: details[need] for need in request.want for details in told if need in details},
+            details={need: details[need] for need in request.want for details in sources if need in details},
             dollars=self._dollars,
         )
 

@@ -65,10 +65,10 @@ def _memory() -> str | None:
     """
     folder = "/dev/shm"
     try:
-        found = os.statvfs(folder)
+        space = os.statvfs(folder)
     except OSError:
         return None
-    fits = found.f_bavail * found.f_frsize >= 4 * 2**30 and not found.f_flag & os.ST_NOEXEC
+    fits = space.f_bavail * space.f_frsize >= 4 * 2**30 and not space.f_flag & os.ST_NOEXEC
     return folder if fits and os.access(folder, os.W_OK) else None
 
 

@@ -47,13 +47,13 @@ class _Details(Mapping[Need, object]):
         self._prompt, self._text = prompt, text
 
     def __iter__(self) -> Iterator[Need]:
-        return iter(_TOLD)
+        return iter(_NEEDS)
 
     def __len__(self) -> int:
-        return len(_TOLD)
+        return len(_NEEDS)
 
     def __contains__(self, need: object) -> bool:
-        return need in _TOLD
+        return need in _NEEDS
 
     def __getitem__(self, need: Need) -> object:
         pieces = _pieces(self._text)
@@ -76,7 +76,7 @@ class _Details(Mapping[Need, object]):
         raise KeyError(need)
 
 
-_TOLD: Final[tuple[Need, ...]] = ("logprobs", "entropy", "attention", "hidden_states", "trained_tokens")
+_NEEDS: Final[tuple[Need, ...]] = ("logprobs", "entropy", "attention", "hidden_states", "trained_tokens")
 
 
 def _pieces(text: str) -> tuple[str, ...]:

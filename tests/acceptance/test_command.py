@@ -1,5 +1,6 @@
 """The command as a person uses it: started with `up`, ended with ctrl-C."""
 
+import contextlib
 import json
 import os
 import signal
@@ -33,8 +34,8 @@ def test_up_and_ctrl_c(tmp_path):
     (tmp_path / "config.yaml").write_text(json.dumps(tree))
     with running_up(tmp_path) as up:
         with client_of_up(up, port=port, folder=tmp_path):
-            asked = ["answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
-            answer = json.loads(CliRunner().invoke(app, asked).stdout)
+            question = ["answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
+            answer = json.loads(CliRunner().invoke(app, question).stdout)
         assert (answer["status"], answer["answer"], len(answer["pmf"])) == ("answered", "scripted", 3)
         first = children_of(up.pid)
         (tmp_path / "config.yaml").write_text(json.dumps(tree | {"arms": {"single_step": {}}}))
@@ -45,7 +46,8 @@ def test_up_and_ctrl_c(tmp_path):
         up.send_signal(signal.SIGHUP)
         until(lambda: "the new configuration cannot be used" in log.read_text())
         for victim in children_of(up.pid):  # Redis, service, answer worker, learner: each in turn
-            os.kill(victim, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # one that has just ended for a successor
+                os.kill(victim, signal.SIGKILL)
             until(lambda gone=victim: gone not in children_of(up.pid) and len(children_of(up.pid)) == 4)
         with client_of_up(up, port=port, folder=tmp_path) as client:
             again = client.answer("Capital of France?", wait_s=30)

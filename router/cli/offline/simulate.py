@@ -40,6 +40,9 @@ def simulate_verb(
     warm: Annotated[
         int, typer.Option(help="rows of every pass that are learned before it, with the outcomes of all arms")
     ] = 0,
+    labelled: Annotated[
+        float, typer.Option(help="chance that a decision's outcome is learned, above 0 and at most 1")
+    ] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
     plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
     by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
@@ -70,6 +73,7 @@ def simulate_verb(
             line=None if line is None else parse_line(line),
             incumbent=incumbent,
             warm=warm,
+            labelled=labelled,
             jobs=jobs or cores(),
             progress=progress,
         )

@@ -50,6 +50,7 @@ def simulate(
     line: tuple[str, str] | None = None,
     incumbent: str | None = None,
     warm: int = 0,
+    labelled: float = 1.0,
     jobs: int = 1,
     progress: Progress = lambda _what, _done, _total: None,
 ) -> list[Simulated]:
@@ -60,13 +61,14 @@ def simulate(
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
     cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. incumbent:
     the arm that the rewards while learning are compared with; None: policy.incumbent, else the best fixed one. warm: so
-    many rows of every pass are learned before it, with the outcomes of all arms, and not asked. jobs: processes.
+    many rows of every pass are learned before it, with the outcomes of all arms, and not asked. labelled: chance that a
+    decision's outcome is learned; the others earn all the same. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
     weights = (settings.reward.weight,) if weights is None else weights
     test = None if test is None else _aligned(test, table=table)
-    _check(weights=weights, seeds=seeds, settings=settings)
+    _check(weights=weights, seeds=seeds, labelled=labelled, settings=settings)
     policies = {
         name: with_settings(
             name, params=params, schema=settings.context, incumbent=settings.policy.incumbent is not None
@@ -74,7 +76,7 @@ def simulate(
         for name, params in policies.items()
     }
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
-    world = replace(world, warm=_warm(warm, world=world))
+    world = replace(world, warm=_warm(warm, world=world), labelled=labelled)
     measure = _measure(world, total=total, line=line, incumbent=incumbent)
     instances = _instances_of(policies, table=table)
     if any("features" in policy.needs for policy in instances.values()):
@@ -107,9 +109,12 @@ def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
     return replace(test, arms=table.arms)
 
 
-def _check(*, weights: Sequence[float], seeds: int, settings: Settings) -> None:
+def _check(*, weights: Sequence[float], seeds: int, labelled: float, settings: Settings) -> None:
     if seeds < 1:
         raise InvalidInput(f"{seeds} seeds", field="seeds", remedy="use 1 or more")
+    if not 0.0 < labelled <= 1.0:
+        remedy = "use more than 0 and at most 1, for example 0.3"
+        raise InvalidInput(f"{labelled!r} is no share of the decisions", field="labelled", remedy=remedy)
     if not weights or len(set(weights)) != len(weights):
         raise InvalidInput("needs values, each once", field="lambda", remedy="for example 0.05")
     for weight in weights:

@@ -87,6 +87,8 @@ class FirstPass:
     #: runs, and questions of the shortest one
     passes: int
     questions: int
+    #: decisions whose outcome was learned, mean over the passes
+    labels: float
     break_even: BreakEven
     worst_prefix: WorstPrefix
     curve: tuple[Stretch, ...]
@@ -117,6 +119,7 @@ def first_pass(
         oracle=_mean([one.max(axis=1) for one in known]),
         passes=len(runs),
         questions=cut,
+        labels=math.fsum(run.labels for run in runs) / len(runs),
         break_even=_break_even(ahead),
         worst_prefix=_worst(runs, known=[one[:, column] for one in known], harm=harm),
         curve=_curve(ahead, regret=regret),

@@ -145,6 +145,9 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
             "percentile of the passes. regret: against the best arm of each question"
         )
         notes += [even, worst]
+    labels = {row.policy: one.labels for row, one in passes_of(rows)}
+    if labels:
+        notes.append("labels learned a pass: " + ", ".join(f"{name} {count:,.1f}" for name, count in labels.items()))
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [

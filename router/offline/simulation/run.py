@@ -22,7 +22,7 @@ from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
-from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of
+from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of, seed_of
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.shared.types import (
     Decision,
@@ -61,6 +61,8 @@ class SimulationData:
     encoder_hash: str = ""
     #: rows of every pass that are learned before it, with the outcomes of all arms
     warm: int = 0
+    #: chance that the outcome of a decision is learned, in (0, 1]
+    labelled: float = 1.0
 
     @property
     def judged(self) -> LabelledTable:
@@ -120,6 +122,8 @@ class Played:
     reason: str | None
     #: fitted to all outcomes of the training rows at once instead of one pass
     full_information: bool
+    #: decisions of the pass whose outcome was learned
+    labels: int = 0
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
@@ -140,11 +144,24 @@ def decision_id(row: TableRow, *, seed: int, fold: int) -> DecisionId:
     return DecisionId(f"simulated-{digest[:40]}")
 
 
-def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = lambda _done, _total: None) -> Played:
-    """Learn, then predict. progress: training rows done, and how many there are."""
+def chance_of(decision_id: DecisionId, *, what: str) -> float:
+    """A uniform number in [0, 1) for something that happens to a decision: alike for every policy, and another than
+    the one by which its arm is drawn.
+    """
+    return (seed_of(f"{what}/{decision_id}") >> 11) / 2**53
+
+
+def play(
+    run: SimulationRun,
+    *,
+    world: SimulationData,
+    progress: RunProgress = lambda _done, _total: None,
+    learning: "Learning | None" = None,
+) -> Played:
+    """Learn, then predict. progress: training rows done, and how many there are. learning: one of another kind."""
     began = time.perf_counter()
     train, test = split_of(world, seed=run.seed, fold=run.fold)
-    learning = Learning(run, world=world)
+    learning = learning or Learning(run, world=world)
     policy = learning.policy
     full_information = isinstance(policy, TableTrained)
     if not isinstance(policy, TableTrained):
@@ -175,6 +192,7 @@ def play(run: SimulationRun, *, world: SimulationData, progress: RunProgress = l
         refused=learning.refused,
         reason=learning.reason,
         full_information=full_information,
+        labels=learning.labels,
     )
 
 
@@ -193,7 +211,7 @@ class Learning:
         self.drawn: list[int] = []
         self.earned: list[float] = []
         self.decision_s = self.update_s = 0.0
-        self.steps = self.seq = self.faults = self.refused = 0
+        self.steps = self.seq = self.labels = self.faults = self.refused = 0
         self.reason: str | None = None
 
     def show(self, place: int) -> None:
@@ -211,12 +229,13 @@ class Learning:
                 self._refuse("the policy would not learn it")
 
     def step(self, place: int) -> Decision:
-        """Decide one training row and learn what the drawn arm made of it."""
+        """Decide one training row and learn what the drawn arm made of it, if the decision is labelled."""
         row = self.world.table.rows[place]
         began = time.perf_counter()
         decision = self._decision(row, place=place)
         decided = time.perf_counter()
-        self._learn(decision, quality=row.correct[decision.arm], steps=row.steps[decision.arm])
+        if self.is_labelled(decision):
+            self.learn(decision, quality=row.correct[decision.arm], steps=row.steps[decision.arm])
         self.update_s += time.perf_counter() - decided
         self.decision_s += decided - began
         self.steps += 1
@@ -224,6 +243,10 @@ class Learning:
         self.drawn.append(self.world.table.arms.index(decision.arm))
         self.earned.append(float(self._rewards[place, self.drawn[-1]]))
         return decision
+
+    def is_labelled(self, decision: Decision) -> bool:
+        """Whether this decision's outcome is learned: by its id, so that policies are compared on the same ones."""
+        return chance_of(decision.id, what="labelled") < self.world.labelled
 
     def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
         """The policy's word on the test rows, without floor, and how long that took."""
@@ -269,7 +292,7 @@ class Learning:
     def _features(self, place: int) -> Features | None:
         return self.world.features[place] if self._sees and self.world.features is not None else None
 
-    def _learn(self, decision: Decision, *, quality: float, steps: float) -> None:
+    def learn(self, decision: Decision, *, quality: float, steps: float) -> None:
         """Adds a ledger row with the drawn arm's outcome only, as a caller would report it."""
         at = decision.made_at
         joined = JoinedDecision(
@@ -295,7 +318,9 @@ class Learning:
         )
         if not isinstance(verdict, Example):
             self._refuse("the learner waits" if verdict is None else verdict.reason)
-        elif not apply(self.policy, self._update(decision, verdict)):
+        elif apply(self.policy, self._update(decision, verdict)):
+            self.labels += 1
+        else:
             self._refuse("the policy would not learn it")
 
     def _update(self, decision: Decision, example: Example) -> Update:

@@ -206,6 +206,20 @@ def test_learning_is_told_and_drawn(run, tmp_path):
     assert "incumbent" in refused.output
 
 
+def test_few_labels_are_told(run):
+    """`--labelled` is in the JSON and in the notes as labels that were learned; a share out of range is refused."""
+    words = ("--policy", "mba", *FEW)
+    (row,) = [row for row in json.loads(run(*words, "--labelled", "0.3", "--json").stdout) if row["policy"] == "mba"]
+    labels = row["first_pass"]["labels"]
+    assert 1 <= labels <= 15
+    assert f"labels learned a pass: mba {labels:.1f}" in run(*words, "--labelled", "0.3").stdout
+    assert json.loads(run(*words, "--json").stdout)[0]["first_pass"]["labels"] == 22.5
+    refused = run(*words, "--labelled", "1.5")
+    assert refused.exit_code == 2
+    assert "labelled" in refused.output
+    assert "more than 0 and at most 1" in refused.output
+
+
 def cells_of(printed, name):
     """Of the first table: header -> cell of the row of this policy."""
     lines = [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in printed.splitlines()]

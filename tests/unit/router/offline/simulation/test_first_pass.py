@@ -1,12 +1,17 @@
 """What is said of the first pass, on passes worked out by hand."""
 
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX, first_pass
 from ragbandit.router.offline.simulation.plots import plot_learning
+from ragbandit.router.offline.simulation.report import footnotes
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
@@ -198,6 +203,60 @@ def test_warm_rows_are_learned_with_all_arms_and_not_asked(monkeypatch):
     assert [update.seq for update in taught[:13]] == list(range(1, 14))
     assert asked[0][0] == 6
     assert not {update.query.text for update in first} & {text for _, texts in asked[:7] for text in texts}
+
+
+class Watched(Uniform):
+    """Keeps the questions that it learned."""
+
+    algorithm = "watched"
+    taught: ClassVar = []
+
+    def learn(self, update):
+        self.taught.append(update.query.text)
+
+
+def taught_of(monkeypatch, **asked):
+    """(questions learned, rows) of two policies that draw otherwise: the one that is watched, and always high."""
+    monkeypatch.setitem(POLICIES, "watched", f"{__name__}:Watched")
+    monkeypatch.setattr(Watched, "taught", [])
+    policies = {"watched": {}, "fixed": {"arm": "high"}}
+    rows = simulate(table_of(200), policies=policies, folds=2, seeds=1, settings=PLAIN, **asked)
+    return list(Watched.taught), rows[:2]
+
+
+def test_few_labels_are_learned_and_all_questions_earn(monkeypatch):
+    """A share of the decisions is learned, more of them with a greater share; the reward is over all questions."""
+    everything, whole = taught_of(monkeypatch, labelled=1.0)
+    some, few = taught_of(monkeypatch, labelled=0.3)
+    least, _ = taught_of(monkeypatch, labelled=0.05)
+    assert (len(everything), len(set(everything))) == (200, 200)
+    assert 40 <= len(some) <= 80
+    assert set(least) < set(some)
+    assert few[0].first_pass.labels == len(some) / 2 == few[1].first_pass.labels  # the same ones for every policy
+    assert whole[0].first_pass.labels == 100 == few[0].first_pass.questions
+    assert few[0].first_pass.reward == whole[0].first_pass.reward  # its draws do not hang on what it learned
+    assert f"labels learned a pass: watched {len(some) / 2:.1f}, fixed {len(some) / 2:.1f}" in footnotes(few)
+
+
+def test_all_labelled_is_what_it_was():
+    """A share of 1 is the same as none given."""
+    asked = {
+        "policies": {"softmax": {}},
+        "folds": 2,
+        "seeds": 2,
+        "settings": PLAIN,
+        "encoder": lambda: HashingEncoder(8),
+    }
+    plain, whole = (simulate(table_of(40), **asked, **more) for more in ({}, {"labelled": 1.0}))
+    assert [replace(row, seconds=None) for row in plain] == [replace(row, seconds=None) for row in whole]
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan")])
+def test_share_out_of_range_is_refused(share):
+    """None, fewer than none, and more than all are refused, with what may be given."""
+    with pytest.raises(InvalidInput, match="is no share of the decisions") as caught:
+        simulate(table_of(10), policies={"uniform": {}}, labelled=share, settings=PLAIN)
+    assert caught.value.field == "labelled"
 
 
 @pytest.mark.parametrize("warm", [-1, 8])

@@ -7,7 +7,7 @@ export HF_HUB_OFFLINE ?= 1
 # The tests start a hundred processes, and each would compile the checkout anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies docs release-check clean
+.PHONY: install test clients test-faults test-browser screenshots test-slow unit quick isa-matrix lint demo handbook-table handbook-curve bench bench-publish bench-strategies boards docs release-check clean
 
 install: $(STAMP)
 
@@ -107,6 +107,10 @@ bench-publish: install
 
 bench-strategies: install
 	$(BIN)/python -m benchmarks.strategies --concurrency 8 --publish
+
+# What policies earn in many worlds, with many labels and with few. BOARD="--seeds 2 --policies mba": other arguments.
+boards: install
+	$(BIN)/python -m benchmarks.worlds $(BOARD)
 
 # The reference pages of settings and HTTP, from the code (a test fails where they are not up to date), and then all of
 # docs/ as a site in build/site; a warning is an error. Needs no network where the packages of the extra are there.

@@ -7,7 +7,7 @@ import pickle
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
@@ -64,8 +64,11 @@ def played(
 
 
 @contextlib.contextmanager
-def started(world: SimulationData, *, jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that have the world; on any error, Ctrl-C included, they end at once."""
+def started(world: object, *, jobs: int, begin: Callable[[Path], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Processes that have the world; on any error, Ctrl-C included, they end at once.
+
+    begin: what a process does first, given the file where the world is pickled; None: it is ready for `played`.
+    """
     others = set(multiprocessing.active_children())
     # Spawned, not forked: the parent may have threads of torch and of the encoder.
     context = multiprocessing.get_context("spawn")
@@ -73,7 +76,7 @@ def started(world: SimulationData, *, jobs: int) -> Iterator[ProcessPoolExecutor
         # By file: an argument of that size would have each process wait for the one before to read it.
         file = Path(folder) / "world"
         file.write_bytes(pickle.dumps(world))
-        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(file,))
+        pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=begin or _begin, initargs=(file,))
         try:
             yield pool
         except BaseException as error:

@@ -1,0 +1,112 @@
+"""A board of worlds: what policies earn where they were not chosen, with many labels and with few.
+
+    python -m benchmarks.worlds                                              # or: make boards
+    python -m benchmarks.worlds --policies mba,linucb --modes cold --labelled 1 --seeds 2 --picture board.png
+
+A world is a table of --tables (routing/*.jsonl and worlds/*.jsonl in it, beside the checkout where there is one), the
+handbook's table, or a made one (benchmarks/worlds/made.py). A pass asks at most 1,200 questions, and at most 80 % of a
+table, one after the other; the greedy choice after it is judged on the rest. Weight of cost: .05, of Llama tables .015.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from rich.console import Console
+
+from benchmarks.figures import machine
+from benchmarks.worlds.board import board, gathered, installed_policies
+from benchmarks.worlds.made import WORLDS
+from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
+from benchmarks.worlds.report import draw, print_board, write
+from ragbandit.router.cli.console import bars
+from ragbandit.router.offline.charts import check_png
+from ragbandit.router.offline.simulation.process_pool import cores
+
+ROOT = Path(__file__).parents[2]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    shares = tuple(float(word) for word in _words(text))
+    if not shares or not all(0.0 < share <= 1.0 for share in shares):
+        raise argparse.ArgumentTypeError("shares are above 0 and at most 1")
+    return shares
+
+
+def _chance(text: str) -> float:
+    if not 0.0 <= float(text) <= 1.0:
+        raise argparse.ArgumentTypeError("a share is from 0 to 1")
+    return float(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        prog="python -m benchmarks.worlds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    options.add_argument(
+        "--policies", type=_words, default=("mba", "linucb", "softmax", "vw"), metavar="NAME[,NAME...]"
+    )
+    options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
+    options.add_argument("--worlds", type=_words, default=(), help="these alone; 'made': all made ones")
+    options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")
+    options.add_argument("--labelled", type=_shares, default=(1.0, 0.3, 0.05), help="shares of answers, X[,X...]")
+    options.add_argument("--seeds", type=int, default=4)
+    options.add_argument(
+        "--wrong", type=_chance, default=0.0, help="share of ratings that are turned round, such as .05"
+    )
+    options.add_argument("--late", type=int, default=0, help="decisions that are made before a label comes")
+    options.add_argument(
+        "--favoured", choices=("", BEST, DEAREST), default="", help="others are labelled a quarter as often"
+    )
+    options.add_argument("--encoder", help="another than the default, such as hashing")
+    options.add_argument("--data", type=Path, default=ROOT / ".ragbandit", help="folder that keeps features")
+    options.add_argument("--jobs", type=int, default=cores())
+    options.add_argument("--json", type=Path, help="write all figures there")
+    options.add_argument("--picture", type=Path, help="draw the means and the worst worlds, as PNG")
+    return options
+
+
+def main(arguments: list[str]) -> None:
+    """Play what is asked for and print the board."""
+    options = parser()
+    asked = options.parse_args(arguments)
+    if unknown := sorted(set(asked.modes) - set(MODES)):
+        options.error(f"unknown mode {unknown[0]!r}; known: {', '.join(MODES)}")
+    if asked.seeds < 1 or asked.late < 0 or asked.jobs < 1:
+        options.error("--seeds and --jobs are 1 or more, --late is 0 or more")
+    if asked.picture is not None:
+        check_png(asked.picture)
+    console = Console()
+    conditions = Conditions(wrong=asked.wrong, late=asked.late, favoured=asked.favoured)
+    with bars(Console(stderr=True)) as progress:
+        worlds = gathered(asked.tables, names=asked.worlds, encoder=asked.encoder, data=asked.data, progress=progress)
+        if not worlds:
+            options.error(f"no such world; made: {', '.join(WORLDS)}")
+        result = board(
+            worlds,
+            policies=installed_policies(asked.policies),
+            modes=asked.modes,
+            labelled=asked.labelled,
+            seeds=asked.seeds,
+            conditions=conditions,
+            jobs=asked.jobs,
+            progress=progress,
+        )
+    print_board(result, console=console)
+    console.print(machine())
+    if asked.json is not None:
+        write(result, path=asked.json)
+    if asked.picture is not None:
+        draw(result, path=asked.picture)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,157 @@
+"""All passes of a board: the worlds, the processes, and the figures of each world."""
+
+import importlib.util
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.worlds.made import WORLDS, made_world
+from benchmarks.worlds.measures import Measured, measured, possible_gain
+from benchmarks.worlds.passes import Conditions, Task, World, passed
+from ragbandit.router.config.sections import EncoderSettings
+from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.offline.simulation import DEFAULT_WEIGHT
+from ragbandit.router.offline.simulation.process_pool import started
+from ragbandit.router.offline.simulation.run import Played
+from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.types import Progress
+from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.shared.child_process import die_with_parent
+
+HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"
+#: weight of cost where most questions are answered by no arm
+_LLAMA_WEIGHT: Final = 0.015
+
+#: in a process of the pool
+_worlds: dict[str, World] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """What was asked for and what came of it."""
+
+    worlds: Sequence[World]
+    #: what full information could gain over the best fixed arm, by world
+    possible: dict[str, float]
+    rows: Sequence[Measured]
+    policies: Sequence[str]
+    seeds: int
+    conditions: Conditions
+
+
+def installed_policies(names: Sequence[str]) -> tuple[str, ...]:
+    """These, without `vw` where its package is not installed."""
+    there = importlib.util.find_spec("vowpal_wabbit_next") is not None
+    return tuple(name for name in dict.fromkeys(names) if name != "vw" or there)
+
+
+def gathered(folder: Path, *, names: Sequence[str], encoder: str | None, data: Path, progress: Progress) -> list[World]:
+    """The worlds of these names, of none all, with their features. names: "made" stands for all made ones."""
+    worlds = [
+        make() for name, make in _all(folder) if not names or name in names or ("made" in names and name in WORLDS)
+    ]
+    if not worlds:
+        return []
+    settings = EncoderSettings() if encoder is None else EncoderSettings(model=encoder)
+    loaded = make_encoder(settings)
+    texts = [row.question for world in worlds for row in world.table.rows]
+    work = partial(progress, "questions encoded")
+    features = embedded(texts, encoder=loaded, folder=data / "cache" / "features", progress=work)
+    cuts = np.cumsum([len(world.table.rows) for world in worlds])[:-1]
+    return [
+        replace(world, features=rows, encoder_hash=loaded.hash)
+        for world, rows in zip(worlds, np.split(features, cuts), strict=True)
+    ]
+
+
+def _all(folder: Path) -> Iterator[tuple[str, Callable[[], World]]]:
+    for name in WORLDS:
+        yield name, partial(_made, name)
+    files = [*sorted(folder.glob("routing/*.jsonl")), *sorted(folder.glob("worlds/*.jsonl")), HANDBOOK]
+    for file in files:
+        yield ("handbook" if file == HANDBOOK else file.stem), partial(_read, file)
+
+
+def _read(file: Path) -> World:
+    weight = _LLAMA_WEIGHT if "llama" in file.stem.lower() else DEFAULT_WEIGHT
+    name = "handbook" if file == HANDBOOK else file.stem
+    return World(name=name, table=read_table(file), weight=weight)
+
+
+def _made(name: str) -> World:
+    table, chances = made_world(name)
+    worth = chances - DEFAULT_WEIGHT * table.steps
+    truth = float(worth.max(axis=1).mean() - worth.mean(axis=0).max())
+    return World(name=name, table=table, weight=DEFAULT_WEIGHT, context=WORLDS[name].context, truth=truth)
+
+
+def board(
+    worlds: Sequence[World],
+    *,
+    policies: Sequence[str],
+    modes: Sequence[str],
+    labelled: Sequence[float],
+    seeds: int,
+    conditions: Conditions,
+    jobs: int,
+    progress: Progress,
+) -> Board:
+    """Every policy in every world, in each way to begin and with each share of labels."""
+    tasks = [
+        Task(world=world.name, policy=policy, mode=mode, seed=seed, conditions=replace(conditions, labelled=share))
+        for world in worlds
+        for mode in modes
+        if world.has(mode)
+        for share in labelled
+        for policy in policies
+        for seed in range(seeds)
+    ]
+    possible, played = _played(worlds, tasks=tasks, jobs=jobs, progress=progress)
+    groups: dict[tuple[str, str, str, float], list[Played]] = {}
+    for task in tasks:
+        key = task.world, task.policy, task.mode, task.conditions.labelled
+        groups.setdefault(key, []).append(played[task])
+    by_name = {world.name: world for world in worlds}
+    rows = [
+        measured(by_name[name], policy=policy, mode=mode, labelled=share, passes=passes, possible=possible[name])
+        for (name, policy, mode, share), passes in groups.items()
+    ]
+    return Board(worlds=worlds, possible=possible, rows=rows, policies=policies, seeds=seeds, conditions=conditions)
+
+
+def _played(
+    worlds: Sequence[World], *, tasks: Sequence[Task], jobs: int, progress: Progress
+) -> tuple[dict[str, float], dict[Task, Played]]:
+    """By processes that all have the worlds; what comes out does not depend on how many there are."""
+    possible: dict[str, float] = {}
+    results: dict[Task, Played] = {}
+    count = len(worlds) + len(tasks)
+    with started({world.name: world for world in worlds}, jobs=jobs, begin=_begin) as pool:
+        work: list[Task | str] = [*(world.name for world in worlds), *tasks]
+        asked = {pool.submit(_work, one): one for one in work}
+        for done, future in enumerate(as_completed(asked), start=1):
+            one, result = asked[future], future.result()
+            if isinstance(one, Task):
+                assert isinstance(result, Played)
+                results[one] = result
+            else:
+                assert isinstance(result, float)
+                possible[one] = result
+            progress("passes", done, count)
+    return possible, results
+
+
+def _begin(file: Path) -> None:
+    die_with_parent()
+    _worlds.update(pickle.loads(file.read_bytes()))
+
+
+def _work(one: Task | str) -> Played | float:
+    """A pass, or, of a world's name, what full information could gain there."""
+    return passed(one, world=_worlds[one.world]) if isinstance(one, Task) else possible_gain(_worlds[one])

@@ -1,0 +1,145 @@
+"""Made worlds: questions of a few kinds, and the chance of every arm to answer each kind right, which is known.
+
+A world is a full-information table like any other. What it is for is in its line of WORLDS; what a question's kind is
+can be read off its words, since each kind has sentences of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Matrix
+from ragbandit.shared.types import ArmName, Json, TableRow
+
+#: questions of a world
+ROWS: Final = 1500
+
+_LOOKUP: Final = (
+    "What is the {noun} of the {thing} in {place}?",
+    "Which {noun} does the {thing} number {number} have?",
+    "When does the {thing} in {place} open?",
+    "Who signs for the {thing} in {place}?",
+)
+_REASON: Final = (
+    "Explain why the {thing} in {place} and the {other} differ in {noun}, and which of the two a new branch needs.",
+    "If the {thing} fails while the {other} is repaired, how does the {noun} change, and what follows for {place}?",
+    "Compare how the {thing} and the {other} were run in {place}, and say what that means for the {noun} next year.",
+    "Suppose that {place} gives up its {thing}: which steps lead from there to a higher {noun} of the {other}?",
+)
+_WORDS: Final[Mapping[str, Sequence[str]]] = {
+    "noun": ["price", "deadline", "colour", "weight", "limit", "owner", "address", "warranty", "capacity", "permit"],
+    "thing": [
+        "kiln",
+        "ferry",
+        "archive",
+        "orchard",
+        "turbine",
+        "bakery",
+        "lighthouse",
+        "sawmill",
+        "tramway",
+        "reservoir",
+        "quarry",
+        "printing-press",
+    ],
+    "other": [
+        "depot",
+        "windmill",
+        "harbour",
+        "laboratory",
+        "greenhouse",
+        "foundry",
+        "signal-box",
+        "weaving-mill",
+        "pump-house",
+        "dairy",
+    ],
+    "place": [
+        "Aarhus",
+        "Bilbao",
+        "Coimbra",
+        "Dundee",
+        "Esbjerg",
+        "Faro",
+        "Ghent",
+        "Haarlem",
+        "Izmir",
+        "Jena",
+        "Kaunas",
+        "Lviv",
+    ],
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Made:
+    """What a world is made of."""
+
+    #: steps of every arm
+    cost: Mapping[str, float]
+    #: the chance of every arm, in the order of `cost`, to be right on a question to look up and on one to reason about
+    lookup: Sequence[float]
+    reason: Sequence[float]
+    #: share of the questions to look up
+    lookups: float = 0.5
+    #: context that the world declares
+    context: Mapping[str, Json] = field(default_factory=dict)
+
+
+_THREE: Final = {"cheap": 0.1, "standard": 0.5, "premium": 5.0}
+_ELEVEN: Final = {f"arm{number:02d}": 0.2 * number for number in range(11)}
+
+WORLDS: Final[Mapping[str, Made]] = {
+    # one question in seven, for which the cheap arm is as good as the dear one
+    "needle": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.95, 0.95), reason=(0.03, 0.95), lookups=0.15),
+    # half need the dear arm, half need none
+    "two kinds": Made(cost=_THREE, lookup=(0.95, 0.95, 0.95), reason=(0.1, 0.55, 0.95)),
+    # nothing to choose
+    "null": Made(cost=dict.fromkeys(("a", "b", "c"), 1.0), lookup=(0.55, 0.55, 0.55), reason=(0.55, 0.55, 0.55)),
+    # a dear arm that is nearly the best fixed one, and a declared context that tells the kinds apart
+    "stuck": Made(
+        cost={"cheap": 0.08, "standard": 0.4, "premium": 4.0},
+        lookup=(0.9, 0.91, 0.93),
+        reason=(0.35, 0.6, 0.9),
+        context={
+            "tier": {"type": "category", "values": ["free", "pro"]},
+            "length": {"type": "question_length"},
+        },
+    ),
+    # the middle arm is simply best
+    "one best": Made(cost=_THREE, lookup=(0.6, 0.85, 0.87), reason=(0.5, 0.75, 0.77)),
+    # the dear arm is worth nothing
+    "cheap equal": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.8, 0.8), reason=(0.7, 0.7)),
+    # many arms of which one is best and some are close
+    "eleven arms": Made(
+        cost=_ELEVEN,
+        lookup=(0.5, 0.52, 0.48, 0.55, 0.6, 0.58, 0.78, 0.7, 0.66, 0.62, 0.72),
+        reason=(0.3, 0.36, 0.28, 0.4, 0.35, 0.45, 0.58, 0.5, 0.48, 0.46, 0.6),
+    ),
+    # the rival of the dear arm is the best fixed one, and the dear arm is worth its price on half of the questions
+    "dear incumbent": Made(cost={"cheap": 0.2, "premium": 5.0}, lookup=(0.9, 0.92), reason=(0.55, 0.9)),
+}
+
+
+def made_world(name: str, *, rows: int = ROWS, seed: int = 0) -> tuple[LabelledTable, Matrix]:
+    """The table of this world, and the chance of every arm to be right on every row, shape (rows, arms)."""
+    world = WORLDS[name]
+    random = np.random.default_rng([seed, *name.encode()])
+    is_lookup = random.random(rows) < world.lookups
+    chances = np.where(is_lookup[:, None], np.array(world.lookup), np.array(world.reason))
+    right = random.random(chances.shape) < chances
+    steps = {ArmName(arm): cost for arm, cost in world.cost.items()}
+
+    def row(number: int) -> TableRow:
+        sentences = _LOOKUP if is_lookup[number] else _REASON
+        words = {key: values[int(random.integers(len(values)))] for key, values in _WORDS.items()}
+        text = sentences[random.integers(len(sentences))].format(**words, number=random.integers(10, 1000))
+        context: dict[str, Json] = {"tier": ("free", "pro")[random.integers(2)]} if "tier" in world.context else {}
+        correct = dict(zip(steps, map(float, right[number]), strict=True))
+        return TableRow(id=f"{name}-{number}", question=text, correct=correct, steps=steps, context=context)
+
+    table = tuple(row(number) for number in range(rows))
+    return LabelledTable(rows=table, arms=tuple(steps), datasets=(None,) * rows), chances

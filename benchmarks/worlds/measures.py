@@ -1,0 +1,193 @@
+"""Figures of passes through a world, in reward per question, with errors by paired bootstrap.
+
+A draw of the bootstrap draws questions of the table and seeds, each with replacement, and is the same for every policy,
+way to begin and share of labels in a world: differences between two of them have errors of their own.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.worlds.passes import DEAREST, World
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs.full_information import table_query
+from ragbandit.router.offline.simulation.first_pass import first_pass
+from ragbandit.router.offline.simulation.run import Played
+from ragbandit.router.offline.types import Choices, Matrix
+from ragbandit.router.policies.context.columns import ContextColumns
+from ragbandit.shared.types import Vector
+
+#: questions after which rewards while learning are read: of a pass, labelled or not
+READ: Final = (100, 300, 1000)
+WHOLE, AFTER = "whole pass", "after"
+#: points of the picture's curves
+CURVE: Final = (25, 50, 75, 100, 150, 200, 300, 400, 500, 600, 700, 800, 900, 1000, 1100, 1200)
+#: a world counts in the share of what full information could gain where that is more
+WORTH: Final = 0.012
+DRAWS: Final = 400
+_FOLDS, _NEIGHBOURS, _RIDGES = 10, (10, 30, 100), (1.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate:
+    """A figure and its draws, shape (DRAWS,)."""
+
+    value: float
+    draws: Vector
+
+    @property
+    def error(self) -> float:
+        """Its standard error."""
+        return float(self.draws.std(ddof=1))
+
+    def __sub__(self, other: "Estimate") -> "Estimate":
+        return Estimate(value=self.value - other.value, draws=self.draws - other.draws)
+
+
+def mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Their mean; the worlds are given, so the error is that of passes and questions alone."""
+    value = math.fsum(one.value for one in estimates) / len(estimates)
+    return Estimate(value=value, draws=np.mean([one.draws for one in estimates], axis=0))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """A policy's passes through a world, one per seed, begun in one way, with one share of labels."""
+
+    world: str
+    policy: str
+    mode: str
+    labelled: float
+    #: against the best fixed arm: "100", "300", "1000" where the pass is so long, WHOLE, and AFTER, the greedy choice
+    #: on the rest
+    best: Mapping[str, Estimate]
+    #: the same against the incumbent (cold: the best fixed arm)
+    incumbent: Mapping[str, Estimate]
+    #: against the incumbent, in the middle pass; None where it never is
+    break_even: int | None
+    #: least ratio to the incumbent's reward over prefixes of 100 questions or more, and the passes below 1 - harm
+    worst_prefix: float | None
+    harmed: float
+    #: AFTER, over what full information could gain; None where that is too little
+    share: float | None
+    #: mean of a pass
+    labels: float
+    #: questions -> mean reward until then, against the best fixed arm
+    curve: Mapping[int, float]
+
+    def as_json(self) -> dict[str, Any]:
+        """For a file: in rewards, not in thousandths."""
+        plain = {key: value for key, value in vars(self).items() if key not in ("best", "incumbent")}
+        for name in ("best", "incumbent"):
+            figures: Mapping[str, Estimate] = getattr(self, name)
+            plain[name] = {key: {"value": one.value, "error": one.error} for key, one in figures.items()}
+        return plain
+
+
+def measured(
+    world: World, *, policy: str, mode: str, labelled: float, passes: Sequence[Played], possible: float
+) -> Measured:
+    """What these passes come to. possible: what full information could gain over the best fixed arm."""
+    rewards = world.rewards
+    against = first_pass(
+        [[one] for one in passes],
+        arms=world.table.arms,
+        rewards=rewards,
+        incumbent=world.table.arms[world.reference(mode)],
+        harm=Settings().policy.harm,
+    )
+    best = _figures(world, passes=passes, rewards=rewards, arm=world.best)
+    beside = _figures(world, passes=passes, rewards=rewards, arm=world.dearest) if mode == DEAREST else best
+    ahead = np.mean([one.earned - rewards[one.order, world.best] for one in passes], axis=0).cumsum()
+    return Measured(
+        world=world.name,
+        policy=policy,
+        mode=mode,
+        labelled=labelled,
+        best=best,
+        incumbent=beside,
+        break_even=against.break_even.question,
+        worst_prefix=against.worst_prefix.ratio,
+        harmed=against.worst_prefix.harmed,
+        share=best[AFTER].value / possible if possible > WORTH else None,
+        labels=against.labels,
+        curve={count: float(ahead[count - 1] / count) for count in CURVE if count <= against.questions},
+    )
+
+
+def _figures(world: World, *, passes: Sequence[Played], rewards: Matrix, arm: int) -> dict[str, Estimate]:
+    fixed, length = rewards[:, arm], min(len(one.order) for one in passes)
+    estimate = functools.partial(_estimate, rows=len(rewards), name=world.name)
+    figures = {
+        key: estimate([(one.order[:count], (one.earned - fixed[one.order])[:count]) for one in passes])
+        for key, count in [*((str(count), count) for count in READ if count <= length), (WHOLE, length)]
+    }
+    greedy = [(one.test, (one.shares * rewards[one.test]).sum(axis=1) - fixed[one.test]) for one in passes]
+    return figures | {AFTER: estimate(greedy)}
+
+
+def _estimate(seeds: Sequence[tuple[Choices, Vector]], *, rows: int, name: str) -> Estimate:
+    """The mean of values that belong to rows of the table, and its draws."""
+    values, there = np.zeros((len(seeds), rows)), np.zeros((len(seeds), rows))
+    for number, (places, ours) in enumerate(seeds):
+        values[number, places], there[number, places] = ours, 1.0
+    by_seed, by_row = _counts(len(seeds), rows=rows, name=name)
+    draws = (by_seed @ values * by_row).sum(axis=1) / (by_seed @ there * by_row).sum(axis=1)
+    return Estimate(value=float(values.sum() / there.sum()), draws=draws)
+
+
+@functools.lru_cache(maxsize=4)
+def _counts(seeds: int, *, rows: int, name: str) -> tuple[Matrix, Matrix]:
+    """How often each seed and each row is drawn, shapes (DRAWS, seeds) and (DRAWS, rows)."""
+    random = np.random.default_rng([*name.encode()])
+    drawn = (random.multinomial(count, np.full(count, 1.0 / count), size=DRAWS) for count in (seeds, rows))
+    by_seed, by_row = (counts.astype(np.float64) for counts in drawn)
+    return by_seed, by_row
+
+
+def possible_gain(world: World) -> float:
+    """What the better of kernel ridge and nearest neighbours earns more than the best fixed arm, fitted to all outcomes
+    of nine tenths of the rows, on the tenth: ten times.
+    """
+    assert world.features is not None
+    rewards, rows = world.rewards, len(world.table.rows)
+    inputs = np.asarray(world.features, dtype=np.float64) / math.sqrt(world.features.shape[1])
+    if world.context:
+        columns = ContextColumns(Settings.model_validate({"context": world.context}).context)
+        queries = [table_query(row) for row in world.table.rows]
+        for query in queries:
+            columns.learn(query)
+        inputs = np.hstack([inputs, np.array([columns.of(query) for query in queries])])
+    squares = (inputs**2).sum(axis=1)
+    apart = np.maximum(squares[:, None] + squares[None, :] - 2.0 * inputs @ inputs.T, 0.0)
+    kernel = np.exp(-apart / np.median(apart))
+    ways: dict[str, Callable[[Choices, Choices], Matrix]] = {
+        **{f"ridge {r:g}": functools.partial(_ridge, kernel, rewards, r) for r in _RIDGES},
+        **{f"nearest {k}": functools.partial(_nearest, apart, rewards, k) for k in _NEIGHBOURS},
+    }
+    earned = dict.fromkeys(ways, 0.0)
+    fold = np.random.default_rng(7).permutation(rows) % _FOLDS
+    for number in range(_FOLDS):
+        train, test = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        for name, values in ways.items():
+            earned[name] += float(rewards[test, values(train, test).argmax(axis=1)].sum())
+    return max(earned.values()) / rows - float(rewards[:, world.best].mean())
+
+
+def _ridge(kernel: Matrix, rewards: Matrix, ridge: float, train: Choices, test: Choices) -> Matrix:
+    means = rewards[train].mean(axis=0)
+    inner = kernel[np.ix_(train, train)] + ridge * np.eye(len(train))
+    weights: Matrix = np.linalg.solve(inner, rewards[train] - means)
+    values: Matrix = means + kernel[np.ix_(test, train)] @ weights
+    return values
+
+
+def _nearest(apart: Matrix, rewards: Matrix, count: int, train: Choices, test: Choices) -> Matrix:
+    count = min(count, len(train) - 1)
+    near = np.argpartition(apart[np.ix_(test, train)], count, axis=1)[:, :count]
+    values: Matrix = rewards[train][near].mean(axis=1)
+    return values

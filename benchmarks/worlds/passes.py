@@ -1,0 +1,175 @@
+"""One policy's pass through a world, under the conditions in which its labels come."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.run import (
+    Learning,
+    Places,
+    Played,
+    SimulationData,
+    SimulationRun,
+    Timed,
+    chance_of,
+    play,
+)
+from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.types import Matrix
+from ragbandit.router.policies import with_settings
+from ragbandit.router.policies.draw import Drawn
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, Json
+
+#: questions of a pass at most, and of a table that are asked at most
+QUESTIONS: Final = 1200
+ASKED: Final = 0.8
+#: ways to begin: with nothing, and held back to an arm
+COLD, BEST, DEAREST = "cold", "best", "dearest"
+MODES: Final = (COLD, BEST, DEAREST)
+#: where labels favour an arm: by how much the others' chance to be labelled is less
+DISFAVOURED: Final = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A table, its features, and what a unit of cost is worth there."""
+
+    name: str
+    table: LabelledTable
+    weight: float
+    context: Mapping[str, Json] = field(default_factory=dict)
+    features: FeatureRows | None = None
+    encoder_hash: str = ""
+    #: by how much the best arm of every kind earns more than the best fixed one, where the chances are known
+    truth: float | None = None
+
+    @cached_property
+    def rewards(self) -> Matrix:
+        """Of every row and arm, shape (n, arms)."""
+        reward = Settings().reward
+        bounds = (reward.minimum, reward.maximum)
+        return rewards_of(self.table, weight=self.weight, price=reward.cost["steps"], bounds=bounds)
+
+    @property
+    def best(self) -> int:
+        """The place of the best fixed arm."""
+        return int(self.rewards.mean(axis=0).argmax())
+
+    @property
+    def dearest(self) -> int:
+        """The place of the arm that costs most."""
+        return int(self.table.steps.mean(axis=0).argmax())
+
+    def reference(self, mode: str) -> int:
+        """The place of the arm that a pass is compared with: the incumbent, or the best fixed arm."""
+        return self.dearest if mode == DEAREST else self.best
+
+    def has(self, mode: str) -> bool:
+        """Whether this way to begin is another than the ones before: the dearest arm may be the best."""
+        return mode != DEAREST or self.dearest != self.best
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conditions:
+    """How labels come."""
+
+    labelled: float = 1.0
+    #: chance that a rating is the opposite of what it should be
+    wrong: float = 0.0
+    #: decisions that are made before a label comes
+    late: int = 0
+    #: BEST or DEAREST: decisions of the other arms are labelled DISFAVOURED times as often; empty: all alike
+    favoured: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """What one process does at a time."""
+
+    world: str
+    policy: str
+    mode: str
+    seed: int
+    conditions: Conditions
+
+
+class ConditionedLearning(Learning):
+    """Learning under conditions. Labels that are late at the end of a pass come before the policy is judged."""
+
+    def __init__(self, run: SimulationRun, *, world: SimulationData, conditions: Conditions, favoured: ArmName) -> None:
+        super().__init__(run, world=world)
+        self._conditions, self._favoured = conditions, favoured
+        #: (decisions after which it comes, decision, quality, steps)
+        self._waiting: deque[tuple[int, Decision, float, float]] = deque()
+
+    def is_labelled(self, decision: Decision) -> bool:
+        """By the same number as ever, against a lower chance for arms that are not favoured."""
+        is_favoured = not self._conditions.favoured or decision.arm == self._favoured
+        share = self.world.labelled * (1.0 if is_favoured else DISFAVOURED)
+        return chance_of(decision.id, what="labelled") < share
+
+    def step(self, place: int) -> Decision:
+        """Learn what has come meanwhile, then decide."""
+        self._learn_until(self.steps)
+        return super().step(place)
+
+    def learn(self, decision: Decision, *, quality: float, steps: float) -> None:
+        """Learn it, or keep it until its time."""
+        if chance_of(decision.id, what="wrong") < self._conditions.wrong:
+            quality = 1.0 - quality
+        # a label that is not late is learned before the next decision, which is the one of number steps + 1
+        self._waiting.append((self.steps + 1 + self._conditions.late, decision, quality, steps))
+
+    def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
+        """The policy's word after all labels have come."""
+        self._learn_until(None)
+        return super().predicted(places)
+
+    def _learn_until(self, now: int | None) -> None:
+        while self._waiting and (now is None or self._waiting[0][0] <= now):
+            _, decision, quality, steps = self._waiting.popleft()
+            super().learn(decision, quality=quality, steps=steps)
+
+
+def cut(world: World, *, seed: int) -> tuple[Places, Places]:
+    """The rows to ask and the rest, by the seed: alike for every policy."""
+    order = np.random.default_rng([seed, 11]).permutation(len(world.table.rows))
+    count = min(QUESTIONS, int(ASKED * len(order)))
+    return order[:count], order[count:]
+
+
+def passed(task: Task, *, world: World) -> Played:
+    """The pass; its places are those of the world's table."""
+    asked, rest = cut(world, seed=task.seed)
+    arms = world.table.arms
+    incumbent = None if task.mode == COLD else arms[world.reference(task.mode)]
+    settings = Settings.model_validate({"context": world.context, "policy": {"incumbent": incumbent}})
+    params = with_settings(task.policy, params={}, schema=settings.context, incumbent=incumbent is not None)
+    data = SimulationData(
+        table=_part(world.table, asked),
+        test=_part(world.table, rest),
+        folds=1,
+        settings=settings,
+        features=None if world.features is None else world.features[asked],
+        test_features=None if world.features is None else world.features[rest],
+        encoder_hash=world.encoder_hash,
+        labelled=task.conditions.labelled,
+    )
+    run = SimulationRun(policy=task.policy, params=params, weight=world.weight, seed=task.seed, fold=0)
+    favoured = arms[world.reference(task.conditions.favoured)]
+    learning = ConditionedLearning(run, world=data, conditions=task.conditions, favoured=favoured)
+    played = play(run, world=data, learning=learning)
+    if played.faults or played.refused:
+        raise RuntimeError(f"{task.policy} in {world.name}: {played.reason}")
+    return replace(played, order=asked[played.order], test=rest[played.test])
+
+
+def _part(table: LabelledTable, places: Places) -> LabelledTable:
+    rows = tuple(table.rows[place] for place in places)
+    return replace(table, rows=rows, datasets=(None,) * len(rows))

@@ -1,0 +1,217 @@
+"""A board as tables in Markdown, as JSON, and as one picture. Figures are thousandths of a reward per question."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from benchmarks.worlds.board import Board
+from benchmarks.worlds.measures import AFTER, CURVE, READ, WHOLE, WORTH, Estimate, Measured, mean_of
+from benchmarks.worlds.passes import COLD, DEAREST
+from ragbandit.router.offline.charts import COLOURS, GREY, finish, png
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_KEYS: Final = tuple(map(str, READ))
+_BESIDE: Final = {COLD: "cold", "best": "beside the best fixed arm", DEAREST: "beside the dearest arm"}
+
+
+def print_board(board: Board, *, console: Console) -> None:
+    """The worlds, a table for each way to begin and share of labels, and the means."""
+    _print(_worlds_table(board), console=console)
+    for mode, share in _parts(board):
+        _print(_part_table(_rows(board, mode=mode, share=share), title=_title(mode, share)), console=console)
+    _print(_means_table(board), console=console)
+    for note in _notes(board):
+        console.print(note, soft_wrap=True, highlight=False, markup=False)
+
+
+def write(board: Board, *, path: Path) -> None:
+    """All figures as JSON, in rewards."""
+    worlds = [
+        {
+            "name": world.name,
+            "rows": len(world.table.rows),
+            "weight": world.weight,
+            "always": dict(zip(world.table.arms, map(float, world.rewards.mean(axis=0)), strict=True)),
+            "possible": board.possible[world.name],
+            "truth": world.truth,
+        }
+        for world in board.worlds
+    ]
+    whole = {"seeds": board.seeds, "conditions": asdict(board.conditions), "worlds": worlds}
+    path.write_text(json.dumps({**whole, "rows": [row.as_json() for row in board.rows]}, indent=1), encoding="utf-8")
+
+
+def draw(board: Board, *, path: Path) -> None:
+    """Mean over the worlds (solid) and the worst of them (dotted) while learning: a row of panels per way to begin."""
+    parts = _parts(board)
+    modes, shares = (list(dict.fromkeys(part[place] for part in parts)) for place in (0, 1))
+
+    def panels(figure: "Figure") -> None:
+        grid = figure.subplots(len(modes), len(shares), squeeze=False, sharex=True, sharey=True)
+        for mode, share in parts:
+            axes = grid[modes.index(mode)][shares.index(share)]
+            _draw_part(axes, _rows(board, mode=mode, share=share), policies=board.policies)
+            axes.set_title(_title(mode, share), fontsize=10)
+        figure.supylabel("1,000 x reward a question, less the best fixed arm's", fontsize=9)
+        figure.supxlabel("questions", fontsize=9)
+        grid[0][0].legend(fontsize=8)
+
+    png(path, size=(4.2 * len(shares) + 0.6, 3.2 * len(modes) + 0.6), draw=panels)
+
+
+def _draw_part(axes: "Axes", rows: Sequence[Measured], *, policies: Sequence[str]) -> None:
+    axes.axhline(0.0, color=GREY, linewidth=1.0)
+    for number, policy in enumerate(policies):
+        mine = [row.curve for row in rows if row.policy == policy]
+        # a shorter pass stays where it ended
+        heights = 1000.0 * np.array([np.interp(CURVE, list(curve), list(curve.values())) for curve in mine])
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(CURVE, heights.mean(axis=0), color=colour, label=policy)
+        axes.plot(CURVE, heights.min(axis=0), color=colour, linestyle=":", linewidth=1.0)
+    finish(axes)
+
+
+def _parts(board: Board) -> list[tuple[str, float]]:
+    return list(dict.fromkeys((row.mode, row.labelled) for row in board.rows))
+
+
+def _rows(board: Board, *, mode: str, share: float) -> list[Measured]:
+    return [row for row in board.rows if (row.mode, row.labelled) == (mode, share)]
+
+
+def _title(mode: str, share: float) -> str:
+    return f"{_BESIDE[mode]}, {100 * share:g} % labelled"
+
+
+def _worlds_table(board: Board) -> Table:
+    table = _table("world", "questions", "arms", "best fixed arm", "reward", "dearest", "reward", "possible", "known")
+    for world in board.worlds:
+        arms, always = world.table.arms, world.rewards.mean(axis=0)
+        table.add_row(
+            world.name,
+            f"{len(world.table.rows):,}",
+            str(len(arms)),
+            *(cell for arm in (world.best, world.dearest) for cell in (arms[arm], f"{always[arm]:.3f}")),
+            _thousandths(board.possible[world.name]),
+            _thousandths(world.truth),
+        )
+    return table
+
+
+def _part_table(rows: Sequence[Measured], *, title: str) -> Table:
+    table = _table(
+        title, "policy", *_keys(rows), WHOLE, AFTER, "of possible", "against the incumbent", "break-even",
+        "worst prefix", "labels",
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            row.world,
+            row.policy,
+            *(_cell(row.best.get(key)) for key in (*_keys(rows), WHOLE, AFTER)),
+            "" if row.share is None else f"{row.share:.2f}",
+            _cell(row.incumbent[WHOLE]),
+            "never" if row.break_even is None else str(row.break_even),
+            "" if row.worst_prefix is None else f"{row.worst_prefix:.3f}",
+            f"{row.labels:.0f}",
+        )
+    return table
+
+
+def _means_table(board: Board) -> Table:
+    first = board.policies[0]
+    last = _KEYS[-1]
+    table = _table(
+        "mean over the worlds", "policy", *_KEYS, WHOLE, AFTER, "of possible", "against the incumbent",
+        f"{WHOLE} less {first}'s", f"worst at {last}", "worst whole pass", "harmed", "worst prefix",
+    )  # fmt: skip
+    for mode, share in _parts(board):
+        rows = _rows(board, mode=mode, share=share)
+        base = {row.world: row.best[WHOLE] for row in rows if row.policy == first}
+        for policy in board.policies:
+            mine = [row for row in rows if row.policy == policy]
+            shares = [row.share for row in mine if row.share is not None]
+            ratios = [row.worst_prefix for row in mine if row.worst_prefix is not None]
+            less = mean_of([row.best[WHOLE] - base[row.world] for row in mine])
+            table.add_row(
+                _title(mode, share),
+                policy,
+                *(_mean_cell(mine, key) for key in (*_KEYS, WHOLE, AFTER)),
+                f"{np.mean(shares):.2f} ({len(shares)})" if shares else "",
+                _cell(mean_of([row.incumbent[WHOLE] for row in mine])),
+                "" if policy == first else _cell(less),
+                *(_worst_cell(mine, key) for key in (last, WHOLE)),
+                f"{100 * np.mean([row.harmed for row in mine]):.0f} %",
+                f"{min(ratios):.3f}" if ratios else "",
+            )
+    return table
+
+
+def _keys(rows: Sequence[Measured]) -> list[str]:
+    return [key for key in _KEYS if any(key in row.best for row in rows)]
+
+
+def _mean_cell(rows: Sequence[Measured], key: str) -> str:
+    there = [row.best[key] for row in rows if key in row.best]
+    return _cell(mean_of(there)) + (f" ({len(there)})" if len(there) < len(rows) else "") if there else ""
+
+
+def _worst_cell(rows: Sequence[Measured], key: str) -> str:
+    there = [row for row in rows if key in row.best]
+    if not there:
+        return ""
+    worst = min(there, key=lambda row: row.best[key].value)
+    return f"{_thousandths(worst.best[key].value)} {worst.world}"
+
+
+def _cell(estimate: Estimate | None) -> str:
+    return "" if estimate is None else f"{_thousandths(estimate.value)} ± {1000.0 * estimate.error:.0f}"
+
+
+def _thousandths(value: float | None) -> str:
+    return "" if value is None else f"{round(1000.0 * value) + 0:+d}"
+
+
+def _notes(board: Board) -> list[str]:
+    conditions = board.conditions
+    extra = [
+        f"{100 * conditions.wrong:g} % of the ratings are turned round" if conditions.wrong else "",
+        f"labels come {conditions.late} decisions late" if conditions.late else "",
+        f"decisions of other arms than the {conditions.favoured} are labelled a quarter as often"
+        if conditions.favoured
+        else "",
+    ]
+    read = (
+        f"{', '.join(_KEYS)}: mean until so many questions, labelled or not, against the best fixed arm; {AFTER}: the "
+        "greedy choice on the rest; break-even, worst prefix: against the incumbent, cold against the best fixed arm; "
+        "harmed: passes with a prefix below what policy.harm allows"
+    )
+    possible = (
+        "possible: gain of the better of kernel ridge and nearest neighbours with all outcomes, 10 folds; where it is "
+        f"above {1000 * WORTH:g}, of possible is {AFTER} over it; known: of the best arm of each kind, by its chances"
+    )
+    errors = f"thousandths of a reward per question, seeds: {board.seeds}, ± standard error over questions and seeds"
+    return [f"{errors}; in brackets: worlds, where not all count", read, possible, *(note for note in extra if note)]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(*columns, box=box.MARKDOWN)
+    for number, column in enumerate(table.columns):
+        column.no_wrap, column.justify = True, "left" if number < 2 else "right"
+    return table
+
+
+def _print(table: Table, *, console: Console) -> None:
+    """As wide as it is, in a pipe or a file too."""
+    wide = Measurement.get(console, console.options.update(width=1000), table).maximum
+    Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)

@@ -30,7 +30,7 @@ _PHRASES: Final = tuple(
     (place, cue, re.compile(rf"\b{re.escape(cue)}\b")) for place, cue in enumerate(CUES) if " " in cue
 )
 #: a maximal run of word characters: a cue of one word stands between two word boundaries exactly if it is one of these
-_WORDS: Final = re.compile(r"\w+")
+WORDS: Final = re.compile(r"\w+")
 _DIGIT: Final = re.compile(r"[0-9]")
 #: columns that are log(1 + count)
 _LOGARITHMIC: Final = [0, 1, 2, 7, 8, 9]
@@ -82,7 +82,7 @@ def _has_digit(text: str) -> bool:
 
 def _said(lower: str) -> list[int]:
     """Columns of the cues that stand in a question in small letters."""
-    columns = [_PLACES[word] for word in _PLACES.keys() & _WORDS.findall(lower)]
+    columns = [_PLACES[word] for word in _PLACES.keys() & WORDS.findall(lower)]
     for column, phrase, whole in _PHRASES:
         if phrase in lower and whole.search(lower) is not None:
             columns.append(column)

@@ -27,11 +27,15 @@ import numpy.typing as npt
 
 from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[np.floating[Any]]
 Wide = npt.NDArray[np.float64]
 
 #: share of the kinds in the squared length of the features, chosen by cross-validation (docs/mba.md)
 KINDS: Final = 0.85
+#: The last features are the first lexical counts, words and characters, for themselves: what hangs on length alone is
+#: learned from few rows. Their squared length, against the other features' of 1.
+LENGTHS: Final = 2
+LENGTH: Final = 0.67
 #: of the features, the share that are kinds
 _ANCHORS: Final = 0.625
 #: fewest features
@@ -46,7 +50,8 @@ _FAR: Final = 3.0
 _NARROW: Final = 1.5
 #: part of the encoder's hash: all that the features depend on beside the states; raise the version with the arithmetic
 RECIPE: Final = (
-    f"v2: readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, {', '.join(LEXICAL_COUNTS)}), "
+    f"v3: lengths ({LENGTHS}, {LENGTH}), readings (ridge {_RIDGE}) and surface (weight {_WEIGHT}, cut at {_FAR}, "
+    f"{', '.join(LEXICAL_COUNTS)}), "
     f"Gaussian kernel ({_NARROW}) at anchors ({_ANCHORS}), share {KINDS}; sketch of states"
 )
 
@@ -87,9 +92,17 @@ class Projection:
 
     def apply(self, states: Array, *, counts: Wide, dimension: int) -> Array:
         """The features of questions from their states and their lexical counts: float32, mean square about 1."""
-        readings = states @ self.directions + self.offset
-        sketch = self._sketch(states, count=dimension - len(self.anchors))
-        return self._features(readings, sketch, counts=counts, dimension=dimension)
+        sketch = self._sketch(states, count=self.sketched(dimension))
+        return self.features(self.readings(states), sketch, counts=counts, dimension=dimension)
+
+    def readings(self, states: Array) -> Array:
+        """What the labels are on these states, (n, labels)."""
+        read: Array = states @ self.directions + self.offset
+        return read
+
+    def sketched(self, dimension: int) -> int:
+        """How many of the features are the sketch."""
+        return dimension - len(self.anchors) - LENGTHS
 
     def product(self, dimension: int) -> tuple[Array, Array]:
         """Readings and sketch as one product: states @ matrix + offset, shapes (size, k) and (k,).
@@ -97,7 +110,7 @@ class Projection:
         Worth it for many questions, or on a card: for a few, reading the matrix takes longer than `apply`. The same
         features within 1e-5.
         """
-        labels, count = self.directions.shape[1], dimension - len(self.anchors)
+        labels, count = self.directions.shape[1], self.sketched(dimension)
         matrix = np.zeros((len(self.mean), labels + count), dtype=np.float32)
         matrix[:, :labels] = self.directions
         matrix[self.order, labels + np.arange(len(self.order)) % count] = self.signs * self.inverse[self.order]
@@ -107,20 +120,24 @@ class Projection:
     def from_product(self, product: Array, *, counts: Wide, dimension: int) -> Array:
         """The features of questions from their row of the product, (n, k), and their lexical counts."""
         labels = self.directions.shape[1]
-        return self._features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
+        return self.features(product[:, :labels], product[:, labels:], counts=counts, dimension=dimension)
 
     def place(self, states: Array, *, counts: Wide) -> Array:
         """The questions' positions among the kinds: readings and counts side by side, (n, labels + counts)."""
-        return self._placed(states @ self.directions + self.offset, counts=counts)
+        return self._placed(self.readings(states), counts=counts)
 
     def _placed(self, readings: Array, *, counts: Wide) -> Array:
         counted = np.clip((counts - self.surface_mean) * self.surface_scale, -_FAR * _WEIGHT, _FAR * _WEIGHT)
-        return np.concatenate([readings, counted], axis=1).astype(np.float32)
+        return np.concatenate([readings, counted], axis=1).astype(self.anchors.dtype)
 
-    def _features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> Array:
-        near = np.exp(-self.narrow * _distances(self._placed(readings, counts=counts), self.anchors))  # (n, m)
-        kinds = (near @ self.whiten.T) * np.float32(np.sqrt(KINDS * dimension))
-        return np.concatenate([kinds, sketch], axis=1).astype(np.float32)
+    def features(self, readings: Array, sketch: Array, *, counts: Wide, dimension: int) -> npt.NDArray[np.float32]:
+        """The features of questions from their readings, (n, labels), their sketch and their lexical counts."""
+        place = self._placed(readings, counts=counts)
+        near = np.exp(-self.narrow * _distances(place, self.anchors))  # (n, m)
+        kinds = _products(near, self.whiten) * self.whiten.dtype.type(np.sqrt(KINDS * dimension))
+        lengths = place[:, readings.shape[1] : readings.shape[1] + LENGTHS]
+        apart = lengths * self.anchors.dtype.type(np.sqrt(LENGTH * dimension / LENGTHS) / _WEIGHT)
+        return np.concatenate([kinds, sketch, apart], axis=1).astype(np.float32)
 
     def _sketch(self, states: Array, *, count: int) -> Array:
         """Sums of `count` groups of the standardised states with their signs, (n, count)."""
@@ -163,10 +180,12 @@ def references() -> References:
     )
 
 
-def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Projection:
+def fitted(
+    states: Array, *, known: References, dimension: int, seed: int, dtype: type[np.floating[Any]] = np.float32
+) -> Projection:
     """The projection for an encoder that gives the reference questions these states, shape (n, size).
 
-    dimension: LEAST to size.
+    dimension: LEAST to size, less where the sketch is the encoder's own. dtype: of the arrays.
     """
     count, size = states.shape
     anchors = min(round(_ANCHORS * dimension), count)
@@ -199,7 +218,7 @@ def fitted(states: Array, *, known: References, dimension: int, seed: int) -> Pr
         "narrow": np.array(narrow),
         "signs": signs,
     }
-    return Projection(order=order, **{name: values.astype(np.float32) for name, values in arrays.items()})
+    return Projection(order=order, **{name: values.astype(dtype) for name, values in arrays.items()})
 
 
 def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
@@ -209,7 +228,11 @@ def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
     row left out once, in closed form.
     """
     centred = columns - columns.mean(axis=0)
-    inverse = np.linalg.inv(z @ z.T + _RIDGE * np.eye(len(z)))
+    count, size = z.shape
+    if size < count:  # the same by the smaller matrix (Woodbury)
+        inverse: Array = (np.eye(count) - z @ np.linalg.inv(z.T @ z + _RIDGE * np.eye(size)) @ z.T) / _RIDGE
+    else:
+        inverse = np.linalg.inv(z @ z.T + _RIDGE * np.eye(count))
     dual = inverse @ centred  # (n, labels)
     left_out = centred - dual / np.diag(inverse)[:, None]
     middle, spread = left_out.mean(axis=0), left_out.std(axis=0) + 1e-9
@@ -218,6 +241,12 @@ def _readings(z: Wide, *, columns: Wide) -> tuple[Wide, Wide, Wide]:
 
 def _distances(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Squared distances between rows, shape (len(a), len(b))."""
-    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * a @ b.T
+    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2.0 * _products(a, b)
     distances: npt.NDArray[Any] = np.maximum(squares, 0.0)
     return distances
+
+
+def _products(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Inner products of rows, shape (len(a), len(b)); of one row without BLAS, whose threads would wake for it."""
+    products: npt.NDArray[Any] = np.einsum("ij,kj->ik", a, b) if len(a) == 1 else a @ b.T
+    return products

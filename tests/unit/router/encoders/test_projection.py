@@ -15,7 +15,17 @@ from safetensors.numpy import load_file, save_file
 
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
-from ragbandit.router.encoders.projection import KINDS, LEAST, Projection, References, _readings, fitted, references
+from ragbandit.router.encoders.projection import (
+    KINDS,
+    LEAST,
+    LENGTH,
+    LENGTHS,
+    Projection,
+    References,
+    _readings,
+    fitted,
+    references,
+)
 from ragbandit.testing.policy_examples import made_text
 
 SIZE = 1200
@@ -194,9 +204,11 @@ def by_hand(projection, state, *, text, dimension):
     near = np.array([np.exp(-p["narrow"] * ((place - anchor) ** 2).sum()) for anchor in p["anchors"]])
     found = np.zeros(dimension)
     found[: len(near)] = (p["whiten"] @ near) * np.sqrt(KINDS * dimension)
-    count = dimension - len(near)
+    count = dimension - len(near) - LENGTHS
     for at, entry in enumerate(projection.order):
         found[len(near) + at % count] += p["signs"][at] * (state[entry] - p["mean"][entry]) * p["inverse"][entry]
+    # Words and characters in standard deviations, the first two counts: a count's weight beside readings is a half.
+    found[-LENGTHS:] = np.clip(counts, -1.5, 1.5)[:LENGTHS] / 0.5 * np.sqrt(LENGTH * dimension / LENGTHS)
     return found
 
 
@@ -215,7 +227,8 @@ def test_one_product_gives_the_readings_and_the_sketch(made):
     projection, dimension = made
     states, counts = states_of(NEW), lexical_counts(NEW)
     matrix, offset = projection.product(dimension)
-    assert matrix.shape == (SIZE, len(offset)) == (SIZE, len(references().labels) + dimension - len(projection.anchors))
+    read = len(references().labels) + projection.sketched(dimension)
+    assert matrix.shape == (SIZE, len(offset)) == (SIZE, read)
     found = projection.from_product(states @ matrix + offset, counts=counts, dimension=dimension)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, projection.apply(states, counts=counts, dimension=dimension), atol=2e-3)
@@ -280,7 +293,7 @@ def shares(projection, states, *, texts, dimension):
     """Squared lengths of kinds and of sketch, per question, in units of the dimension."""
     squares = projection.apply(states, counts=lexical_counts(texts), dimension=dimension).astype(np.float64) ** 2
     kinds = len(projection.anchors)
-    return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:].sum(axis=1) / dimension
+    return squares[:, :kinds].sum(axis=1) / dimension, squares[:, kinds:-LENGTHS].sum(axis=1) / dimension
 
 
 def test_kinds_are_the_kernels(made):
@@ -300,7 +313,7 @@ def test_lengths_are_the_shares(made, known, states):
     """
     projection, dimension = made
     kinds, sketch = shares(projection, states, texts=known.questions, dimension=dimension)
-    assert sketch.mean() == pytest.approx(1.0 - KINDS, rel=0.15)
+    assert sketch.mean() == pytest.approx(1.0 - KINDS, rel=0.25 if dimension == 16 else 0.15)  # of 4 numbers, or more
     assert kinds.max() < KINDS * 1.01
     least = {16: 0.2, 64: 0.4, 1000: 0.7}[dimension]
     assert least < kinds.mean() < KINDS

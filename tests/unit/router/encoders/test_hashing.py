@@ -1,0 +1,94 @@
+"""The encoder without a model: style and hashed words, on every machine alike."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ragbandit.router.encoders.hashing import LEAST, HashingEncoder
+from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, lexical_counts
+from ragbandit.router.encoders.projection import KINDS, LENGTH, references
+from ragbandit.router.encoders.style import STYLE_COUNTS, WORD_GROUPS, style_counts
+from ragbandit.shared.errors import ConfigError, InvalidInput
+from tests.support.cases import every_case
+from tests.support.other_processor import printed_with_other_loops
+
+ODD = [
+    *("", " ", "?", "\ud800", "\x00", "\U0001f600 \u8fd9", "\u0130stanbul \u00df", "film " * 9000, "x" * 30_000),
+    *("\n" * 3000, "9" * 3000, "\u0301", "Who? " * 2000, '"' * 5000, "de \u00e9t\u00e9", "WHO WROTE IT"),
+]
+QUESTIONS = [*references().questions[::40], *ODD]
+
+
+def test_a_question_is_encoded_alike_alone_and_among_others():
+    """Whatever the text and the dimension, a row is finite, below 256, and the same to the bit in any batch."""
+    with every_case() as case:
+        for dimension in (LEAST, 17, 256, 4096):
+            with case(dimension):
+                texts = QUESTIONS if dimension < 4096 else QUESTIONS[::5]
+                encoder = HashingEncoder(dimension)
+                rows = encoder.encode(texts)
+                assert (rows.shape, rows.dtype) == ((len(texts), dimension), np.float32)
+                assert np.isfinite(rows).all()
+                assert np.abs(rows).max() < 256
+                alone = [encoder.encode([text])[0] for text in texts]
+                assert np.array_equal(rows, alone)
+                assert np.array_equal(rows[::-1], encoder.encode(texts[::-1]))
+    assert HashingEncoder(16).encode([]).shape == (0, 16)
+
+
+def test_processors_agree_within_the_rounding_of_the_heads():
+    """Without AVX, and with BLAS's loops for an old processor, another process makes the same hash and features.
+
+    But for the last bit of float32, or a thousandth of 2^-14, the unit that the heads round features to.
+    """
+    code = "import json\nfrom tests.unit.router.encoders.test_hashing import QUESTIONS, HashingEncoder\n"
+    code += "encoder = HashingEncoder(256)\nprint(json.dumps([encoder.hash, encoder.encode(QUESTIONS).tolist()]))"
+    encoder = HashingEncoder(256)
+    there, rows = json.loads(printed_with_other_loops(code))
+    assert there == encoder.hash != HashingEncoder(255).hash
+    np.testing.assert_allclose(rows, encoder.encode(QUESTIONS), atol=2.0**-14 / 1000, rtol=2.0**-23)
+
+
+def test_squared_lengths_are_the_shares():
+    """Of d, words have 1 - KINDS, kinds at most KINDS, and the two lengths LENGTH on average; case does not matter."""
+    encoder, known = HashingEncoder(256), references().questions
+    squares = encoder.encode(known).astype(np.float64) ** 2 / 256
+    kinds, words, lengths = (part.sum(axis=1) for part in np.split(squares, [160, 254], axis=1))
+    assert words == pytest.approx(np.full(len(known), 1.0 - KINDS), rel=1e-5)
+    assert kinds.max() < KINDS * 1.0001
+    assert kinds.mean() > 0.5 * KINDS
+    assert lengths.mean() == pytest.approx(LENGTH, rel=0.05)  # but for those that are cut at three deviations
+    nothing, some, other = (row[160:254] for row in encoder.encode(["?!", "a red Boat", "Boat, A RED"]))
+    assert not nothing.any()
+    assert np.array_equal(some, other)
+
+
+def test_labels_are_read_off_the_style():
+    """On reference questions that had no part in the fit style tells several facts from one: area above .9."""
+    known = references()
+    place = HashingEncoder(256)._projection.anchors[:, known.labels.index("hops >= 2")]  # held-out readings
+    label = known.columns[: len(place), known.labels.index("hops >= 2")]
+    above = place[label > 0][:, None] > place[label == 0][None, :]
+    assert above.mean() > 0.9
+
+
+def test_style_counts_are_those_by_hand():
+    """The lexical counts, then the logarithm of one and the words of each group, whatever their case."""
+    text = "Which FILM by the director's father won? Father, film!"
+    row = style_counts([text])[0]
+    counted = dict(zip(STYLE_COUNTS, row.tolist(), strict=True))
+    wanted = dict.fromkeys(WORD_GROUPS, 0) | {"films": 3, "kin": 2, "sport": 1}
+    for group, count in wanted.items():
+        assert counted[f"log words of {group}"] == pytest.approx(np.log1p(count)), group
+    assert np.array_equal(row[: len(LEXICAL_COUNTS)], lexical_counts([text])[0])
+    assert style_counts([]).shape == (0, len(STYLE_COUNTS))
+
+
+def test_what_cannot_be_encoded_is_refused():
+    """A string where a list is wanted, and fewer features than the projection has parts, are errors with a remedy."""
+    with pytest.raises(InvalidInput):
+        HashingEncoder().encode("what?")
+    with pytest.raises(ConfigError, match="at least 8, not 7") as caught:
+        HashingEncoder(7)
+    assert caught.value.field == "encoder.dimension"

@@ -13,7 +13,8 @@ class RewardSettings(Section):
 
     #: how a label becomes quality
     quality: Literal["exact_match", "f1", "containment"] = "f1"
-    #: lambda: what one unit of cost takes off the quality
+    #: lambda: what one unit of cost is worth in right answers; a right answer is worth 1 / weight units of cost.
+    #: Changing it begins no new ledger (docs/learning.md)
     weight: Annotated[float, Field(ge=0)] = 0.05
     #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
     cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})

@@ -23,7 +23,7 @@ Seconds = Annotated[float, Field(gt=0)]
 class EncoderSettings(Section):
     """The encoder that turns questions into feature vectors."""
 
-    #: local folder or hub name; "hashing" needs no model (tests, light installs)
+    #: local folder or hub name; "hashing" needs no model and no torch: counted style and hashed words
     model: str = "distilbert/distilbert-base-uncased"
     #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else
     #: float32; hosts that share a ledger must name one of the two

@@ -23,9 +23,8 @@ from ragbandit.router.config.sections import (
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 
 __all__ = [
-    "COLD_START_SHARE",
     "COUNTED_S",
-    "FLOOR",
+    "FLOORS",
     "BudgetSettings",
     "ConversationSettings",
     "EncoderSettings",
@@ -57,10 +56,8 @@ _DEFAULT_ARMS: dict[str, dict[str, Any]] = {"no_retrieval": {}, "single_step": {
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-#: floor where nothing says otherwise
-FLOOR: Final = 0.01
-#: cold-start floor where nothing says otherwise
-COLD_START_SHARE: Final = 0.05
+#: probability that the floors of all offered arms have together where nothing says otherwise
+FLOORS: Final = 0.04
 
 
 class PolicySettings(Section):
@@ -72,11 +69,10 @@ class PolicySettings(Section):
     label: Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")] = "main"
     #: params of the policy; what is left out has its default
     params: dict[str, Any] = Field(default_factory=dict)
-    #: least probability of every offered arm; None: 0.01
+    #: least probability of every offered arm; None: 0.04 / K of K offered arms
     floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
-    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none; None: 0.05, with
-    #: an incumbent none
-    cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] | None = None
+    #: least probability of an arm until the policy has learned cold_start_outcomes of it; 0 is none
+    cold_start_floor: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     #: learned outcomes of an arm after which cold_start_floor no longer holds for it
     cold_start_outcomes: Annotated[int, Field(ge=0)] = 30
     #: arm played when the policy breaks its contract, and while it is rebuilt from the ledger if nothing that has
@@ -88,17 +84,9 @@ class PolicySettings(Section):
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
 
-    @property
-    def floor_share(self) -> float:
-        """The floor in force."""
-        return FLOOR if self.floor is None else self.floor
-
-    @property
-    def cold_start_share(self) -> float:
-        """The cold-start floor in force."""
-        if self.cold_start_floor is not None:
-            return self.cold_start_floor
-        return COLD_START_SHARE if self.incumbent is None else 0.0
+    def floor_of(self, arms: int) -> float:
+        """The floor in force where so many arms (>= 1) are offered."""
+        return FLOORS / arms if self.floor is None else self.floor
 
 
 class BudgetSettings(Section):
@@ -255,8 +243,8 @@ class Settings(Section):
                 f"learning.aggregate: {self.learning.aggregate!r} has nothing to aggregate while the first feedback "
                 "closes a decision; set learning.wait_s above 0"
             )
-        if self.policy.floor_share * len(self.arms) > 1:
-            floor, arms = self.policy.floor_share, len(self.arms)
+        floor, arms = self.policy.floor_of(len(self.arms)), len(self.arms)
+        if floor * arms > 1:
             digits = 10 ** (len(str(arms)) + 1)
             most = digits // arms / digits
             raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {most:g}")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.shared.errors import PolicyFault, SnapshotError
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Reward, TableRow, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Reward, TableRow, Update
 
 #: What a policy must be given: the shared encoder's embedding, or the raw text (it has its own way to read it).
 PolicyNeed = Literal["features", "text"]
@@ -50,6 +50,8 @@ class PolicyOutput:
     pmf: tuple[float, ...]
     #: the value it expects of every arm, in units of reward; None if it has none
     scores: tuple[float, ...] | None = None
+    #: draws of the arms' values from its posterior, each less the score, (arms, draws); None: it has none
+    deviations: Matrix | None = field(default=None, compare=False, repr=False)  # == of arrays is no truth value
     #: what else belongs in the log: a price in force, an LLM's reply. A policy that keeps quality and cost apart puts
     #: both here, as lists aligned with the arms, with the weight between them: {"quality": [...], "cost": [...],
     #: "weight": 0.05}, scores = quality - weight * cost. From these rows any other weight can be tried on the log.
@@ -167,6 +169,22 @@ def tolerance_of(policy: Policy) -> float:
     return float(getattr(policy, "tolerance", 0.0))
 
 
+def policy_age(policy: Policy, arm: ArmName) -> float:
+    """`age(arm)`: rows of an arm since it was begun anew; inf where the policy does not say."""
+    age = getattr(policy, "age", None)
+    return math.inf if age is None else float(age(arm))
+
+
+def restart(policy: Policy, arm: ArmName) -> None:
+    """`restart(arm)`: what was learned of this arm counts for little from now on, since the arm is another one.
+
+    A policy without it goes on as it is, and follows the arm as fast as its own steps do.
+    """
+    begin: Callable[[ArmName], None] | None = getattr(policy, "restart", None)
+    if begin is not None:
+        begin(arm)
+
+
 def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms: Sequence[ArmName]) -> PolicyOutput:
     """The policy's output for one question; features of shape (d,)."""
     rows = None if features is None else features[None, :]
@@ -174,7 +192,12 @@ def pmf_of_one(policy: Policy, query: Query, *, features: Features | None, arms:
 
 
 def apply(policy: Policy, update: Update) -> bool:
-    """Let the policy learn; False if it refused the row, as it will again on every replay."""
+    """Let the policy learn, after the arms that began anew with this row; False if it refused the row.
+
+    It will refuse it again on every replay.
+    """
+    for arm in update.restarts:
+        restart(policy, arm)
     try:
         policy.learn(update)
     except PolicyFault:
@@ -196,7 +219,7 @@ def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
     quality - weight * cost equal to it. A cost beyond what the reward's lower bound can express counts as that much:
     one answer that cost a million must not drown all others.
     """
-    if reward.preset in ("reward", "default"):
+    if not reward.has_parts:
         most = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
         cost = min(reward.cost, most)
         return reward.value + weight * cost, cost, weight

@@ -336,12 +336,12 @@ def drawn_by_arms(
     by_index: dict[int, Drawn] = {}
     for offered, group in places.items():
         raised = cold_start_floors(
-            seen, arms=offered, share=policy.cold_start_share, outcomes=policy.cold_start_outcomes
+            seen, arms=offered, share=policy.cold_start_floor, outcomes=policy.cold_start_outcomes
         )
         drawn = draw_group(
             [outputs[at] for at in group],
             arms=offered,
-            floor=policy.floor_share,
+            floor=policy.floor_of(len(offered)),
             fallback=policy.fallback,
             seeds=[seeds[at] for at in group],
             raised=raised,

@@ -66,8 +66,9 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "explore": 0.7,
         "epsilon_min": 0.1,
         "memory": 50.0,
-        "alarm": 4.0,
+        "alarm": 100.0,
         "block": 1,
+        "points": 32,
     },
     "mba_paper": {
         **_READING,

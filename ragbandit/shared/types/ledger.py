@@ -41,6 +41,11 @@ class Reward:
     sample_weight: float = 1.0
 
     @property
+    def has_parts(self) -> bool:
+        """Whether quality and cost are known apart; else the quality has the cost inside already, if there is one."""
+        return self.preset not in ("reward", "default")
+
+    @property
     def clipped(self) -> bool:
         """Whether the bounds changed the value."""
         return self.value != self.quality - self.weight * self.cost
@@ -69,6 +74,10 @@ class Update:
     made_at: float
     #: its decision was made elsewhere: what it cost was not paid here
     imported: bool = False
+    #: decisions made here, this one among them, when this row was appended; None: only the rows are known
+    decided: int | None = None
+    #: arms that changed before its decision was made, and that a policy begins anew before it learns this row
+    restarts: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

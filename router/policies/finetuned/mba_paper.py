@@ -201,7 +201,7 @@ class MbaPaper(HasParams):
         reward = update.reward
         if self.reward == "ledger":
             target = reward.value
-        elif reward.preset in ("reward", "default"):
+        elif not reward.has_parts:
             raise PolicyFault(f"the reward table {self.reward!r} needs to know whether the answer was right")
         elif reward.quality < RIGHT:
             target = -1.0 if self.failure == "paper" else 0.0

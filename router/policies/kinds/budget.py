@@ -47,6 +47,7 @@ from ragbandit.router.policies.base import (
     tally,
 )
 from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
+from ragbandit.router.policies.linear.points import shares_of_points
 from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
@@ -124,10 +125,11 @@ class BudgetPolicy(WrappingPolicy):
     ) -> list[PolicyOutput]:
         """The policy's word, with the price in force put on cost.
 
-        With scores: epsilon-greedy on quality - price * cost, epsilon being the inner one's own, or what it spreads
-        beyond its best arm. Quality and cost are the inner one's where it keeps them apart; else cost is the arm's
-        mean so far, and quality the score without the weight of that cost. Without scores: the inner pmf, every arm
-        made less likely by the factor exp(-price * cost / TEMPERATURE).
+        With scores: on quality - price * cost, by the points of the inner one's posterior; where it has none,
+        epsilon-greedy, epsilon being the inner one's own, or what it spreads beyond its best arm. Quality and cost are
+        the inner one's where it keeps them apart; else cost is the arm's mean so far, and quality the score without the
+        weight of that cost. Without scores: the inner pmf, every arm made less likely by the factor exp(-price * cost /
+        TEMPERATURE).
         """
         outputs = self.inner.pmf(queries, features=features, arms=arms)
         return [self._priced(output, arms=offered) for output, offered in zip(outputs, arms, strict=True)]
@@ -139,8 +141,13 @@ class BudgetPolicy(WrappingPolicy):
         if quality is None:
             return replace(output, pmf=_tilted(output.pmf, cost=cost, price=self.price), facts=facts)
         scores = tuple(q - self.price * c for q, c in zip(quality, cost, strict=True))
+        facts |= {"quality": quality, "weight": self.price}
+        if output.deviations is not None:
+            pmf = tuple(shares_of_points(np.array(scores), output.deviations))
+            facts["epsilon"] = 1.0 - max(pmf)
+            return PolicyOutput(pmf=pmf, scores=scores, deviations=output.deviations, facts=facts)
         epsilon = _exploration(output)
-        facts |= {"quality": quality, "weight": self.price, "epsilon": epsilon}
+        facts["epsilon"] = epsilon
         return PolicyOutput(pmf=epsilon_greedy(scores, epsilon=epsilon), scores=scores, facts=facts)
 
     def _heads(self, output: PolicyOutput, *, arms: Sequence[ArmName]) -> tuple[list[float] | None, list[float]]:

@@ -18,6 +18,8 @@ et al. 2020) ask of every single decision that it keeps (1 - harm) of the incumb
   probability CONFIDENCE at most. As s shrinks theta grows, and the share of the policy goes to 0.
 - The expected loss is the incumbent's score less the arm's; the rewards' variance is that of the ledger's rows, for
   either arm. So E exp(theta * loss) = exp(theta * (score_incumbent - score_arm) + theta^2 * variance), a Gaussian's.
+  A policy that knows its posterior (`deviations`) has half a deviation of the difference taken off an arm's score: an
+  arm that nobody tried is not as good as its prior mean.
   A policy without scores has the arms' mean rewards in their place, an arm never learned having 0.
 - What was lost is estimated without the policy (shortfall.py): scores that are wrong cost slack, and the slack holds
   the policy back.
@@ -31,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Final
 
+import numpy as np
 from pydantic import Field
 
 from ragbandit.router.policies.base import Arrays, Facts, PolicyOutput, Restraint, is_lean, restored_counts
@@ -38,12 +41,14 @@ from ragbandit.router.policies.kinds.shortfall import Shortfall
 from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import ArmParam, read_params
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Json, Matrix, Query, Update
 
 #: chance at most that the decisions of one version lose more than the slack
 CONFIDENCE: Final = 0.05
 #: share of a decision's allowance that it may count on before it is learned
 _CREDIT: Final = 0.5
+#: posterior standard deviations that an arm's difference from the incumbent is taken lower by
+_DOUBT: Final = 0.5
 #: exponents end here
 _MOST_EXPONENT: Final = 50.0
 #: rewards are below this: sums of their squares stay floats
@@ -102,6 +107,8 @@ class ConservativePolicy(WrappingPolicy):
             reason = "nothing may be lost now" if tally.known else "too few outcomes of it are learned"
             risks = tuple(float(arm != self.incumbent) for arm in arms)
             return Restraint(arm=self.incumbent, risks=risks, allowance=0.0, slack=slack, reason=reason)
+        if output.deviations is not None:
+            values = _doubted(values, output.deviations, incumbent=list(arms).index(self.incumbent))
         theta = math.log(1.0 / CONFIDENCE) / slack
         usual, spread = values[list(arms).index(self.incumbent)], theta * theta * tally.variance
         risks = tuple(
@@ -119,6 +126,12 @@ class ConservativePolicy(WrappingPolicy):
         self.inner.learn(update)
         self.shortfall.learn(update)
 
+    def restart(self, arm: ArmName) -> None:
+        """The policy inside begins the arm anew; of the incumbent what it earns is not known any more."""
+        super().restart(arm)
+        if arm == self.incumbent:
+            self.shortfall.restart()
+
     def state(self) -> tuple[Arrays, dict[str, Json]]:
         """The inner policy's state, its arrays under "inner/", and the shortfall's numbers."""
         nested, facts = self.inner_state()
@@ -126,12 +139,21 @@ class ConservativePolicy(WrappingPolicy):
             "updates": facts["updates"],
             "seen": facts["seen"],
             "inner": facts,
+            **({"incumbent_before": self.shortfall.before} if self.shortfall.before else {}),
         }
 
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state; the inner policy checks its own part."""
         self.shortfall.restore(own_arrays(arrays), seen=restored_counts(facts))
+        self.shortfall.before = facts.get("incumbent_before", 0)
         self.restore_inner(arrays, facts["inner"])
+
+
+def _doubted(values: Sequence[float], deviations: Matrix, *, incumbent: int) -> list[float]:
+    """Each arm's value, less _DOUBT standard deviations of its difference from the incumbent's."""
+    apart = deviations - deviations[incumbent]
+    doubts = np.sqrt(np.einsum("kp,kp->k", apart, apart) / apart.shape[1]).tolist()
+    return [value - _DOUBT * doubt for value, doubt in zip(values, doubts, strict=True)]
 
 
 def _exponential(exponent: float) -> float:

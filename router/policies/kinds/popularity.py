@@ -250,6 +250,12 @@ class Popularity(HasParams):
             self._sums[row, column] += rows * update.reward.value
             self._counts[row, column] += rows
 
+    def restart(self, arm: ArmName) -> None:
+        """The arm's rewards of before count no more; how often questions are of which bin does."""
+        if arm in (self.below, self.above):
+            row = int(arm == self.above)
+            self._sums[row] = self._counts[row] = 0.0
+
     def _bin(self, popularity: float) -> int:
         return min(BINS - 1, int(BINS * math.log10(popularity + 1.0) / self.table.top))
 

@@ -45,15 +45,19 @@ class Shortfall:
         self._sums: dict[ArmName, float] = {}
         #: rows of decisions that were made here; reward they lost, clamped; of them rows of other arms, faded
         self._own = self._lost = self._others = 0.0
+        #: decisions made per row learned, at least 1
+        self._ratio = 1.0
         #: over the incumbent's rows, faded, weighted by 1/q: weights, rewards, squares of rewards
         self._weight = self._rewards = self._squares = 0.0
+        #: rows of the incumbent of before it changed
+        self.before = 0
         #: squares of all rewards
         self._all_squares = 0.0
 
     @property
     def known(self) -> bool:
         """Whether the incumbent has outcomes enough to say what it earns."""
-        return self.rows.get(self.incumbent, 0) >= KNOWN
+        return self.rows.get(self.incumbent, 0) - self.before >= KNOWN
 
     @property
     def allowance(self) -> float:
@@ -81,9 +85,12 @@ class Shortfall:
     def slack(self) -> float:
         """Reward that may still be lost: what was allowed, less what was lost and one standard deviation of that.
 
-        At most MOST decisions' worth.
+        At most MOST decisions' worth. What is learned of some of the decisions stands for all of them: each row for
+        `ratio` decisions, whose sum then has the variance ratio * (1 + (ratio - 1) * ratio) a row.
         """
-        return self._allowed - self._lost - math.sqrt(self._others * self.variance)
+        # the rows' own noise, and that of which decisions were learned
+        noise = self._others * self.variance * (1.0 + (self._ratio - 1.0) * self._ratio)
+        return self._allowed - self._ratio * self._lost - math.sqrt(noise)
 
     def mean(self, arm: ArmName) -> float:
         """Mean reward of an arm, begun with one row of reward 0, as the ridge heads begin."""
@@ -91,7 +98,8 @@ class Shortfall:
 
     @property
     def _allowed(self) -> float:
-        return self.allowance * max(self._own, 0.5 * (self._own + FROM))
+        decisions = self._ratio * self._own
+        return self.allowance * max(decisions, 0.5 * (decisions + FROM))
 
     def learn(self, update: Update) -> None:
         """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
@@ -108,13 +116,25 @@ class Shortfall:
         self._all_squares += reward * reward
         # A surplus is kept up to MOST decisions, a debt of feedback that came late up to FROM.
         allowed, one = self._allowed, self.allowance
-        self._lost = min(max(self._lost, allowed - MOST * one), allowed + FROM * one)
+        if one > 0.0:  # else the incumbent has changed, and what is owed is not known in its rewards yet
+            lost = min(max(self._ratio * self._lost, allowed - MOST * one), allowed + FROM * one)
+            self._lost = lost / self._ratio
+
+    def restart(self) -> None:
+        """The incumbent is another arm from now on: its mean reward begins anew, what was lost stays.
+
+        Until it has KNOWN outcomes again nothing else is tried.
+        """
+        self.before = self.rows.get(self.incumbent, 0)
+        self._weight = self._rewards = self._squares = 0.0
 
     def _pay(self, update: Update) -> None:
         """Count what a row lost, by the incumbent's mean before it."""
         reward = update.reward.value
         base = self._rewards / self._weight if self._weight > 0.0 else reward
         self._own += 1.0
+        elsewhere = sum(self.rows.values()) - (self._own - 1.0)
+        self._ratio = max(1.0, (update.decided - elsewhere) / self._own if update.decided else 1.0)
         if update.arm == self.incumbent:
             self._lost += (reward - base) * (min(1.0 / update.propensity, _MOST_WEIGHT) - 1.0)
         else:
@@ -123,7 +143,10 @@ class Shortfall:
 
     def state(self) -> Arrays:
         """Its numbers, and each arm's rows and rewards."""
-        own = (self._own, self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares)
+        own = (
+            *(self._own, self._lost, self._others, self._ratio),
+            *(self._weight, self._rewards, self._squares, self._all_squares),
+        )
         arrays: Arrays = {"shortfall": np.array(own)}
         for arm in sorted(self.rows):
             arrays[f"rewards/{arm}"] = np.array([self.rows[arm], self._sums[arm]])
@@ -131,8 +154,9 @@ class Shortfall:
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
-        checked_arrays(arrays, shapes={"shortfall": (7,)} | {f"rewards/{arm}": (2,) for arm in seen})
+        checked_arrays(arrays, shapes={"shortfall": (8,)} | {f"rewards/{arm}": (2,) for arm in seen})
         own = arrays["shortfall"].tolist()
-        self._own, self._lost, self._others, self._weight, self._rewards, self._squares, self._all_squares = own
+        self._own, self._lost, self._others, self._ratio = own[:4]
+        self._weight, self._rewards, self._squares, self._all_squares = own[4:]
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}

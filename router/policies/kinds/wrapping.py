@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from ragbandit.router.config.context_schema import ContextSchema
-from ragbandit.router.policies.base import Arrays, Facts, Policy, PolicyNeed, schema_of, tolerance_of
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    Policy,
+    PolicyNeed,
+    policy_age,
+    restart,
+    schema_of,
+    tolerance_of,
+)
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.params import HasParams, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError
@@ -62,6 +71,26 @@ class WrappingPolicy(HasParams):
     def tolerance(self) -> float:
         """That of the policy inside."""
         return tolerance_of(self.inner)
+
+    @property
+    def noise(self) -> float | None:
+        """That of the policy inside, where it has one."""
+        noise: float | None = getattr(self.inner, "noise", None)
+        return noise
+
+    @property
+    def alarms(self) -> Mapping[ArmName, int]:
+        """Those of the policy inside."""
+        alarms: Mapping[ArmName, int] = getattr(self.inner, "alarms", {})
+        return alarms
+
+    def age(self, arm: ArmName) -> float:
+        """Rows of an arm since the policy inside began it anew."""
+        return policy_age(self.inner, arm)
+
+    def restart(self, arm: ArmName) -> None:
+        """The policy inside begins the arm anew, if it can."""
+        restart(self.inner, arm)
 
     def inner_state(self) -> tuple[Arrays, dict[str, Json]]:
         """The state of the policy inside, its arrays under "inner/"."""

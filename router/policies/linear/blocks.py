@@ -11,7 +11,8 @@ inverse of the block's beginning; that is work only where somebody asks (`_catch
 the last unfinished block of each arm. Either way the state after n rows is the same, to the last bit: it is a function
 of the rows alone.
 
-Residuals, and with them the noise and a policy's CUSUM, are taken row by row against the mean at the block's beginning.
+Residuals, and with them the noise and a policy's test for changes, are taken row by row against the mean at the
+block's beginning.
 
 Z^T Z comes from BLAS, whose order of sums differs between processors. So features are rounded to multiples of 2^-14
 first: then every product and every sum of a block is a whole number below 2^53, exact in any order. The inverse has a
@@ -27,7 +28,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.policies.base import Arrays, Facts, checked_arrays, heads_of, rows_of, tally
+from ragbandit.router.policies.base import Arrays, Facts, checked_arrays, rows_of, tally
 from ragbandit.router.policies.linear.inversion import inverse_of
 from ragbandit.router.policies.linear.ridge import (
     LATEST,
@@ -58,7 +59,7 @@ Units = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
-class _Block:
+class Block:
     """An arm at the beginning of its block, and the rows since."""
 
     #: precision and moment of all rows before the block, faded; the means they give; their leverage
@@ -83,7 +84,7 @@ class BlockHeads(RidgeHeads):
         super().__init__(ridge=ridge, bias_ridge=bias_ridge, memory=memory)
         most = block if memory is None else min(block, int(memory) // _SHARE_OF_MEMORY)
         self.block = 1 << (max(most, 1).bit_length() - 1)  # a power of two, as the blocks before it are
-        self._blocks: dict[ArmName, _Block] = {}
+        self._blocks: dict[ArmName, Block] = {}
         #: arms with rows that the served posterior has not taken
         self._behind: set[ArmName] = set()
 
@@ -108,7 +109,7 @@ class BlockHeads(RidgeHeads):
         if rows == 0.0:
             tally(self.seen, update)
             return 0.0
-        quality, cost, weight = heads_of(update.reward, weight=self.weight)
+        quality, cost, weight = self._targets(update)
         block = self._blocks.get(arm)
         leverage = self._prior_leverage if block is None else block.leverage
         fade = self._kept(rows)
@@ -142,22 +143,30 @@ class BlockHeads(RidgeHeads):
             return
         if restart is None and block.rows < self.block_rows(age - block.rows):
             return
-        z = _designs(block)
-        gram = _gram(block)
-        block.precision += gram
-        block.moment += np.einsum("nk,nj->kj", _counted(block), z)
-        mass = math.fsum(block.counts[: block.rows].tolist())
         share = 1.0
         if restart is not None:
             share = self._share(arm, rows=restart)
             self._age[arm], self._mass[arm] = 0, 0.0
+        if block.rows == 0:  # started again between two blocks
+            self._begin(arm, gram=None, share=share, count=1.0)
+            return
+        gram = self._close(arm)
+        mass = math.fsum(block.counts[: block.rows].tolist())
         self._begin(arm, gram=gram / mass, share=share, count=mass / block.rows)
 
-    def _begin(self, arm: ArmName, *, gram: Matrix, share: float, count: float) -> None:
-        """Begin the arm's next block: fade, invert.
+    def _close(self, arm: ArmName) -> Matrix:
+        """Let the block's beginning take its rows; their sum of w z z^T, (d+1, d+1)."""
+        block = self._blocks[arm]
+        gram = _gram(block)
+        block.precision += gram
+        block.moment += np.einsum("nk,nj->kj", _counted(block), designs(block))
+        return gram
 
-        gram: mean of z z^T over its latest rows, each with what it counts as; count: what one of these rows counts as
-        on average; share: what all keep.
+    def _begin(self, arm: ArmName, *, gram: Matrix | None, share: float, count: float) -> float:
+        """Begin the arm's next block: fade, invert. What rows keep of their weight, in (0, 1].
+
+        gram: mean of z z^T over its latest rows, each with what it counts as, None where there is none; count: what one
+        of these rows counts as on average; share: what all keep.
         """
         old = self._blocks[arm]
         rows = self.block_rows(self._age[arm])
@@ -169,16 +178,17 @@ class BlockHeads(RidgeHeads):
         old.start = np.einsum("kj,ij->ki", old.moment, inverse)
         # The mean of z^T P z over rows that P has learned with the weight `fade * count`, as if it had not (leave one
         # out).
-        own = float((inverse * gram).sum())
-        free = 1.0 - fade * count * own
+        own = old.leverage / share if gram is None else float((inverse * gram).sum())
+        free = 1.0 if gram is None else 1.0 - fade * count * own
         old.leverage = min(own / free, self._prior_leverage) if free > 0.0 else self._prior_leverage
         self._blocks[arm] = self._opened(old, rows=rows)
         self._serve(arm, inverse)
+        return fade
 
-    def _opened(self, old: _Block, *, rows: int) -> _Block:
+    def _opened(self, old: Block, *, rows: int) -> Block:
         """The block that begins after `old`, with room for so many rows."""
         width = len(old.precision) - 1
-        return _Block(
+        return Block(
             precision=old.precision,
             moment=old.moment,
             start=old.start,
@@ -191,9 +201,9 @@ class BlockHeads(RidgeHeads):
             sums=None,
         )
 
-    def _new(self, size: int) -> _Block:
+    def _new(self, size: int) -> Block:
         nothing = np.zeros((2, size))
-        return _Block(
+        return Block(
             precision=np.diag(self._precision(size)),
             moment=nothing,
             start=nothing.copy(),
@@ -220,19 +230,23 @@ class BlockHeads(RidgeHeads):
             block = self._blocks[arm]
             if arm not in self._inverse:
                 self._serve(arm, np.diag(1.0 / np.diag(block.precision)))
-            inverse, before = self._inverse[arm], self._age[arm] - block.rows
+            before = self._age[arm] - block.rows
             if block.sums is None:
                 block.sums = np.zeros_like(block.moment)
                 _add_up(block.sums, block, first=0, last=block.taken)
-            for row, z in enumerate(_designs(block, first=block.taken), start=block.taken):
-                leverage = add_row(inverse, z, rows=float(block.counts[row]))
+            for row, z in enumerate(designs(block, first=block.taken), start=block.taken):
+                leverage = self._take(arm, z, row=row)
                 known = self._leverage[arm]
                 self._leverage[arm] = known + (leverage - known) / min(before + row + 1, LATEST)
             _add_up(block.sums, block, first=block.taken, last=block.rows)
             block.taken = block.rows
-            self._mean[arm] = np.einsum("kj,ij->ki", block.moment + block.sums, inverse)
+            self._mean[arm] = np.einsum("kj,ij->ki", block.moment + block.sums, self._inverse[arm])
             self._forget(arm)
         self._behind.clear()
+
+    def _take(self, arm: ArmName, z: Vector, *, row: int) -> float:
+        """Let the served posterior take a row of the block; its leverage before."""
+        return add_row(self._inverse[arm], z, rows=float(self._blocks[arm].counts[row]))
 
     def block_rows(self, age: int) -> int:
         """Rows of the block that begins when the arm has learned `age` rows."""
@@ -303,13 +317,12 @@ def _rounded(features: Features) -> Vector:
     units = np.rint(features.astype(np.float64) / _UNIT)
     if not float(np.abs(units).max(initial=0.0)) < _MOST_UNITS:  # also where one is NaN
         raise PolicyFault(
-            f"a feature is not finite, or not below {_MOST_UNITS * _UNIT:g}; "
-            "policy.params.block: 1 learns features of any size, row by row"
+            f"a feature is not finite, or not below {_MOST_UNITS * _UNIT:g}; use an encoder whose features are near 1"
         )
     return units
 
 
-def _designs(block: _Block, *, first: int = 0) -> Matrix:
+def designs(block: Block, *, first: int = 0) -> Matrix:
     """The rows z of a block, from the row `first` on; (rows, d+1)."""
     units = block.units[first : block.rows].astype(np.float64)
     z = np.ones((len(units), units.shape[1] + 1))
@@ -317,19 +330,19 @@ def _designs(block: _Block, *, first: int = 0) -> Matrix:
     return z
 
 
-def _add_up(sums: Matrix, block: _Block, *, first: int, last: int) -> None:
+def _add_up(sums: Matrix, block: Block, *, first: int, last: int) -> None:
     """Add y z^T of these rows, one after the other: the order of sums does not depend on how often this is called."""
-    for target, z in zip(_counted(block)[first:last], _designs(block, first=first), strict=False):
+    for target, z in zip(_counted(block)[first:last], designs(block, first=first), strict=False):
         sums += target[:, None] * z[None, :]
 
 
-def _counted(block: _Block) -> Matrix:
+def _counted(block: Block) -> Matrix:
     """Quality and cost of a block's rows, times what each row counts as; (rows, 2)."""
     product: Matrix = block.targets[: block.rows] * block.counts[: block.rows, None]
     return product
 
 
-def _gram(block: _Block) -> Matrix:
+def _gram(block: Block) -> Matrix:
     """Z^T W Z of a block, (d+1, d+1): sums of whole numbers, which no order of sums rounds, then scaled.
 
     W holds what the rows count as: one sum for each of its values, put together in their order.

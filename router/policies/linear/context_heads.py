@@ -1,12 +1,15 @@
-"""Ridge heads for questions with a context: three models of the same rows, weighed by what each has foretold.
+"""Ridge heads of several models of the same rows, weighed by what each has foretold.
 
+    short       z = (1, the lengths among x / sqrt(d), c)
     question    z = (1, x / sqrt(d))
     context     z = (1, x / sqrt(d), c)
     product     z = (1, x / sqrt(d), c, sketch of x c)
 
-Useless context costs rows: every column must be found useless. So nobody has to know beforehand whether the context
-helps: the three learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds up the
-squares that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the best.
+x are the question's features, the last two of them its lengths (router/encoders/projection.py); c is the declared
+context. Useless columns cost rows: each must be found useless. So nobody has to know beforehand whether features and
+context help: the models learn side by side, and a prediction is their mean, weighed by prior * exp(-L / 2 s^2). L adds
+up the squares that a model missed the reward of each row by, before it learned that row; s^2 is the mean square of the
+best.
 That is Bayesian model averaging by prequential evidence (Dawid 1984; Hoeting et al. 1999), the noise Gaussian, of one
 variance.
 
@@ -16,21 +19,26 @@ The width adds the spread of the three means: where they disagree there is somet
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
 
 from ragbandit.router.config.context_schema import ContextSchema
+from ragbandit.router.encoders.projection import LENGTHS
 from ragbandit.router.policies.base import Arrays, Facts, counted_state, heads_of, restored_counts, rows_of
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.products import SKETCHED, sketch
+from ragbandit.router.policies.linear.points import Means, PointHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
+from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Matrix, Query, Update
 
-_MODELS: Final = ("question", "context", "product")
-#: shares before any row, up to a factor: a schema that does not help must not cost the first questions either
-_PRIOR: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: model -> its share before any row, up to a factor: a schema that does not help must not cost the first questions
+WITH_CONTEXT: Final = {"question": 1.0, "context": 0.1, "product": 0.02}
+#: where what depends on little is to be learned from few rows; without a context, and with one
+SHORT: Final = {"short": 1.0, "question": 1.0}
+SHORT_WITH_CONTEXT: Final = {"short": 1.0, "question": 0.5, "context": 0.5, "product": 0.02}
 #: decimals of a share
 _DIGITS: Final = 12
 #: what a row is missed by before any is seen, squared; it counts as one row, so that few rows do not decide
@@ -42,23 +50,29 @@ _MOST_REWARD: Final = 1e100
 
 
 class ContextHeads:
-    """Three models with the interface of RidgeHeads, over rows that `joined` makes of features and context.
+    """Models with the interface of RidgeHeads, over rows that `joined` makes of features and context.
 
     make: makes the heads of one model.
     """
 
-    def __init__(self, schema: ContextSchema, *, make: Callable[[], RidgeHeads]) -> None:
+    def __init__(self, schema: ContextSchema, *, make: Callable[[], RidgeHeads], models: Mapping[str, float]) -> None:
         self.columns = ContextColumns(schema)
-        self._models = {name: make() for name in _MODELS}
+        self._sketched = SKETCHED if schema else 0
+        self._prior = dict(models)
+        self._models = {name: make() for name in models}
         #: of every model, the squares of what it missed, added up; and the rows: both fade as the heads' rows do
-        self._losses = dict.fromkeys(_MODELS, 0.0)
+        self._losses = dict.fromkeys(models, 0.0)
         self._rows = 0.0
+        #: `weights`, made when asked for
+        self._shares: dict[str, float] | None = None
+        #: what the last row's reward was above the prediction of the model that had foretold best
+        self.missed = 0.0
         #: features of a question, 0 before the first row
         self._length = 0
 
     @property
     def _first(self) -> RidgeHeads:
-        return self._models["question"]
+        return next(iter(self._models.values()))
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
@@ -71,6 +85,11 @@ class ContextHeads:
         return self._first.weight
 
     @property
+    def noise(self) -> float:
+        """Standard deviation of a reward around its mean, as the first model has it."""
+        return self._first.noise
+
+    @property
     def memory(self) -> float | None:
         """Rows of an arm after which an older one counts 1/e."""
         return self._first.memory
@@ -80,6 +99,8 @@ class ContextHeads:
         return np.array([self._row(row, query=query) for row, query in zip(features, queries, strict=True)])
 
     def _row(self, features: Features, *, query: Query) -> Features:
+        if not self._sketched:
+            return features
         context = self.columns.of(query)
         products = sketch(features, context)
         return np.concatenate([features, context.astype(np.float32), products.astype(np.float32)])
@@ -87,27 +108,52 @@ class ContextHeads:
     def _inputs(self, joined: Features) -> dict[str, Features]:
         """What each model reads: scaled so that its design row is x / sqrt(d), the context and the products."""
         context = self.columns.size
-        question = joined.size - context - SKETCHED
-        inputs = {"question": joined[:question]}
-        for name, size in (("context", question + context), ("product", joined.size)):
-            row = joined[:size].astype(np.float64) * math.sqrt(size)
-            row[:question] /= math.sqrt(question)
-            row[question:] = np.clip(row[question:], -_MOST_FEATURE, _MOST_FEATURE)
-            inputs[name] = row.astype(np.float32)
+        question = joined.size - context - self._sketched
+        inputs = {}
+        for name in self._models:
+            first = max(question - LENGTHS, 0) if name == "short" else 0
+            last = {"question": question, "product": joined.size}.get(name, question + context)
+            inputs[name] = joined[first:last]
+            if name != "question":
+                row, own = joined[first:last].astype(np.float64) * math.sqrt(last - first), question - first
+                row[:own] /= math.sqrt(question)
+                row[own:] = np.clip(row[own:], -_MOST_FEATURE, _MOST_FEATURE)
+                inputs[name] = row.astype(np.float32)
         return inputs
 
     def weights(self) -> dict[str, float]:
         """The share of each model in a prediction; they sum to 1, and are rounded, since exp differs by machine."""
-        least = min(self._losses.values())
-        scale = 2.0 * (_FIRST_SQUARE + least) / (1.0 + self._rows)
-        odds = {name: _PRIOR[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
-        total = math.fsum(odds.values())
-        return {name: round(one / total, _DIGITS) for name, one in odds.items()}
+        if self._shares is None:
+            least = min(self._losses.values())
+            scale = 2.0 * (_FIRST_SQUARE + least) / (1.0 + self._rows)
+            odds = {name: self._prior[name] * math.exp(-(loss - least) / scale) for name, loss in self._losses.items()}
+            total = math.fsum(odds.values())
+            self._shares = {name: round(one / total, _DIGITS) for name, one in odds.items()}
+        return self._shares
 
     def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """As RidgeHeads, of a joined row."""
         inputs = self._inputs(features)
         return self._mixed({name: model.predict(inputs[name], arms=arms) for name, model in self._models.items()})
+
+    def sampled(self, features: Features, *, arms: Sequence[ArmName]) -> tuple[Means, Matrix]:
+        """As PointHeads, of a joined row: of the points each model has its share."""
+        inputs, shares = self._inputs(features), self.weights()
+        some: list[tuple[float, Means, Matrix]] = []
+        first = 0
+        for (name, share), end in zip(shares.items(), accumulate(shares.values()), strict=True):
+            model = self._models[name]
+            assert isinstance(model, PointHeads)
+            last = round(end * model.points)
+            some.append((share, *model.sampled(inputs[name], arms=arms, first=first, last=last)))
+            first = last
+        quality, cost = np.zeros(len(arms)), np.zeros(len(arms))
+        for share, means, _ in some:
+            quality += share * means.quality
+            cost += share * means.cost
+        value = quality - self.weight * cost
+        deviations = [(means.value - value)[:, None] + points for _, means, points in some]
+        return Means(quality=quality, cost=cost, value=value), np.concatenate(deviations, axis=1)
 
     def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
         """As RidgeHeads, of a joined row."""
@@ -117,7 +163,7 @@ class ContextHeads:
     def _mixed(self, predictions: Mapping[str, Prediction]) -> Prediction:
         shares = self.weights()
         some = [(shares[name], one) for name, one in predictions.items()]
-        arms = range(len(predictions["question"].value))
+        arms = range(len(some[0][1].value))
         quality = tuple(math.fsum(share * one.quality[at] for share, one in some) for at in arms)
         cost = tuple(math.fsum(share * one.cost[at] for share, one in some) for at in arms)
         value = tuple(q - self.weight * c for q, c in zip(quality, cost, strict=True))
@@ -139,20 +185,24 @@ class ContextHeads:
         joined = self._row(features, query=update.query)
         inputs = self._inputs(joined)
         heads = heads_of(update.reward, weight=self.weight)
-        far = max(float(np.abs(row).max()) for row in inputs.values())
-        if not (far <= _MOST_FEATURE and all(abs(one) <= _MOST_REWARD for one in heads)):  # also where one is NaN
+        if not all(np.abs(row).max() <= _MOST_FEATURE for row in inputs.values()):  # also where one is NaN
+            beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
+            raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")
+        if not all(abs(one) <= _MOST_REWARD for one in heads):
             raise PolicyFault("the row holds numbers that are not finite, or too large to be squared")
         if rows == 0.0:
             for name, model in self._models.items():
                 model.learn(replace(update, features=inputs[name]))
             return 0.0
-        best = min(_MODELS, key=lambda name: self._losses[name])
+        best = min(self._models, key=lambda name: self._losses[name])
         fade = 1.0 if self.memory is None else max(1.0 - rows / self.memory, 0.0)
         residuals = {}
         for name, model in self._models.items():
             residuals[name] = model.learn(replace(update, features=inputs[name]))
             self._losses[name] = fade * self._losses[name] + rows * (model.missed * model.missed)
+        self.missed = self._models[best].missed
         self._rows, self._length = fade * self._rows + rows, features.size
+        self._shares = None
         self.columns.learn(update.query)
         return residuals[best]
 
@@ -182,12 +232,12 @@ class ContextHeads:
     def restore(self, arrays: Arrays, facts: Facts) -> None:
         """Take over a saved state. Raises SnapshotError."""
         restored_counts(facts)
-        parts: dict[str, Arrays] = {name: {} for name in _MODELS}
+        parts: dict[str, Arrays] = {name: {} for name in self._models}
         for key, array in arrays.items():
             name, _, rest = key.partition("/")
             parts[name][rest] = array
         for name, model in self._models.items():
             model.restore(parts[name], facts["models"][name])
         self.columns.restore(facts["context"])
-        self._losses = {name: facts["losses"][name] for name in _MODELS}
-        self._rows, self._length = facts["rows"], facts["length"]
+        self._losses = {name: facts["losses"][name] for name in self._models}
+        self._rows, self._length, self._shares = facts["rows"], facts["length"], None

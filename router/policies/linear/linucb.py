@@ -9,14 +9,14 @@ The paper plays argmax of mean + alpha * sqrt(x^T A^-1 x). Different, on purpose
 - Quality and cost are two heads, and an intercept has its own prior (router/policies/linear/ridge.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.policies.base import epsilon_greedy
+from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
-from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Number, Share, read_params
-from ragbandit.shared.types import Json
+from ragbandit.shared.types import ArmName, Features, Json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +39,9 @@ class LinUcb(RidgePolicy):
         super().__init__(settings)
         self.alpha, self.epsilon = settings.alpha, settings.epsilon
 
-    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
+        prediction = self._heads.predict(features, arms=arms)
         bounds = [v + self.alpha * w for v, w in zip(prediction.value, prediction.width, strict=True)]
-        return epsilon_greedy(bounds, epsilon=self.epsilon), {"ucb": bounds, "epsilon": self.epsilon}
+        facts = self.facts(prediction) | {"ucb": bounds, "epsilon": self.epsilon}
+        return PolicyOutput(pmf=epsilon_greedy(bounds, epsilon=self.epsilon), scores=prediction.value, facts=facts)

@@ -1,7 +1,7 @@
 """A policy on ridge heads: what mba, linucb, lints and softmax share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final
 
@@ -10,7 +10,7 @@ from pydantic import Field
 from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
-from ragbandit.router.policies.linear.context_heads import ContextHeads
+from ragbandit.router.policies.linear.context_heads import WITH_CONTEXT, ContextHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
@@ -34,7 +34,7 @@ class RidgeParams(PolicyParams):
 
 
 class RidgePolicy(HasParams, ABC):
-    """A policy on these heads: a subclass only says how a prediction becomes a pmf.
+    """A policy on these heads: a subclass only says how a posterior becomes a pmf.
 
     The scores of its output are the posterior means; what it explores with stands in the facts, beside quality, cost
     and the weight between them.
@@ -45,34 +45,53 @@ class RidgePolicy(HasParams, ABC):
     deterministic: ClassVar[bool] = True
     lean: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
+    #: params that only the heads of this policy have
+    of_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, params: RidgeParams, *, memory: float | None = None) -> None:
         super().__init__(params)
-        prior = {"ridge": params.ridge, "bias_ridge": params.bias_ridge}
-
-        def heads() -> RidgeHeads:
-            if params.block == 1:
-                return RidgeHeads(**prior, memory=memory)
-            return BlockHeads(**prior, memory=memory, block=params.block)
-
+        names = ("ridge", "bias_ridge", "block", *self.of_heads)
+        settings = {"memory": memory} | {name: getattr(params, name) for name in names}
         #: of the context that it learns from; empty: none
         self.schema = read_schema(params.context)
         #: per arm: what its scores of models count as that were learned as they are, until the first calibrated one
         self._uncalibrated: dict[ArmName, float] = {}
-        self._heads = ContextHeads(self.schema, make=heads) if self.schema else heads()
+        self._heads = (
+            ContextHeads(self.schema, make=lambda: self.heads(**settings), models=models)
+            if (models := self.models())
+            else self.heads(**settings)
+        )
+
+    @staticmethod
+    def heads(*, block: int, **settings: Any) -> RidgeHeads:
+        """The heads of one model: row by row where a block is one row."""
+        return RidgeHeads(**settings) if block == 1 else BlockHeads(**settings, block=block)
+
+    def models(self) -> Mapping[str, float]:
+        """The models that are averaged, with their shares before any row; none where there is but one."""
+        return WITH_CONTEXT if self.schema else {}
 
     @property
     def weights_are_rows(self) -> bool:
         """Whether a row of weight 2 is the same row twice: row by row, and where none fades."""
         return type(self._heads) is RidgeHeads and self._heads.memory is None
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
-        """The posterior for a question, with the widths of that question."""
-        return self._heads.predict(features, arms=arms)
-
     @abstractmethod
-    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
-        """The pmf over the arms of a prediction, and what else belongs in the log."""
+    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+        """The pmf over these arms for one question; features as the heads read them, (d,)."""
+
+    def facts(self, prediction: Prediction) -> dict[str, Json]:
+        """What the heads tell the log."""
+        return {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation of a reward around its mean."""
+        return self._heads.noise
+
+    def age(self, arm: ArmName) -> float:
+        """Rows of an arm since it was begun, or begun anew."""
+        return self._heads.age(arm)
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
@@ -86,19 +105,18 @@ class RidgePolicy(HasParams, ABC):
         assert features is not None
         if isinstance(self._heads, ContextHeads):
             features = self._heads.joined(features, queries=queries)
-        return list(self._outputs(features, arms=arms))
-
-    def _outputs(self, features: FeatureRows, *, arms: Sequence[Sequence[ArmName]]) -> Iterator[PolicyOutput]:
-        for row, offered in zip(features, arms, strict=True):
-            prediction = self.predict(row, arms=offered)
-            pmf, more = self.explored(prediction)
-            facts = {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
-            yield PolicyOutput(pmf=pmf, scores=prediction.value, facts=facts | more)
+        return [self.output(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
 
     def learn(self, update: Update) -> None:
         """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""
         self._heads.learn(update)
         self._heads.finish(update.arm, restart=self._superseded(update))
+
+    def restart(self, arm: ArmName) -> None:
+        """Let an arm that is another one from now on count as RESTART_ROWS: its estimate stays, its width grows."""
+        self._uncalibrated.pop(arm, None)
+        if self._heads.mass(arm) > 0.0:
+            self._heads.finish(arm, restart=RESTART_ROWS)
 
     def _superseded(self, update: Update) -> float | None:
         """What the arm's rows are to count as together, if a calibrated score takes the place of scores of before.

@@ -205,7 +205,7 @@ class RidgeHeads:
             tally(self.seen, update)
             return 0.0
         arm, z = update.arm, design(update.features)
-        *heads, weight = heads_of(update.reward, weight=self.weight)
+        *heads, weight = self._targets(update)
         y = np.array(heads)  # (2,)
         fresh = arm not in self._inverse
         inverse = np.diag(1.0 / self._precision(z.size)) if fresh else self._inverse[arm]
@@ -235,6 +235,10 @@ class RidgeHeads:
         self._forget(arm)
         tally(self.seen, update)
         return residual
+
+    def _targets(self, update: Update) -> tuple[float, float, float]:
+        """What the heads regress: quality and cost, and the weight between them."""
+        return heads_of(update.reward, weight=self.weight)
 
     def _kept(self, rows: float) -> float:
         """What is left of an older row's weight when its arm learns one that counts as `rows`."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
-from ragbandit.router.policies.linear.ridge import Prediction
 from ragbandit.router.policies.params import Positive, read_params
 from ragbandit.shared.types import ArmName, Features, Json
 
@@ -34,13 +34,11 @@ class Softmax(RidgePolicy):
         super().__init__(settings)
         self.temperature = settings.temperature
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
-        """The means alone are needed."""
-        return self._heads.predict_fast(features, arms=arms)
-
-    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
+    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
         """Exponentials of the values against the best one, so that none overflows."""
+        prediction = self._heads.predict_fast(features, arms=arms)
         best = max(prediction.value)
         shares = [math.exp((value - best) / self.temperature) for value in prediction.value]
         total = math.fsum(shares)
-        return tuple(share / total for share in shares), {}
+        pmf = tuple(share / total for share in shares)
+        return PolicyOutput(pmf=pmf, scores=prediction.value, facts=self.facts(prediction))

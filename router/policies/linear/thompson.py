@@ -18,10 +18,11 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
-from ragbandit.router.policies.linear.ridge import MANY_ARMS, Prediction
+from ragbandit.router.policies.linear.ridge import MANY_ARMS
 from ragbandit.router.policies.params import Number, read_params
-from ragbandit.shared.types import Json, Vector
+from ragbandit.shared.types import ArmName, Features, Json, Vector
 
 #: Edges of the pieces in an arm's own standard deviations: what lies outside has less than 1e-15 of its mass.
 _EDGES = np.arange(-8.0, 8.5, 2.0)
@@ -60,10 +61,12 @@ class LinTs(RidgePolicy):
         super().__init__(settings)
         self.scale = settings.scale
 
-    def explored(self, prediction: Prediction) -> tuple[tuple[float, ...], dict[str, Json]]:
-        """The integral; the widths it used go to the log."""
+    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+        """Every arm by its chance to be the best; the widths go to the log."""
+        prediction = self._heads.predict(features, arms=arms)
         widths = [self.scale * width for width in prediction.width]
-        return chance_of_being_best(prediction.value, widths=widths), {"width": widths}
+        pmf = chance_of_being_best(prediction.value, widths=widths)
+        return PolicyOutput(pmf=pmf, scores=prediction.value, facts=self.facts(prediction) | {"width": widths})
 
 
 def chance_of_being_best(means: Sequence[float], *, widths: Sequence[float]) -> tuple[float, ...]:

@@ -3,9 +3,6 @@
 import ast
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,7 @@ from ragbandit.router.policies.finetuned.multi_label import MultiLabel
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policies import pmf_of, sha_of, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
+from tests.support.other_processor import printed_with_other_loops
 from tests.support.policy_examples import EXAMPLES, SCHEMA
 
 ROOT = Path(__file__).parents[3]
@@ -61,13 +59,6 @@ def digest(said):
     return hashlib.sha256(repr(said).encode()).hexdigest()
 
 
-def switched_off():
-    """What numpy was built to use beyond its baseline and this CPU has."""
-    from numpy._core import _multiarray_umath as core
-
-    return [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
-
-
 def test_policies_are_the_same_with_other_loops():
     """With AVX2 and AVX512 switched off, and BLAS's loops for an old processor, all is the same, to the last bit.
 
@@ -75,12 +66,7 @@ def test_policies_are_the_same_with_other_loops():
     """
     code = "import json\nfrom tests.integration.policies.test_cpu_types import fingerprints\n"
     code += "print(json.dumps(fingerprints()))"
-    environment = os.environ | {"OPENBLAS_CORETYPE": "Nehalem", "OPENBLAS_NUM_THREADS": "1"}
-    environment |= {"NPY_DISABLE_CPU_FEATURES": " ".join(switched_off())}
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert json.loads(run.stdout) == fingerprints()
+    assert json.loads(printed_with_other_loops(code)) == fingerprints()
 
 
 def test_no_policy_calls_what_numpy_rounds_by_cpu():

@@ -195,20 +195,27 @@ def test_the_first_snippet_is_the_default():
 
 
 def test_floors_of_policies_without_chance():
-    """The percentages that `fixed` is said to give to other arms are the default floors."""
+    """The percentage that `fixed` is said to give to all arms alike is that of the default floors."""
     policy = PolicySettings()
-    said = f"{policy.cold_start_share:.0%} each until {policy.cold_start_outcomes} outcomes of that arm are learned"
-    assert f"{said}, {policy.floor_share:.0%} after".replace("%", " %") in section("fixed")[0]
+    assert policy.cold_start_floor == 0.0
+    for arms in (2, 3, 11):
+        said = f"{policy.floor_of(arms) * arms:.0%} shared by all offered arms alike".replace("%", " %")
+        assert said in section("fixed")[0]
 
 
 def test_size_of_a_snapshot():
-    """An arm's part of an `mba` snapshot, row by row, has the stated size with the default number of features."""
+    """An arm's part of an `mba` snapshot, row by row and in blocks, has the stated size with the default features."""
     width = Settings().encoder.dimension
     policy = taught(lambda: make_policy("mba", params={"block": 1}), made_updates(9, size=width))
     arm = next(iter(policy.seen))
     size = sum(array.nbytes for key, array in policy.state()[0].items() if key.endswith(f"/{arm}"))
-    assert size == 8 * ((width + 1) * (width + 2) // 2 + 4 * (width + 1))
+    assert size == 8 * ((width + 1) * (width + 2) + 134 * (width + 1) + 414)
     assert f"{size:,} bytes" in section("mba")[0]
+    blocks = [
+        taught(lambda: make_policy("mba", params={}), made_updates(count, arms=[arm], size=width)) for count in (16, 19)
+    ]
+    sizes = [sum(array.nbytes for array in policy.state()[0].values()) for policy in blocks]
+    assert f"{(sizes[1] - sizes[0]) // 3:,} bytes each" in section("mba")[0]
 
 
 def test_small_numbers_need_a_dot():
@@ -278,11 +285,11 @@ def test_a_changed_policy_is_replayed_before_the_start(make_world, monkeypatch, 
             assert (serving.last_seq, sum(serving.policy.seen.values())) == (12, 12)
             return serving.rebuilding, serving.policy.params["ridge"]
 
-    assert begins_with() == (True, 5.0)
+    assert begins_with() == (True, 3.3)
     exec(compile(PYTHON[0], FILE.name, "exec"), {})
     assert begins_with() == (False, 2.0)
     Path("config.yaml").write_text(yaml.safe_dump(world.settings.model_dump()))
-    assert begins_with() == (False, 5.0)
+    assert begins_with() == (False, 3.3)
 
 
 def test_what_is_linked_is_there():

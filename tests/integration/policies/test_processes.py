@@ -7,10 +7,12 @@ import sys
 #: each prints what a process learned and answers
 CODES = {
     "mba": """
+from dataclasses import replace
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.testing.policies import pmf_of, sha_of, taught
-from ragbandit.testing.policy_examples import made_updates
-policy = taught(lambda: MbaRag(memory=50.0, alarm=2.0), made_updates(300, size=24))
+from ragbandit.testing.policy_examples import made_reward, made_updates
+rows = [row if row.seq < 400 else replace(row, reward=made_reward(0.0)) for row in made_updates(700, size=24)]
+policy = taught(lambda: MbaRag(memory=50.0, alarm=100.0), rows)
 assert policy.alarms
 print(sha_of(policy), pmf_of(policy), policy.alarms, sha_of(taught(MbaRag, made_updates(200, size=200))))
 """,

@@ -72,7 +72,7 @@ WRONG_PARAMS = [
     ("mba", {"memory": 1.0}, "memory"),
     ("mba", {"memory": None}, "memory"),
     ("mba", {"memory": float("inf")}, "memory"),
-    ("mba", {"alarm": 0.0}, "alarm"),
+    ("mba", {"alarm": 22.0}, "alarm"),
     ("mba", {"alarm": float("nan")}, "alarm"),
     ("mba", {"alarm": "loud"}, "alarm"),
 ]

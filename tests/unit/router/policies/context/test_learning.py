@@ -74,6 +74,30 @@ def test_the_best_arm_hangs_on_the_context(name, best):
             assert favourite(policy, pro=pro, topic=topic) == int(best(pro, topic))
 
 
+@pytest.mark.parametrize("size", [16, 256])
+def test_a_context_that_separates_two_kinds_is_used_within_sixty_labels(size):
+    """Arms of .8 and .3 that change places with a declared context: after 60 labels the better one has over 85 %.
+
+    Over six streams on average, among features that tell nothing; after 20 labels it has more than 70 %.
+    """
+    shares, (plain,) = {20: [], 60: []}, made_updates(1, size=size)
+    for seed in range(6):
+        policy, rng = make_policy("mba", params={"context": SCHEMA_OF_TIER}), np.random.default_rng([seed, 7])
+        for number in range(1, 61):
+            pro, arm, chance = int(rng.integers(2)), int(rng.integers(2)), rng.random()
+            query = Query(text="who?", context={"tier": TIERS[pro]})
+            reward = made_reward(float(chance < (0.8 if arm == pro else 0.3)), cost=1.0)
+            features = rng.standard_normal(size).astype(np.float32)
+            policy.learn(replace(plain, seq=number, arm=ARMS[arm], features=features, query=query, reward=reward))
+            if number in shares:
+                for pro in (0, 1):
+                    asked, x = Query(text="who?", context={"tier": TIERS[pro]}), rng.standard_normal(size)
+                    output = pmf_of_one(policy, asked, features=x.astype(np.float32), arms=ARMS[:2])
+                    shares[number].append(output.pmf[pro])
+    assert np.mean(shares[20]) > 0.7
+    assert np.mean(shares[60]) > 0.85
+
+
 def test_without_a_schema_contexts_change_nothing():
     """A policy without a schema learns the same from rows with and without contexts, to the last bit."""
     rows = made_updates(30)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import COLD_START_SHARE, Settings
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
@@ -142,14 +142,7 @@ def test_rows_pass_the_check_of_draws():
     )
     for decision in decisions:
         assert draw_fault(decision) is None
-        assert decision.floor < settings.policy.floor_share
-
-
-def test_cold_start_floors_with_an_incumbent():
-    """A new arm's floor is not raised where there is an incumbent, unless the settings say so."""
-    assert Settings().policy.cold_start_share == COLD_START_SHARE
-    assert Settings(policy={"incumbent": INCUMBENT}).policy.cold_start_share == 0.0
-    assert Settings(policy={"incumbent": INCUMBENT, "cold_start_floor": 0.1}).policy.cold_start_share == 0.1
+        assert decision.floor < settings.policy.floor_of(len(ARMS))
 
 
 def test_rewards_below_zero():
@@ -258,3 +251,94 @@ def test_a_reward_that_cannot_be_squared_is_refused():
     with pytest.raises(PolicyFault, match="too large"):
         policy.learn(replace(update, reward=replace(update.reward, value=1e200)))
     assert policy.state()[1] == before
+
+
+def test_rows_of_elsewhere_are_no_decisions_of_here():
+    """`decided` counts a warm start's rows as well; each row here stands for the decisions that were made here."""
+    warm, cold = Shortfall(INCUMBENT, harm=0.05), Shortfall(INCUMBENT, harm=0.05)
+    for _ in range(500):
+        warm.learn(replace(row(INCUMBENT, 0.7), imported=True, decided=500))
+    for number in range(1, 31):
+        for tally, before in ((warm, 500), (cold, 0)):
+            tally.learn(replace(row(ARMS[number % 2], 0.7), decided=before + 3 * number))
+    assert warm._ratio == cold._ratio == 3.0
+
+
+def slack_by_hand(rows, *, harm):
+    """The slack after these rows of here, (arm, reward, propensity, decided), by sums over all of them.
+
+    allowance * max(N, (N + 100) / 2) - r lost - sqrt(others * variance * (1 + (r - 1) r)), N = r * own.
+    """
+    lost = others = 0.0
+    for at, (arm, reward, propensity, _) in enumerate(rows):
+        of_it = [one for one in rows[:at] if one[0] == INCUMBENT]
+        fades = [0.999 ** (len(of_it) - 1 - n) for n in range(len(of_it))]
+        weights = [fade * min(1.0 / one[2], 10.0) for fade, one in zip(fades, of_it, strict=True)]
+        base = reward
+        if of_it:
+            base = sum(w * one[1] for w, one in zip(weights, of_it, strict=True)) / sum(weights)
+        if arm == INCUMBENT:
+            lost += (reward - base) * (min(1.0 / propensity, 10.0) - 1.0)
+        else:
+            lost, others = lost + base - reward, 0.999 * others + 1.0
+    mine = [(reward, min(1.0 / p, 10.0)) for arm, reward, p, _ in rows if arm == INCUMBENT]
+    weights = [0.999 ** (len(mine) - 1 - n) * weight for n, (_, weight) in enumerate(mine)]
+    rewards = [reward for reward, _ in mine]
+    mean = np.average(rewards, weights=weights)
+    spread = math.sqrt(np.average((np.array(rewards) - mean) ** 2, weights=weights))
+    allowance = harm * max(abs(mean), 0.1 * spread)
+    by_arm = [[reward for a, reward, _, _ in rows if a == arm] for arm in {one[0] for one in rows}]
+    variance = sum(len(some) * np.var(some) for some in by_arm) / len(rows)
+    ratio = max(1.0, (rows[-1][3] or len(rows)) / len(rows))
+    decisions = ratio * len(rows)
+    noise = math.sqrt(others * variance * (1.0 + (ratio - 1.0) * ratio))
+    return allowance * max(decisions, 0.5 * (decisions + 100)) - ratio * lost - noise
+
+
+@pytest.mark.parametrize("per_row", [None, 1, 4, 10])
+@pytest.mark.parametrize("count", [12, 40, 80])
+def test_slack_is_the_formula(count, per_row):
+    """With every decision learned and with one of ten, the slack is that of sums over all rows, made anew.
+
+    What 800 decisions allow is below what a surplus may be.
+    """
+    rng, rows, tally = np.random.default_rng(count), [], Shortfall(INCUMBENT, harm=0.3)
+    for number in range(1, count + 1):
+        arm = INCUMBENT if rng.random() < 0.7 else ARMS[2]
+        reward = float(rng.random() < (0.7 if arm == INCUMBENT else 0.6))
+        decided = None if per_row is None else per_row * number + int(rng.integers(3))
+        rows.append((arm, reward, 0.7 if arm == INCUMBENT else 0.05, decided))
+        tally.learn(replace(row(arm, reward, propensity=rows[-1][2]), decided=decided))
+    assert tally.slack == pytest.approx(slack_by_hand(rows, harm=0.3), rel=1e-9)
+
+
+def test_few_labels_leave_less_slack():
+    """Rows that stand for ten decisions each lose ten times as much, and are less sure of it."""
+    rows = [(INCUMBENT, 0.7, 0.9)] * 40 + [(ARMS[0], 0.5, 0.1)] * 20
+    slacks = []
+    for per_row in (1, 2, 10):
+        tally = Shortfall(INCUMBENT, harm=0.05)
+        for number, (arm, reward, propensity) in enumerate(rows, start=1):
+            tally.learn(replace(row(arm, reward, propensity=propensity), decided=per_row * number))
+        slacks.append(tally.slack)
+    assert slacks[0] > slacks[1] > slacks[2]
+
+
+def test_doubt_lowers_what_an_arm_is_taken_for():
+    """An arm's risk is that of its score less half a deviation of its difference from the incumbent, draw by draw."""
+    held = conservative("mba")
+    for number in range(60):
+        arm = ARMS[number % 2]
+        update = replace(row(arm, 0.6, propensity=0.5, seq=number + 1), features=made_features(number, size=8))
+        held.learn(update)
+    output = pmf_of_one(held, made_query(7), features=made_features(7, size=8), arms=ARMS)
+    apart = output.deviations - output.deviations[1]
+    doubts = 0.5 * np.sqrt((apart**2).mean(axis=1))
+    assert doubts[1] == 0.0 < doubts[0] < doubts[2]
+    theta = math.log(20.0) / held.shortfall.slack
+    spread = theta * theta * held.shortfall.variance
+    wanted = np.expm1(np.minimum(theta * (output.scores[1] - np.array(output.scores) + doubts) + spread, 50.0))
+    assert output.restraint.risks == pytest.approx((wanted[0], 0.0, wanted[2]), rel=1e-9)
+    assert output.restraint.allowance == pytest.approx(math.expm1(theta * 0.5 * held.shortfall.allowance))
+    unsure = output.scores[1] - np.array(output.scores)
+    assert all(output.restraint.risks[at] > np.expm1(theta * unsure[at] + spread) for at in (0, 2))

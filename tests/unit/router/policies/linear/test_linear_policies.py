@@ -249,12 +249,12 @@ def test_a_calibrated_score_takes_the_place_of_scores_as_they_were(name, block):
 
     def quality(*, calibrated):
         # no alarm: it would notice the change by itself here
-        policy = make_policy(name, params={"block": block} | ({"alarm": 1e9} if name == "mba" else {}))
+        policy = make_policy(name, params={"block": block} | ({"alarm": 1e18} if name == "mba" else {}))
         for number, update in enumerate(made_updates(340, arms=(arm,))):
             raw = 0.9 if calibrated and number >= 300 else None
             reward = replace(made_reward(0.9 if number < 300 else 0.2), judged_by="judge", raw_quality=raw)
             policy.learn(replace(update, reward=replace(reward, sample_weight=0.3)))
-        return policy.predict(made_features(5), arms=(arm,)).quality[0]
+        return output_of(policy, made_features(5), (arm,)).facts["quality"][0]
 
     assert quality(calibrated=True) < 0.45 < 0.7 < quality(calibrated=False)
 

@@ -215,7 +215,7 @@ def test_learning_one_arm_leaves_the_others():
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 1e200])
 def test_number_that_cannot_be_learned_is_refused(name, block, number):
     """A quality, cost, weight or feature that is not finite or too large is a PolicyFault and changes nothing."""
-    params = {"block": block} | ({"alarm": 2.0} if name == "mba" else {})  # so low that sums and alarms are there
+    params = {"block": block} | ({"alarm": 100.0} if name == "mba" else {})  # so low that sums and alarms are there
     policy = taught(lambda: make_policy(name, params=params), made_updates(200))
     row = made_updates(1, first=201)[0]
     before = sha_of(policy)

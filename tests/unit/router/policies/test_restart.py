@@ -1,0 +1,126 @@
+"""An arm that is begun anew: what each policy makes of it, and that nothing else changes."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import apply, pmf_of_one, restart
+from ragbandit.router.policies.kinds.shortfall import KNOWN
+from ragbandit.testing.policies import pmf_of, sha_of, taught, through_files
+from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates
+from tests.support.cases import every_case
+
+NO, ONE, MULTI = ARMS
+RIDGE = {
+    "mba": {"alarm": 1e18},
+    "linucb": {},
+    "rows": {"block": 1},
+    "context": {"alarm": 1e18, "context": {"hop": {"type": "number"}}},
+}
+
+
+def made(kind: str):
+    return make_policy("linucb" if kind == "rows" else "mba" if kind == "context" else kind, params=RIDGE[kind])
+
+
+def rows_of(arm, quality, count, *, first=1):
+    """Rows of one arm whose answers are all alike."""
+    rows = made_updates(count, arms=(arm,), first=first)
+    return [replace(row, propensity=1.0, reward=made_reward(quality, cost=1.0)) for row in rows]
+
+
+def predicted(policy, arm) -> float:
+    output = pmf_of_one(policy, made_query(3), features=made_features(3), arms=ARMS)
+    return output.scores[ARMS.index(arm)]
+
+
+def test_old_rows_count_for_little():
+    """A few rows outweigh hundreds of before, of that arm alone; at any place of a block, twice, and of no row."""
+    with every_case() as case:
+        for kind, count in itertools.product(RIDGE, (64, 97)):
+            with case(kind, count):
+                _check(kind, count=count)
+
+
+def _check(kind: str, *, count: int) -> None:
+    going = taught(lambda: made(kind), [*rows_of(ONE, 0.9, count), *rows_of(NO, 0.9, 40, first=200)])
+    begun = made(kind)
+    begun.restore(*going.state())
+    for arm in (ONE, ONE, "never_seen"):
+        restart(begun, arm)
+    assert predicted(begun, NO) == predicted(going, NO)
+    assert predicted(begun, ONE) != predicted(going, ONE)
+    for row in rows_of(ONE, 0.1, 20, first=400):
+        apply(going, row)
+        apply(begun, row)
+    assert predicted(going, ONE) - predicted(begun, ONE) > 0.2
+    assert sha_of(through_files(begun)) == sha_of(begun)
+
+
+def test_a_row_begins_arms_anew():
+    """A ledger's row with `restarts` is the policy's `restart`, then its `learn`."""
+    one, other = (taught(lambda: make_policy("mba", params={}), made_updates(50)) for _ in range(2))
+    (row,) = made_updates(1, first=51)
+    apply(one, replace(row, restarts=(ONE, MULTI)))
+    restart(other, ONE)
+    restart(other, MULTI)
+    apply(other, row)
+    assert sha_of(one) == sha_of(other) != sha_of(taught(lambda: make_policy("mba", params={}), made_updates(51)))
+
+
+@pytest.mark.parametrize("inside", ["mba", "vw", "softmax"])
+def test_an_incumbent_begins_anew(inside):
+    """Of a changed incumbent nothing is known: nothing else is tried until it has outcomes again; losses stay."""
+    if inside == "vw":
+        pytest.importorskip("vowpal_wabbit_next")
+    policy = make_policy("conservative", params={"policy": inside, "incumbent": ONE, "harm": 0.2})
+    for row in [*rows_of(ONE, 0.2, 60), *rows_of(NO, 0.9, 60, first=100)]:
+        policy.learn(row)
+    lost = policy.shortfall._lost
+
+    def share() -> float:
+        held = pmf_of_one(policy, made_query(3), features=made_features(3), arms=ARMS).restraint
+        return 1.0 if held.allowance > 0.0 else 0.0
+
+    restart(policy, MULTI)
+    assert share() == 1.0
+    restart(policy, ONE)
+    policy = through_files(policy)
+    (other,) = rows_of(NO, 0.9, 1, first=300)
+    policy.learn(other)
+    assert policy.shortfall._lost == lost
+    for row in rows_of(ONE, 0.4, KNOWN, first=400):
+        assert share() == 0.0
+        policy.learn(row)
+    assert share() == 1.0
+    assert policy.shortfall.allowance == pytest.approx(0.2 * (0.4 - 0.1))
+
+
+def test_other_policies():
+    """A budget passes it on; a policy that cannot begin an arm anew goes on as it is."""
+    budget = taught(lambda: make_policy("budget", params={"target": 1.0, "policy": "linucb"}), made_updates(60))
+    inner, before = sha_of(budget.inner), budget.state()[0]
+    restart(budget, ONE)
+    assert sha_of(budget.inner) != inner
+    own = {name for name in before if not name.startswith("inner/")}
+    assert all(np.array_equal(before[name], budget.state()[0][name]) for name in own)
+    uniform = make_policy("uniform", params={})
+    restart(uniform, ONE)
+    assert set(pmf_of(uniform).values()) == {1 / 3}
+
+
+def test_popularity_begins_an_arm_anew():
+    """The arm's rewards are gone from every bin; questions and the other arm's rewards stay."""
+    params = {"table": "tests/support/popularity.json"}
+    policy = make_policy("popularity", params=params)
+    (row,) = made_updates(1)
+    for arm in (policy.below, policy.above):
+        policy.learn(replace(row, arm=arm, query=replace(row.query, text="Where is Dracula?")))
+    restart(policy, policy.above)
+    restart(policy, MULTI)
+    assert policy._counts.sum(axis=1).tolist() == [1.0, 0.0]
+    assert policy._sums[1].tolist() == [0.0] * len(policy._sums[1])
+    assert policy._questions.sum() == 2.0

@@ -60,6 +60,10 @@ VERBS: Final[Verbs] = {
             "unkill": f"{_CLI}.policy:unkill",
         },
     ),
+    "arms": VerbGroup(
+        "Declare what happens to arms outside this service.",
+        {"changed": f"{_CLI}.arms:changed"},
+    ),
     "data": VerbGroup(
         "Export, import, archive, erase, back up and restore what is stored.",
         {
@@ -67,6 +71,7 @@ VERBS: Final[Verbs] = {
             "import": f"{_CLI}.offline.logs:import_",
             "archive": f"{_CLI}.data:archive",
             "erase": f"{_CLI}.data:erase",
+            "encode": f"{_CLI}.data:encode",
             "backup": f"{_CLI}.backup:backup",
             "restore": f"{_CLI}.backup:restore",
             "retire": f"{_CLI}.data:retire",

@@ -41,7 +41,8 @@ def _first() -> MetaData:
             continue
         copy = table.to_metadata(first)
         for column in copy.columns:
-            column.system = "since" in column.info  # CREATE TABLE leaves a system column out
+            if "since" in column.info:
+                column.system, column.comment = True, None  # CREATE TABLE leaves a system column out
         for index in [index for index in copy.indexes if "since" in index.info]:
             copy.indexes.remove(index)
     return first

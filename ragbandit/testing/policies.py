@@ -379,10 +379,10 @@ def _broken(arrays: Arrays) -> Iterator[tuple[str, Arrays]]:
     for name, array in arrays.items():
         yield f"{name} missing", {key: value for key, value in arrays.items() if key != name}
         yield f"{name} with one axis more", arrays | {name: array[None]}
-        if array.ndim:
+        if array.size and array.ndim:
             yield f"{name} as one number", arrays | {name: array.reshape(-1)[0].reshape(())}
             yield f"{name} without its last row", arrays | {name: array[:-1]}
-        if np.issubdtype(array.dtype, np.floating):
+        if array.size and np.issubdtype(array.dtype, np.floating):
             for number in (np.nan, np.inf):
                 spoilt = array.copy()
                 spoilt.reshape(-1)[-1:] = number

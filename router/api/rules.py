@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/policies/kill": _COMMAND,
     "POST /v1/policies/unkill": _COMMAND,
     "POST /v1/policies/{name}/{verb}": _COMMAND,
+    "POST /v1/arms/{arm}/changed": _COMMAND,
     "GET /v1/status": _OPERATE,
     "GET /v1/overview": _OPERATE,
     "GET /metrics": _OPERATE,

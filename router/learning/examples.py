@@ -133,7 +133,9 @@ def _validate(joined: JoinedDecision, *, needs_features: bool, width: int | None
         raise InvalidInput(f"{decision.features.size} features, not {width}", field="features")
 
 
-def made_update(decision: Decision, example: Example, *, label: PolicyLabel, seq: int, now: float) -> Update:
+def made_update(
+    decision: Decision, example: Example, *, label: PolicyLabel, seq: int, now: float, decided: int | None = None
+) -> Update:
     """The ledger's row for a example."""
     return Update(
         policy=label,
@@ -150,4 +152,5 @@ def made_update(decision: Decision, example: Example, *, label: PolicyLabel, seq
         features=decision.features,
         made_at=now,
         imported=IMPORTED in decision.facts,
+        decided=decided,
     )

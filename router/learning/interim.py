@@ -34,7 +34,9 @@ class Interim:
 
 def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bool:
     """Whether the ledger has updates, and none of the policy's newest snapshots is there. Contents are not checked."""
-    newest = ledger.latest_snapshots(limit=TRIES, algorithm=policy.algorithm, params=policy.params)
+    newest = ledger.latest_snapshots(
+        limit=TRIES, algorithm=policy.algorithm, params=policy.params, encoder_hash=ledger.encoder_hash()
+    )
     return ledger.last_seq() > 0 and not any(files.exists(info.version) for info in newest)
 
 

@@ -8,12 +8,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
+from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
 from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.ratings.pairs import Pairs
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -22,6 +23,7 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import AGAIN, UNFINISHED
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
@@ -70,8 +72,11 @@ class Learner:
         self.refused = 0
         self._policy: Policy | None = None
         self.screening = Screening(ledger, settings=settings)
+        self._arms = ArmChanges(ledger)
         self._pairs = Pairs(ledger, settings=settings, screening=self.screening)
         self._encoder_hash = ""
+        #: decisions of the ledger so far, learned or not
+        self._decided = 0
         #: features per decision, by the first update of the ledger
         self._width: int | None = None
         self._lock = threading.Lock()
@@ -109,6 +114,7 @@ class Learner:
         every = self.settings.learning.checkpoint_every
         self._checkpoint_due = self.checkpoints.last_seq(fresh, encoder_hash=self._encoder_hash) + every
         self.checkpoints.chain.extend()
+        self._arms.refresh()
         self._pairs.catch_up()
         for update in self.ledger.read(after=0, upto=1):
             self._width = None if update.features is None else update.features.size
@@ -137,6 +143,10 @@ class Learner:
                 f"this learner has {ours[0]} with {ours[1]}",
                 remedy="start both with the same configuration",
             )
+        if registered["encoder_hash"] == UNFINISHED:
+            raise NotReady(f"the features of the ledger {self.ledger.label!r} are being made again", remedy=AGAIN)
+        if registered["encoder_hash"] != self._encoder_hash:
+            self._policy = None  # it has learned from features that the store no longer has
         self._encoder_hash = registered["encoder_hash"]
         return fresh
 
@@ -182,10 +192,12 @@ class Learner:
             if not self._acquire(patience_s):
                 return 0
             try:
+                if self._policy is not None:
+                    self._check_routers()  # they may have been started again with something else
                 if self._policy is None:
                     self.catch_up()
                 else:
-                    self._check_routers()  # they may have been started again with something else
+                    self._arms.refresh()
                     self._apply_rest()  # another learner may have held the lease since
                     self._pairs.follow()
                 total, give_up = 0, time.monotonic() + DRAIN_S
@@ -265,7 +277,13 @@ class Learner:
         """Write the batch to the ledger; False if somebody else learned meanwhile: what they wrote is the truth."""
         try:
             self.ledger.append(
-                batch.entries, batch.closed, holder=self.holder, now=now, held=batch.held, idle=batch.idle
+                batch.entries,
+                batch.closed,
+                holder=self.holder,
+                now=now,
+                held=batch.held,
+                idle=batch.idle,
+                arms=self._arms.news(),
             )
         except Conflict as error:
             facts = {"action": "append_refused", "reason": str(error)}
@@ -274,6 +292,7 @@ class Learner:
             self.screening.forget()
             self.screening.refresh(last_seq=self.last_seq)
             return False
+        self._arms.kept()
         for closure in batch.closed:
             if closure.state == "quarantined":
                 log.error(
@@ -285,6 +304,7 @@ class Learner:
     def _joined(self, page: Sequence[JoinedDecision | ClosedDecision], *, now: float) -> "_PendingWrites":
         """Each decision of a page as an update, a closure, or one that waits on."""
         batch = _PendingWrites()
+        self._decided = self.ledger.decided()
         known = self._pairs.known(page)
         self.screening.look_up([one for one in page if isinstance(one, JoinedDecision)])
         for joined in page:
@@ -293,12 +313,17 @@ class Learner:
                 continue
             screened, verdict = self._verdict(self.screening.screened(joined), now=now)
             batch.held += screened.to_hold
+            if isinstance(verdict, Example) and self._arms.is_of_before(joined):
+                verdict = ClosedDecision(
+                    decision_id=joined.decision.id, state="closed", reason="its arm has changed since"
+                )
             if isinstance(verdict, ClosedDecision):
                 batch.closed.append(verdict)
             elif verdict is not None:
                 seq = self.last_seq + len(batch.entries) + 1
                 is_paired = joined.decision.id in known
-                batch.entries.append(self._entry(joined.decision, verdict, seq=seq, now=now, is_paired=is_paired))
+                entry = self._entry(joined.decision, verdict, seq=seq, now=now, is_paired=is_paired)
+                batch.entries.append(replace(entry, update=replace(entry.update, restarts=self._arms.taken_up(joined))))
             elif screened.is_idle:
                 batch.idle.append(joined)
         return batch
@@ -335,7 +360,7 @@ class Learner:
         weight, tenant = example.reward.sample_weight, decision.query.tenant
         self.screening.learned(example.feedback, tenant=tenant, weight=weight, seq=seq)
         return Entry(
-            update=made_update(decision, example, label=self.ledger.label, seq=seq, now=now),
+            update=made_update(decision, example, label=self.ledger.label, seq=seq, now=now, decided=self._decided),
             feedback_at=max((item.received_at for item in example.feedback), default=None),
             in_time=tuple(item.id for item in example.in_time),
             disagreement=example.disagreement,

@@ -17,8 +17,8 @@ def policy_of(settings: Settings) -> Policy:
     params = with_settings(
         configured.name,
         params=configured.params,
-        schema=settings.context,
         incumbent=configured.incumbent is not None,
+        schema=settings.context,
     )
     return protected(configured.name, params=params, settings=configured)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -78,6 +79,7 @@ class Publisher:
             old = [one.version for one in known if one.version != info.version]
             self.files.prune(old[most - 1 :])
             self._forget_rows(info)
+            self.ledger.note_diagnosis(diagnose(self.ledger, policy, settings=self.settings, encoder_hash=encoder_hash))
             self.announce(info)
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 

@@ -16,6 +16,7 @@ from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, restored
+from ragbandit.router.storage.ledgers.registration import OTHER_ENCODER
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, SnapshotError
 from ragbandit.shared.files.folders import Folder
@@ -117,7 +118,7 @@ class SnapshotFiles:
             raise SnapshotError(
                 f"{version} was made with encoder {described['encoder_hash'][:12]}, not {encoder_hash[:12]}",
                 field="encoder",
-                remedy="set the encoder back, or start a new ledger with another policy.label",
+                remedy=OTHER_ENCODER,
             )
         try:
             fresh = make_policy(described["algorithm"], params=described["params"])

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Double, Select, bindparam, func, or_, select, union_all
 
+from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagnosis
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import today
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import kept
-from ragbandit.router.storage.sql.tables import closures, feedback, policies, waiting
+from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters
 
@@ -40,6 +41,8 @@ class Status:
     unanswered: int
     #: decisions run by callers that have feedback and cannot be learned before their outcome is reported
     missing_outcome: int
+    #: how far the policy has learned; None where it does not say
+    learning: Diagnosis | None = None
     #: of the store, whoever learns
     judge: JudgeState = field(default_factory=JudgeState)
 
@@ -112,6 +115,12 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         counts = _counters(connection, counts_of_label, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
         judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
+        diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
+        learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
+        decided_then = connection.execute(learned).scalar()
+    decided = last_seq + counts.waiting + counts.closed + counts.quarantined
+    unlabelled = decided - (decided_then or last_seq)
+    learning = None if serving is None else read_diagnosis(diagnosis, unlabelled=unlabelled)
     return Status(
         counters=counts,
         last_seq=last_seq,
@@ -121,6 +130,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         lag_s=max(0.0, lag_s),
         unanswered=counts_of_label["unanswered"],
         missing_outcome=counts_of_label["missing_outcome"],
+        learning=learning,
         judge=judge,
     )
 

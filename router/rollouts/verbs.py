@@ -87,7 +87,7 @@ def add(
     name is taken, or MAX_OPEN versions are open).
     """
     _check_changes(changes)
-    _check_reason(reason)
+    check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
         versions = store.versions_of(connection, base=base)
@@ -127,7 +127,7 @@ def perform(database: Database, act: Act, *, settings: RolloutSettings) -> Polic
 
 def perform_within(connection: Connection, act: Act, *, settings: RolloutSettings) -> PolicyVersion:
     """`perform` in the caller's write transaction."""
-    _check_reason(act.reason)
+    check_reason(act.reason)
     _lock(connection, base=act.base)
     seen = store.version_named(connection, act.name, base=act.base)
     if act.revision is not None and act.revision != seen.revision:
@@ -161,7 +161,7 @@ def kill(
 
     offered: the arms that there are. Candidates keep their states and serve nothing meanwhile. Raises InvalidInput.
     """
-    _check_reason(reason)
+    check_reason(reason)
     if arm is not None and arm not in offered:
         raise InvalidInput(f"{arm!r} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
     pinned = None if arm is None else ArmName(arm)
@@ -179,7 +179,7 @@ def kill(
 
 def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, now: float) -> PolicyControl:
     """Take the switch back: versions decide again. Raises Conflict if none is set."""
-    _check_reason(reason)
+    check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
@@ -369,7 +369,8 @@ def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) 
                 )
 
 
-def _check_reason(reason: str) -> None:
+def check_reason(reason: str) -> None:
+    """Refuse an empty reason, and one that is too long. Raises InvalidInput."""
     if not reason.strip() or len(reason) > MAX_REASON:
         raise InvalidInput(
             f"{len(reason)} characters", field="reason", remedy=f"say why, in 1 to {MAX_REASON} characters"

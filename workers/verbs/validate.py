@@ -1,7 +1,8 @@
 """Verb `validate`. It is to be quick, so nothing that it imports loads a database engine, Redis or a model library."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +10,8 @@ from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.requirements import check_packages, check_weights
 from ragbandit.workers.judge.checks import check_judge
@@ -21,7 +24,10 @@ def validate(
     changed: Annotated[bool, typer.Option("--changed", help="print only what is not the default")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the configuration and the packages that it needs; print every setting with its value and its source."""
+    """Check the configuration and the packages that it needs; print every setting with its value and its source.
+
+    Below them: what reward.weight means in words, and what the labels in the store say of it, if there is a store.
+    """
     loaded = configuration.load(config)
     check_arms(loaded.settings)
     check_generator(loaded.settings, fetch=False)
@@ -34,6 +40,21 @@ def validate(
         print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
     else:
         _print_settings(rows)
+        if any(key.startswith("reward.") for key, _, _ in rows):
+            for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
+                console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
+
+
+def _by_the_log(settings: Settings) -> Iterator[str]:
+    """What the doctor says of the weight; nothing where there is no store yet, whose engine is then not loaded."""
+    if settings.database_url is None and not Path(settings.database.removeprefix("sqlite:///")).exists():
+        return
+    from ragbandit.router.cli.doctor import findings, price
+
+    check = [("reward.weight", price.weight)]
+    for one in findings.run_checks(findings.Installation(settings=settings), check, limit_s=3.0):
+        words = "; ".join(filter(None, (one.found, one.means, one.remedy)))
+        yield f"not compared with the log: {words}" if one.level == "problem" else words
 
 
 def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:

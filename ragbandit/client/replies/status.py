@@ -108,6 +108,33 @@ class LagReply(TypedDict):
     """Number of feedbacks measured."""
 
 
+LearningWord = Literal["decided", "learning", "held back", "stuck", "drifting", "starved"]
+
+
+class ArmLearningReply(TypedDict):
+    """How far an arm is learned."""
+
+    state: LearningWord
+    """In a word."""
+    worth: float
+    """Reward a question that knowing the arm would bring, at least 0."""
+    labels: int
+    """Labels of the arm that would tell."""
+    questions: int | None
+    """Questions until these labels have come; null: never."""
+
+
+class LearningReply(TypedDict):
+    """How far the policy has learned, by the newest decisions."""
+
+    state: LearningWord
+    """In a word: that of the arm that is worst off; `starved`: no labels come."""
+    remedy: str
+    """What to do."""
+    arms: dict[str, ArmLearningReply]
+    """Each arm."""
+
+
 class LedgerReply(TypedDict):
     """State of a ledger."""
 
@@ -133,6 +160,8 @@ class LedgerReply(TypedDict):
     """Decisions with feedback that cannot be learned before the caller reports their outcome."""
     judge: JudgeReply
     """The judge: what waits for it, and what it did today."""
+    learning: LearningReply | None
+    """How far the policy has learned; null where it does not say."""
     rebuilding: bool
     """Whether the policy is being learned again from the ledger; another one decides meanwhile."""
     arms: dict[str, ArmReply]

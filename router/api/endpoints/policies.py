@@ -17,13 +17,15 @@ from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.ledgers.arm_changes import ArmChange, declare_change
 from ragbandit.router.storage.policy_versions import version_named
 from ragbandit.shared.errors import Conflict, NotFound
-from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion, VersionState
+from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion, VersionState
 
 _NamePath = Annotated[
     str, PathParameter(description="Name of the version.", min_length=1, max_length=40, pattern="^[a-z0-9_]+$")
 ]
+_ArmPath = Annotated[str, PathParameter(description="Name of the arm.", pattern="^[A-Za-z0-9_.-]{1,64}$")]
 _VerbPath = Annotated[verbs.Verb, PathParameter(description="What to do.")]
 #: it says something; the character class names ASCII, so that every engine reads it alike
 _Reason = Annotated[str, Field(min_length=1, max_length=verbs.MAX_REASON, pattern="[!-~]")]
@@ -35,6 +37,15 @@ class UnkillBody(RequestBody):
     """Why the switch is taken back."""
 
     model_config = example(reason="the outage is over")
+
+    reason: _Reason
+    """Why; it stands in the audit log."""
+
+
+class ChangedBody(RequestBody):
+    """Why an arm is another one from now on."""
+
+    model_config = example(reason="the provider replaced the model")
 
     reason: _Reason
     """Why; it stands in the audit log."""
@@ -104,15 +115,14 @@ async def kill(body: KillBody, request: Request) -> Response:
     It holds for the next decision of every process on this database.
     """
     router, actor = router_of(request), _actor(request)
-    offered = tuple(router.settings.arms)
-    if body.arm is not None and body.arm not in offered:
-        raise NotFound(f"{body.arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
+    if body.arm is not None:
+        _check_offered(router, body.arm)
     switch = await reads_of(request).run(
         lambda: verbs.kill(
             router.database,
             base=_base(router),
             arm=body.arm,
-            offered=offered,
+            offered=tuple(router.settings.arms),
             actor=actor,
             reason=body.reason,
             now=time.time(),
@@ -144,6 +154,30 @@ async def move(name: _NamePath, verb: _VerbPath, body: VerbBody, request: Reques
     router, actor = router_of(request), _actor(request)
     moved = await reads_of(request).run(lambda: _moved(router, name, verb=verb, body=body, actor=actor))
     return JsonReply(moved)
+
+
+@endpoints.post(
+    "/v1/arms/{arm}/changed",
+    summary="Declare that an arm has changed",
+    responses={200: described("The change.", ArmChange)},
+)
+async def arm_changed(arm: _ArmPath, body: ChangedBody, request: Request) -> Response:
+    """Begin what is learned of an arm anew: under its name other means answer from now on.
+
+    Every ledger does so before it learns the first decision of after this moment.
+    """
+    router, actor = router_of(request), _actor(request)
+    _check_offered(router, arm)
+    change = await reads_of(request).run(
+        lambda: declare_change(router.database, ArmName(arm), actor=actor, reason=body.reason, now=time.time())
+    )
+    return JsonReply(change)
+
+
+def _check_offered(router: Router, arm: str) -> None:
+    offered = tuple(router.settings.arms)
+    if arm not in offered:
+        raise NotFound(f"{arm!r:.80} is not offered", field="arm", remedy=f"one of: {', '.join(offered)}")
 
 
 def _base(router: Router) -> PolicyLabel:

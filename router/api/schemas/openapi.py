@@ -19,6 +19,7 @@ from ragbandit.shared.types import MAX_TEXT
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
     "ragbandit.shared.types.versions",
+    "ragbandit.router.storage.ledgers.arm_changes",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
     "ragbandit.client.replies.errors",

@@ -27,7 +27,17 @@ from ragbandit.client.replies.overview import (
     TotalsReply,
     WorkerReply,
 )
-from ragbandit.client.replies.status import ArmReply, CountersReply, JudgeReply, LagReply, LedgerReply, StatusReply
+from ragbandit.client.replies.status import (
+    ArmLearningReply,
+    ArmReply,
+    CountersReply,
+    JudgeReply,
+    LagReply,
+    LearningReply,
+    LedgerReply,
+    StatusReply,
+)
+from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.serving.answers.cancellation import Cancellation
@@ -196,9 +206,17 @@ def ledger_json(status: Status, *, label: str, arms: Sequence[ArmHealth], rebuil
         counters=_filled(CountersReply, status.counters),
         balanced=status.counters.balanced,
         judge=_filled(JudgeReply, status.judge, today=dict(status.judge.today)),
+        learning=_learning(status.learning),
         rebuilding=rebuilding,
         arms={arm.arm: _filled(ArmReply, arm) for arm in arms},
     )
+
+
+def _learning(read: Diagnosis | None) -> LearningReply | None:
+    if read is None:
+        return None
+    arms = {str(arm): _filled(ArmLearningReply, one) for arm, one in read.arms.items()}
+    return _filled(LearningReply, read, arms=arms)
 
 
 def overview_json(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.cli.doctor import configuration, database, files, processes, redis
+from ragbandit.router.cli.doctor import configuration, database, files, price, processes, redis
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -12,6 +12,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("schema", database.schema),
     ("clock of the database", database.clock),
     ("learner", database.learner),
+    ("reward.weight", price.weight),
     ("counters", database.counters),
     ("leases", database.held),
     ("Redis", redis.reachable),

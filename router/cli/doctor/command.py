@@ -21,7 +21,8 @@ def doctor(
 ) -> None:
     """Check a running installation and say what to do; exit code 1 if there is a problem.
 
-    Looks at schema, clocks, learner, keys, Redis, processes and their versions, indexes, disk; it changes nothing.
+    Looks at schema, clocks, learner, weight of cost, keys, Redis, processes and their versions, indexes, disk; it
+    changes nothing.
     """
     findings = examine(Installation(settings=configuration.load(config).settings), limit_s=limit)
     if as_json:

@@ -9,6 +9,7 @@ from ragbandit.router.cli.doctor.database import judged_clock, opened
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.cli.doctor.redis import connected
 from ragbandit.router.queue.presence import ProcessCard, present
+from ragbandit.router.storage.ledgers.registration import AGAIN, OTHER_ENCODER, UNFINISHED
 from ragbandit.router.storage.sql.tables import policies
 
 
@@ -76,13 +77,16 @@ def encoder(installation: Installation) -> Sequence[Finding]:
         of_ledger = connection.execute(select(policies.c.encoder_hash).where(label)).scalar_one_or_none()
     if not of_ledger:
         return [fine("encoder", "this ledger is learned without features, or is not there yet")]
+    if of_ledger == UNFINISHED:
+        means = "no service starts, and nothing is learned"
+        return [problem("encoder", "the features of this ledger are being made again", means=means, remedy=AGAIN)]
     by = _grouped(_cards(installation), lambda card: card.encoder)
     strange = {hashed: cards for hashed, cards in by.items() if hashed != of_ledger}
     if not strange:
         return [fine("encoder", f"{of_ledger[:12]}, as the ledger")]
     short = {hashed[:12]: cards for hashed, cards in strange.items()}
     means = "features that another encoder made say nothing to this policy: its learner sets such decisions apart"
-    remedy = "give every host the same weights, encoder.model and encoder.precision, or a new policy.label"
+    remedy = f"give every host the same weights, encoder.model and encoder.precision; {OTHER_ENCODER}"
     return [problem("encoder", f"{_told(short)}; the ledger has {of_ledger[:12]}", means=means, remedy=remedy)]
 
 

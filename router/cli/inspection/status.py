@@ -18,6 +18,7 @@ from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
@@ -63,7 +64,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
             facts |= {"notes": notes} if notes else {}
-            show({"policy": ledger.label, "learning": _headline(state)} | facts, as_json=False)
+            show({"policy": ledger.label, "learning": _headline(state)} | _learned(state) | facts, as_json=False)
         if not state.counters.balanced:
             raise typer.Exit(1)
 
@@ -75,6 +76,21 @@ def _headline(state: Status) -> str:
     if state.lag_s > LATE_S:
         return f"late: feedback has waited for {state.lag_s:.0f} s"
     return f"yes; {state.counters.waiting} decisions wait for feedback or an outcome"
+
+
+def _learned(state: Status) -> dict[str, object]:
+    """How far the policy has learned, in a word, with the remedy, and each arm."""
+    if state.learning is None:
+        return {}
+    arms = [f"{arm}: {_arm_learned(one)}" for arm, one in state.learning.arms.items()]
+    return {"state": f"{state.learning.state}; {state.learning.remedy}", "learned of": arms}
+
+
+def _arm_learned(one: ArmDiagnosis) -> str:
+    if one.state == "decided":
+        return "decided"
+    wait = "never" if one.questions is None else f"{one.questions:,} questions"
+    return f"{one.state}; knowing it is worth {one.worth:.3f} a question, {one.labels} labels, {wait}"
 
 
 def _facts(state: Status) -> dict[str, object]:

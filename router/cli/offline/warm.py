@@ -15,6 +15,7 @@ from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.results import EstimateWithInterval
@@ -180,6 +181,8 @@ def print_held_out(result: HeldOut, *, material: WarmRows, console: Console) -> 
         f"each question was asked of a policy that had learned the other {result.folds - 1} of {result.folds} parts; "
         f"{by}"
     )
+    if result.price is not None:
+        _print(f"{implied(result.price)}\n{proposal(result.price)}")
     for note in result.notes:
         _print(f"note: {note}")
 

@@ -26,6 +26,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.chain import START, link
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import replaced_encoders
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.errors import SnapshotError, StoreError
 from ragbandit.shared.formats import moment
@@ -80,6 +81,8 @@ def verify(
     passed: Checkpoint | None = None
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):
         passed = _replay(ledger, files=files, live=live, base=base, checkpoints=checkpoints, verdict=verdict)
+    elif any(one.encoder_hash in replaced_encoders(ledger.database) for one in ledger.latest_snapshots(limit=1)):
+        verdict.note("its features were made again, and no learner has learned the ledger again yet: nothing to replay")
     elif ledger.last_seq() > 0:
         lost = "the ledger has updates, but no snapshot is known of any policy that learned them"
         verdict.fail("ledger_mismatches", lost)
@@ -165,6 +168,7 @@ def _live(ledger: Ledger, *, files: SnapshotFiles, serving: Policy | None, verdi
         limit=1,
         algorithm=None if serving is None else serving.algorithm,
         params=None if serving is None else serving.params,
+        encoder_hash=None if serving is None else ledger.encoder_hash(),
     )
     if not newest:
         return None

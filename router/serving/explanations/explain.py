@@ -2,11 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sqlalchemy import select
 
+from ragbandit.router.learning.monitoring.diagnosis import REMEDIES, read_diagnosis
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.chances import chances_of, draw_of
 from ragbandit.router.serving.explanations.neighbours import nearest
@@ -72,7 +73,7 @@ def explain(
         decision_id=decision.id,
         place="archive" if is_archived else "database",
         texts=_text_state(decision),
-        reasons=reasons_of(decision, arms=arms, draw=draw),
+        reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
         progress=progress_of(record, rule=rule, held=held),
         arms=arms,
         excluded=excluded_of(decision),
@@ -85,6 +86,17 @@ def explain(
         facts={name: value for name, value in decision.facts.items() if name not in OWN_FACTS},
         record=record,
     )
+
+
+def _learned(database: Database, decision: Decision) -> Iterator[str]:
+    """How far the drawn arm is learned by now, if the policy says."""
+    query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
+    with database.read() as connection:
+        read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
+    of_arm = None if read is None else read.arms.get(decision.arm)
+    if of_arm is not None:
+        remedy = REMEDIES[of_arm.state].format(arm=decision.arm)
+        yield f"By the newest decisions, learning of {decision.arm} is now {of_arm.state!r}: {remedy}."
 
 
 def _record(store: DecisionStore, key: DecisionId, *, archive: bool) -> tuple[DecisionRecord, bool]:

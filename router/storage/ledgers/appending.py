@@ -9,12 +9,13 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from ragbandit.router.storage import answer_queue
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.chain import advance
 from ragbandit.router.storage.rows.calibration_rows import append_pairs, note_due
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.rows.held_rows import HELD, HeldRow, hold, states_of
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, updates, waiting
+from ragbandit.router.storage.sql.tables import closures, decisions, feedback, policies, updates, waiting
 from ragbandit.router.storage.sql.waiting import lock_rows, reset_feedback_flags
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import (
@@ -22,6 +23,7 @@ from ragbandit.shared.types import (
     ClosedDecision,
     FeedbackId,
     JoinedDecision,
+    Json,
     PolicyLabel,
     Update,
 )
@@ -57,6 +59,10 @@ class LedgerBatch:
     #: decisions that wait on, since none of the feedback that was read with them may be learned
     idle: Sequence[JoinedDecision]
     now: float
+    #: who appends, for the audit log
+    holder: str = ""
+    #: what the ledger knows of its arms from now on, JSON; None: as before
+    arms: str | None = None
 
     @property
     def done(self) -> list[str]:
@@ -75,6 +81,7 @@ class LedgerBatch:
         in_time = self._feedback_in_time(connection)
         self._mark_late(connection, moves, in_time=in_time)
         self._note_unused(connection, in_time=in_time)
+        self._note_arms(connection)
 
     def _check_place(self, end: int) -> None:
         if self.entries and self.entries[0].update.seq != end + 1:
@@ -97,6 +104,15 @@ class LedgerBatch:
         advance(connection, rows)
         moves.updates(rows)
         append_pairs(connection, [e.pair for e in self.entries if e.pair is not None], label=self.label)
+
+    def _note_arms(self, connection: Connection) -> None:
+        """What is known of the arms, and in the audit log where one begins anew."""
+        if self.arms is not None:
+            connection.execute(update(policies).where(policies.c.label == self.label).values(arms=self.arms))
+        for one in (entry.update for entry in self.entries if entry.update.restarts):
+            facts: dict[str, Json] = {"arms": list(one.restarts), "seq": one.seq}
+            actor = f"process:{self.holder}"
+            record(connection, actor=actor, action="ledger.restart", target=f"ledger:{self.label}", facts=facts)
 
     def _append_closures(self, connection: Connection, moves: Moves) -> None:
         if not self.closed:

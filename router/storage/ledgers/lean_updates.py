@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, case, select
 
 from ragbandit.router.storage.archive.reading import archived_spans
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -14,7 +14,7 @@ from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.types import IMPORTED, PolicyLabel, Query, Update
 
 #: columns of `updates` that are no part of the reward
-_PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at")
+_PLAIN: Final = ("seq", "decision_id", "arm", "propensity", "made_at", "decided", "restarts")
 #: the columns of `updates` that a policy learns from, which needs the features and no text
 _COLUMNS: Final = (*_PLAIN, *REWARD.names)
 #: whether the facts have that key: a text in them has its quotes escaped
@@ -59,11 +59,12 @@ def lean_updates(
 
 
 def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: Sequence[str]) -> Sequence[Any]:
+    features: ColumnElement[Any] = decisions.c.features
+    if encoder_hash := ledger.encoder_hash():  # as in `Ledger.read_with_decisions`
+        features = case((decisions.c.encoder_hash == encoder_hash, features))
     columns = [updates.c[name] for name in _COLUMNS]
     joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(*columns, decisions.c.features, _IMPORTED, *(decisions.c[name] for name in question)).select_from(
-        joined
-    )
+    query = select(*columns, features, _IMPORTED, *(decisions.c[name] for name in question)).select_from(joined)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
     if upto is not None:
         query = query.where(updates.c.seq <= upto)
@@ -73,7 +74,7 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
 
 def _update(row: Any, *, label: PolicyLabel) -> Update:
     """The update of _COLUMNS, features, imported or not, and some of _QUESTION."""
-    seq, decision_id, arm, propensity, made_at = row[: len(_PLAIN)]
+    seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
     features, imported = row[len(_COLUMNS) : _LEARNED]
     return Update(
         policy=label,
@@ -90,6 +91,8 @@ def _update(row: Any, *, label: PolicyLabel) -> Update:
         features=features_value(features),
         made_at=made_at,
         imported=bool(imported),
+        decided=decided,
+        restarts=() if restarts is None else tuple(json.loads(restarts)),
     )
 
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_
+from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_, update
 
 from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
@@ -27,7 +27,7 @@ from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.counters import Moves, kept, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
@@ -41,6 +41,7 @@ from ragbandit.router.storage.sql.tables import (
 )
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import (
+    IMPORTED,
     ArmName,
     CalibrationPair,
     ClosedDecision,
@@ -112,6 +113,13 @@ class Ledger:
         with self._reading(connection) as reading:
             return self._last_seq(reading)
 
+    def decided(self) -> int:
+        """Decisions of this ledger: learned, closed or waiting; without those archived that taught nothing."""
+        with self.database.read() as connection:
+            counters = kept(connection, label=self.label)
+            others = counters["waiting"] + counters["closed"] + counters["quarantined"]
+            return self._last_seq(connection) + others
+
     def _reading(self, connection: Connection | None) -> AbstractContextManager[Connection]:
         return self.database.read() if connection is None else nullcontext(connection)
 
@@ -135,15 +143,26 @@ class Ledger:
         now: float,
         held: Sequence[HeldRow] = (),
         idle: Sequence[JoinedDecision] = (),
+        arms: str | None = None,
     ) -> None:
         """One transaction: the updates, the closures, and the decisions out of the waiting room.
 
         held: feedback that is held from now on. idle: decisions that wait on, since none of the feedback that was read
         with them may be learned. Feedback of the decisions that are done and that did not come in time is marked late.
+        arms: what the ledger knows of its arms from now on, where that is new.
         Raises Conflict, with nothing written, if the lease is lost or the ledger does not end where the first entry
         begins.
         """
-        batch = LedgerBatch(label=self.label, entries=entries, closed=closed, held=held, idle=idle, now=now)
+        batch = LedgerBatch(
+            label=self.label,
+            entries=entries,
+            closed=closed,
+            held=held,
+            idle=idle,
+            now=now,
+            holder=holder,
+            arms=arms,
+        )
         with self.writing(holder=holder) as (connection, moves, end):
             batch.write(connection, moves, end=end)
 
@@ -174,12 +193,17 @@ class Ledger:
     ) -> Iterator[tuple[Update, Decision]]:
         """`read`, each update with the decision that it is about; what is archived is read from its segments.
 
-        Raises StoreError at a decision that cannot be read: what it taught cannot be taught again.
+        A decision whose features another encoder made than the ledger's comes without them: it was archived, or had
+        no text, when `ragbandit data encode` made the others again. Raises StoreError at a decision that cannot be
+        read: what it taught cannot be taught again.
         """
+        encoder_hash = self.encoder_hash()
         for row, decision_row in rows_of_ledger(self.database, label=self.label, after=after, upto=upto, page=page):
             decision = readable(decision_row)
             if isinstance(decision, StoreError):
                 raise decision
+            if encoder_hash and decision.encoder_hash != encoder_hash:
+                decision = replace(decision, features=None)
             yield update_value(row, decision=decision), decision
 
     def learned_lately(self) -> dict[ArmName, int]:
@@ -199,12 +223,33 @@ class Ledger:
             row = connection.execute(select(policies).where(policies.c.label == self.label)).mappings().first()
         return None if row is None else dict(row)
 
+    def encoder_hash(self) -> str:
+        """The encoder whose features this ledger is learned from; "" where its policy needs none."""
+        return str((self.registered() or {"encoder_hash": ""})["encoder_hash"])
+
     def newest_encoder_hash(self) -> str | None:
         """The encoder of the newest decision in the store, whatever its ledger; None while there is none."""
         query = select(decisions.c.encoder_hash).order_by(decisions.c.made_at.desc()).limit(1)
         with self.database.read() as connection:
             newest: str | None = connection.execute(query).scalar()
         return newest
+
+    def newest_decisions(self, *, limit: int, encoder_hash: str) -> list[Decision]:
+        """The newest decisions of the store that were drawn here and have features of this encoder, oldest first.
+
+        Of `limit` rows those that can be read.
+        """
+        query = select(decisions).order_by(decisions.c.made_at.desc()).limit(limit)
+        with self.database.read() as connection:
+            rows = connection.execute(query).mappings().all()
+        read = [one for one in map(readable, reversed(rows)) if isinstance(one, Decision)]
+        ours = (one for one in read if one.encoder_hash == encoder_hash and one.features is not None)
+        return [one for one in ours if IMPORTED not in one.facts]
+
+    def note_diagnosis(self, text: str | None) -> None:
+        """Keep how far the policy has learned, as JSON."""
+        with self.database.write() as connection:
+            connection.execute(update(policies).where(policies.c.label == self.label).values(diagnosis=text))
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
         """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""

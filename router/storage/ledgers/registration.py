@@ -1,17 +1,27 @@
 """Registration of policies: a ledger becomes known by its label, at once, whatever the store holds."""
 
 import socket
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, select, update
 
-from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.inheritance import BEGUN
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, policies, updates
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel
+
+#: the encoder of a ledger whose features are being made again, or were until an interruption: none has this hash
+UNFINISHED: Final = "being made again"
+#: of the audit log
+ENCODE: Final = "features.encode"
+OTHER_ENCODER: Final = (
+    "set the encoder back; else stop all processes and run `ragbandit data encode`, where the texts are kept "
+    "(log.text: full), or begin another policy.label"
+)
+AGAIN: Final = "wait for `ragbandit data encode`; where it was interrupted, run it again"
 
 
 def register_policy(
@@ -38,12 +48,14 @@ def register_policy(
             known = _policy_row(connection, label=label)  # another router was first
             assert known is not None
         other = _other_encoder(connection, known["encoder_hash"], ours=encoder_hash, label=label)
+        if other == UNFINISHED:
+            raise Conflict(f"the features of the ledger {label!r} are being made again", field="encoder", remedy=AGAIN)
         if other is not None:
             raise Conflict(
                 f"the ledger {label!r} was learned with encoder {other[:12]}, "
                 f"the configured encoder is {encoder_hash[:12]}",
                 field="encoder",
-                remedy="set the encoder back, or start a new ledger with another policy.label",
+                remedy=OTHER_ENCODER,
             )
         changed: dict[str, Any] = {}
         if (known["algorithm"], known["params"], known["encoder_hash"]) != (algorithm, params, encoder_hash):
@@ -53,6 +65,14 @@ def register_policy(
         if changed:
             _record(connection, "ledger.change" if "algorithm" in changed else "ledger.return", row)
             connection.execute(update(policies).where(policies.c.label == label).values(**changed))
+
+
+def replaced_encoders(database: Database) -> frozenset[str]:
+    """Encoders whose features the last `ragbandit data encode` has made again."""
+    with database.read() as connection:
+        entry = last_entry(connection, action=ENCODE, target="store")
+    replaced: Any = () if entry is None else entry.facts["replaced"]
+    return frozenset(replaced)
 
 
 def _record(connection: Connection, action: str, row: dict[str, Any]) -> None:

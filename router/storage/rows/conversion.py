@@ -207,7 +207,11 @@ _FEEDBACK: Final = TableRows(
         read=lambda text: {} if text is None else json.loads(text),
     ),
 )
-_UPDATE: Final = TableRows(updates, Update, feedback_ids=_LIST)
+_NAMES_OR_NULL: Final = Form(
+    write=lambda names: canonical(list(names)) if names else None,
+    read=lambda text: () if text is None else tuple(json.loads(text)),
+)
+_UPDATE: Final = TableRows(updates, Update, feedback_ids=_LIST, restarts=_NAMES_OR_NULL)
 #: the columns of `updates` that are the reward
 REWARD: Final = TableRows(
     updates,

@@ -296,8 +296,7 @@ def test_get_decision(fresh):
     assert (shown["reward"]["minimum"], shown["reward"]["maximum"], shown["reward"]["clipped"]) == (-1.0, 1.0, False)
     assert (shown["reward"]["terms"], shown["reward"]["preset"]) == ({"steps": 1.0}, "f1")
     assert (shown["run_by"], shown["outcome"]["made_by"]) == ("caller", {})
-    assert shown["facts"]["quality"] == [0.0, 0.0, 0.0]
-    assert shown["facts"]["cold_start_floor"] == dict.fromkeys(shown["pmf"], 0.05)
+    assert shown["facts"]["quality"] == [0.5, 0.5, 0.5]
     assert int(shown["seed"]) == service.router.decision(key).decision.seed
 
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ragbandit.router.rollouts import verbs
+from ragbandit.router.storage.access.audit_log import entries
 from tests.support.servers.http_service import refused
 
 WHY = {"reason": "it looked well"}
@@ -68,3 +69,18 @@ def test_the_switch_is_thrown_and_taken_back(world):
     assert (made["arm"], made["propensity"]) == ("no_retrieval", 1.0)
     assert world.http.post("/v1/policies/unkill", json=WHY).json()["killed"] is None
     assert len(world.http.post("/v1/route", json=ask).json()["pmf"]) == 3
+
+
+def test_a_change_of_an_arm_is_declared(world):
+    """It is an entry of the audit log, with who and why; an arm that is not offered has not changed."""
+    refused(world.http.post("/v1/arms/nonsense/changed", json=WHY), 404, "NOT_FOUND", field="arm")
+    assert world.http.post("/v1/arms/multi_step/changed", json={}).status_code == 422
+    change = world.http.post("/v1/arms/multi_step/changed", json=WHY).json()
+    assert change["arm"] == "multi_step"
+    (entry,) = [one for one in entries(world.router.database) if one.number == change["number"]]
+    assert (entry.action, entry.target, entry.facts, entry.made_at) == (
+        "arm.change",
+        "arm:multi_step",
+        WHY,
+        change["made_at"],
+    )

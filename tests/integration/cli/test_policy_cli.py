@@ -107,3 +107,14 @@ def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp
 def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
     """Exit code 2 and the setting's or the version's name."""
     assert said in run(*arguments, code=2).output
+
+
+def test_a_change_of_an_arm_is_declared():
+    """`ragbandit arms changed` writes who and why; an arm that is not configured is refused with those that are."""
+    done = CliRunner().invoke(app, ["arms", "changed", "single_step", "--reason", "a new model", "--json"])
+    assert json.loads(done.stdout)["arm"] == "single_step"
+    refused = CliRunner().invoke(app, ["arms", "changed", "nonsense"])
+    assert refused.exit_code == 2
+    assert "single_step" in refused.output
+    exported = CliRunner().invoke(app, ["audit", "export"]).stdout
+    assert "a new model" in exported

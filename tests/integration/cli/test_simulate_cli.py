@@ -102,6 +102,23 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     assert live.router.verify(deep=True).ok
 
 
+def test_says_what_the_weight_implies(run):
+    """Of each weight, by the table: the best fixed arm, what a dearer one must add, the proposed weight."""
+    rows = json.loads(run("--policy", "uniform", *FEW, "--lambda", "0.5,0.05", "--json").stdout)
+    dear, cheap = [row["price"] for row in rows if row["policy"] == "oracle-by-reward"]
+    assert [one["weight"] for one in (dear, cheap)] == [0.5, 0.05]
+    assert not any("price" in row for row in rows if row["policy"] != "oracle-by-reward")
+    table = {row["policy"]: row for row in rows if row["policy"].startswith("always-")}
+    none, single, multi = (table[f"always-{arm}"] for arm in ARMS)
+    assert dear["proposed"] == pytest.approx(0.005 * (multi["em"] - none["em"]) / multi["steps"])
+    means = [(one["quality"], one["cost"]) for one in dear["arms"]]
+    assert means == [pytest.approx((one["em"] / 100, one["steps"])) for one in (none, single, multi)]
+    assert dear["best_fixed"] == "no_retrieval"
+    text = run("--policy", "uniform", *FEW).stdout
+    assert f"at weight 0.05 always {cheap['best_fixed']} is the best fixed arm; right answers in 100" in text
+    assert "half the slope from no_retrieval to multi_step is" in text
+
+
 def test_processes_change_nothing(tmp_path):
     """With one process or with two every number is the same, but for the clock's."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))

@@ -24,7 +24,7 @@ from ragbandit.workers.cli import app
 ARMS = ("no_retrieval", "single_step", "multi_step")
 CONFIG = """
 data_dir: data
-encoder: {model: hashing, dimension: 16}
+encoder: {model: hashing}
 arms: {no_retrieval: {}, single_step: {}, multi_step: {}}
 """
 
@@ -219,7 +219,7 @@ def test_with_an_incumbent(folder):
         decision = router.submit(Query(text="who am I?"), run_by="caller").result(30)
     assert decision.version == found["version"]
     assert audited()[0].ok
-    (folder / "config.yaml").write_text(CONFIG + "policy: {params: {explore: 0.2}}\n")
+    (folder / "config.yaml").write_text(CONFIG + "policy: {params: {explore: 0.5}}\n")
     plain = warm("--table", "t.jsonl", "--dry-run", "--json")
     assert plain["held_out"]["standings"] == found["held_out"]["standings"]
 
@@ -227,6 +227,7 @@ def test_with_an_incumbent(folder):
 def test_log_is_learned_and_estimated(folder):
     """A log of another store: its own propensities in the ledger, and estimates from the draws it has."""
     rng = random.Random(5)
+    (folder / "config.yaml").write_text(CONFIG + "reward: {weight: 0.08}\n")
     lines = []
     for number, row in enumerate(made_rows(240)):
         pmf = [0.5, 0.3, 0.2]
@@ -247,8 +248,13 @@ def test_log_is_learned_and_estimated(folder):
     assert (found["added"], found["held_out"]["by"], found["held_out"]["rows"]) == (240, "replay", 240)
     assert all(one["gain"]["value"] > 0.2 for one in found["held_out"]["standings"][1:])
     assert "the features of 240 rows" in " ".join(found["notes"])
+    price = found["held_out"]["price"]
+    assert (price["weight"], price["best_fixed"]) == (0.08, "no_retrieval")
+    assert price["arms"][2]["cost"] == pytest.approx(3.0)
+    assert 0.0 < price["error"] < 0.03
     verdict, updates = audited()
     assert verdict.ok
+    assert {update.reward.weight for update in updates} == {0.08}, "the configured one, not the log's"
     assert {update.propensity for update in updates} == {0.5, 0.3, 0.2}
     assert warm("--log", "log.jsonl", "--json")["added"] == 0
 

@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.doctor import files
 from ragbandit.router.cli.doctor.checks import CHECKS, examine
 from ragbandit.router.cli.doctor.findings import Installation, run_checks
+from ragbandit.router.offline.logs.full_information import arm_rows
+from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.presence import Presence, card_of, present, say
@@ -22,8 +24,9 @@ from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import policies
-from ragbandit.shared.types import PolicyLabel
+from ragbandit.shared.types import PolicyLabel, TableRow
 from ragbandit.workers.cli import app
+from tests.support.cases import every_case
 
 
 @pytest.fixture
@@ -144,6 +147,62 @@ def test_a_learner_that_does_not_run(doctor, make_world):
     found = doctor("learner")["learner"]
     assert found[0] == "problem"
     assert "--queue learn" in found[1]
+
+
+def labelled(world, numbers):
+    """Labels of three arms on some questions: 3 in 10 are right at no cost, 7 at 4 steps, 1 at 6."""
+    right, steps = {"cheap": 3, "dear": 7, "worse": 1}, {"cheap": 0.0, "dear": 4.0, "worse": 6.0}
+    rows = []
+    for number in numbers:
+        correct = {arm: float(number % 10 < count) for arm, count in right.items()}
+        row = TableRow(id="", question=f"question {number}", correct=correct, steps=steps)
+        rows += arm_rows(row, arms=tuple(right), features=None, encoder_hash="", settings=world.settings, now=world.now)
+    take_in(world.ledger, rows, origin="table")
+
+
+def test_weight_against_the_labels(doctor, make_world, tmp_path, monkeypatch):
+    """A weight beyond a factor of 2, or a dear arm that is worse, is a warning from 50 labels an arm on.
+
+    Labels at other prices are of another unit of cost. `validate` says the same.
+    """
+    world = make_world(policy={"name": "uniform"})
+
+    def look(weight, *, arms=("cheap", "dear"), **reward):
+        given = {"reward": {"weight": weight, **reward}, "arms": {name: {"run_by": "caller"} for name in arms}}
+        return doctor("reward.weight", **given)["reward.weight"]
+
+    labelled(world, range(49))
+    assert look(0.5)[0] == "ok"
+    assert "once two arms have 50 labels: cheap 49, dear 49" in look(0.5)[1]
+    labelled(world, range(49, 200))
+    cases = (
+        (0.05, "ok", "half the slope from cheap to dear is 0.05 (standard error"),
+        (0.2, "warning", "the weight 0.2 is above it by more than a factor of 2"),
+        (0.2, "warning", "always cheap is the best fixed arm"),
+        (0.2, "warning", "dear 80.0, and adds 40.0"),
+        (0.2, "warning", "if nobody can say, to 0.05"),
+        (0.01, "warning", "the weight 0.01 is below it"),
+    )
+    with every_case() as case:
+        for weight, level, words in cases:
+            with case(weight, words):
+                found = look(weight)
+                assert found[0] == level
+                assert words in found[1]
+        with case("worse"):
+            level, told = look(0.05, arms=("cheap", "worse"))
+            assert level == "warning"
+            assert "drop worse, unless" in told
+        with case("other prices"):
+            assert "cheap 0, dear 0" in look(0.2, cost={"steps": 2.0})[1]
+        with case("validate"):
+            arms = "arms: {cheap: {run_by: caller}, dear: {run_by: caller}}\n"
+            (tmp_path / "c.yaml").write_text(f"{arms}policy: {{name: uniform}}\ndata_dir: {tmp_path / 'data'}\n")
+            monkeypatch.setenv("RAGBANDIT_REWARD__WEIGHT", "0.2")
+            told = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "c.yaml")]).stdout
+            assert "reward.weight: one unit of cost is worth 0.2 right answers" in told
+            assert "reward.weight: half the slope from cheap to dear is 0.05" in told
+            assert "dear 80.0, and adds 40.0" in told
 
 
 def test_counters_that_do_not_add_up(doctor, make_world):

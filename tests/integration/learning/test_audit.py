@@ -98,7 +98,7 @@ def other_arm(decision):
 
 def swapped(decision):
     """A pmf above the floor, of the arms that were offered, from which the decision's seed draws another one."""
-    pmfs = ([0.98, 0.01, 0.01], [0.01, 0.98, 0.01], [0.01, 0.01, 0.98])
+    pmfs = ([0.96, 0.02, 0.02], [0.02, 0.96, 0.02], [0.02, 0.02, 0.96])
     return json.dumps(next(pmf for pmf in pmfs if decision.arms[choose(pmf, seed=decision.seed)] != decision.arm))
 
 

@@ -69,7 +69,7 @@ def test_a_canary_that_harms_is_gone_from_the_next_decision(service):
 def test_a_canary_that_earns_more_decides(service):
     """Better for sure, it is champion by one look, and from the next decision on it alone decides."""
     world = service.world
-    service.live(110, two=0.9, others=0.1)
+    service.live(150, two=0.9, others=0.1)
     evaluator = Evaluator(service.database, settings=world.settings)
     (look,) = evaluator.evaluate(now=world.now + 6.0)
     assert (look.finding.kind, look.version.state) == ("promote", "champion")

@@ -1,6 +1,8 @@
 """The floor where the settings name none."""
 
-from ragbandit.router.config.settings import FLOOR
+import pytest
+
+from ragbandit.router.config.settings import FLOORS
 
 
 def floor_of(world):
@@ -14,4 +16,4 @@ def test_another_floor_is_not_taken_over(make_world, tmp_path):
     old = make_world(data_dir=str(tmp_path), policy={"floor": 0.1})
     old.route()
     old.router.close()
-    assert floor_of(make_world(data_dir=str(tmp_path))) == FLOOR
+    assert floor_of(make_world(data_dir=str(tmp_path))) == pytest.approx(FLOORS / 3)

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.monitoring.diagnosis import STARVED
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -56,7 +57,7 @@ def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
         (drawn,) = (arm for arm in explained.arms if arm.drawn)
         assert drawn.low <= explained.draw.u < drawn.high
         assert [arm.low for arm in explained.arms[1:]] == [arm.high for arm in explained.arms[:-1]]
-        assert "cold_start" in drawn.parts
+        assert {"policy", "floor"} <= drawn.parts.keys()
         assert any("u = " in reason for reason in explained.reasons)
         assert explained.draw.fault is None
 
@@ -257,3 +258,21 @@ def test_damaged_features_of_others_are_left_out(make_world):
     near = told(world, world.route()).neighbours
     assert [one.decision_id for one in near.found] == [made[2].id]
     assert json.dumps(near.compared) == "1"
+
+
+@on_sqlite
+def test_how_far_the_drawn_arm_is_learned(world):
+    """The learner's word is in the status, on every arm that was offered, and among the reasons of a decision."""
+    decision = world.judged(12)[-1]
+    assert world.router.status().learning is None
+    world.learn()
+    read = world.router.status().learning
+    assert set(read.arms) == set(decision.arms)
+    assert all(one.worth >= 0.0 and one.labels >= 0 for one in read.arms.values())
+    assert any(repr(read.arms[decision.arm].state) in reason for reason in told(world, decision).reasons)
+    for _ in range(STARVED):
+        last = world.route()
+    assert world.router.status().learning.state == "starved"
+    world.feedback(last, reward=0.5)
+    world.learn()
+    assert world.router.status().learning.state != "starved"

@@ -56,7 +56,7 @@ def test_an_incumbent_that_a_question_leaves_out(make_world):
     query = Query(text="who?", arms=("no_retrieval", "multi_step"))
     decision = world.router.submit(query, run_by="caller").result(30)
     assert decision.facts["incumbent"]["reason"] == "not offered"
-    assert min(decision.pmf) >= decision.floor == world.settings.policy.floor_share
+    assert min(decision.pmf) >= decision.floor == world.settings.policy.floor_of(len(decision.arms))
     assert world.router.verify(deep=True).ok
 
 
@@ -98,7 +98,7 @@ def test_switched_on_later_and_off_again(make_world, tmp_path):
     assert safe.route().propensity == 1.0
     safe.learn()
     policy = safe.router.service.serving.policy
-    assert dict(policy.inner.params) == {**plain.router.service.serving.policy.params, "explore": 0.2}
+    assert dict(policy.inner.params) == {**plain.router.service.serving.policy.params, "explore": 0.5}
     assert sum(policy.seen.values()) == 40
     assert safe.router.verify(deep=True).ok
     safe.router.close()
@@ -142,3 +142,23 @@ def test_imported_rows_are_told_apart_in_both_readings(make_world):
     whole = [update.imported for update in world.ledger.read(after=0)]
     assert whole == [update.imported for update in lean_updates(world.ledger, after=0)]
     assert [place for place, imported in enumerate(whole) if imported] == [0]
+
+
+def test_rows_tell_how_many_decisions_there_were(make_world, database_url):
+    """A row holds the decisions of its label when it was appended, rated or not; from them alone comes the policy."""
+    world = make_world(**SAFE, database_url=database_url)
+    wanted, made = [], 0
+    for turn in range(6):
+        batch = [world.route(key=f"few-{turn}-{number}") for number in range(10)]
+        made += len(batch)
+        for decision in batch[: 1 + turn]:
+            world.feedback(decision, reward=0.7 if decision.arm == INCUMBENT else 0.4)
+            wanted.append(made)
+        assert world.learn() == 1 + turn
+    assert [row["decided"] for row in world.updates()] == wanted
+    assert [update.decided for update in world.ledger.read(after=0)] == wanted
+    assert [update.decided for update in lean_updates(world.ledger, after=0)] == wanted
+    policy = world.router.service.serving.policy
+    assert policy.shortfall._ratio == 60 / 21
+    assert world.sha256(world.replayed()) == world.sha256(policy)
+    assert world.router.verify(deep=True).ok

@@ -128,7 +128,7 @@ def test_many_newcomers_leave_the_floor_of_the_others(make_world):
     learned(world, 6, key="a")
     world.router.offer({"single_step": {}} | {f"new_{n}": {"run_by": "caller"} for n in range(20)})
     for decision in learned(world, 10, key="b"):
-        assert min(decision.pmf) >= world.settings.policy.floor_share - 1e-12
+        assert min(decision.pmf) >= world.settings.policy.floor_of(len(decision.arms)) - 1e-12
     assert world.router.verify(deep=True).ok
 
 

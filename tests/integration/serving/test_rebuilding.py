@@ -47,7 +47,7 @@ def test_the_fallback_arm_decides_where_nothing_is_left(make_world):
         make_world, rows=100, wreck_checkpoints=True, policy={"fallback": "multi_step", "cold_start_outcomes": 5}
     )
     assert world.router.service.serving.rebuilding
-    floor = world.settings.policy.floor_share
+    floor = world.settings.policy.floor_of(3)
     for decision in (world.route() for _ in range(20)):
         pmf = dict(zip(decision.arms, decision.pmf, strict=True))
         assert pmf == pytest.approx(dict.fromkeys(decision.arms, floor) | {"multi_step": 1 - 2 * floor})

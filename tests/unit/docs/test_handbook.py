@@ -7,13 +7,16 @@ from collections import Counter
 import pytest
 
 from examples.handbook.command import ARMS, HERE, TABLE, read_questions
-from examples.handbook.report import _verdict
+from examples.handbook.held_out import asked_for, split
+from examples.handbook.report import _always, _verdict
 from ragbandit.router.learning.answer_metrics import containment
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
+from tests.support.cases import every_case
 
 QUESTIONS = read_questions()
+KINDS = ("none", "one", "two")
 PASSAGES = {passage.id: passage for passage in read_corpus(HERE / "corpus.jsonl")}
 
 
@@ -89,24 +92,102 @@ def test_the_arms_of_the_table_took_the_steps_that_they_take():
 def test_each_arm_is_right_where_it_can_be():
     """Without passages the book's questions stay unanswered, and two passages are best searched for twice."""
     table = read_table(TABLE)
-    right = {
-        kind: table.correct[[row["kind"] == kind for row in QUESTIONS]].mean(axis=0) for kind in ("none", "one", "two")
-    }
+    right = {kind: table.correct[[row["kind"] == kind for row in QUESTIONS]].mean(axis=0) for kind in KINDS}
 
     assert right["none"].argmax() == 0
     assert max(right["one"][0], right["two"][0]) < 0.1
     assert right["two"].argmax() == 2
 
 
-def test_the_report_compares_with_nothing_that_it_hardly_saw():
-    """An arm of fewer than ten effective rows is no "best of the others", however good its few rows were."""
-    part = {"reward": 0.4, "reward_error": 0.1}
-    other = {"reward_low": 0.3, "reward_high": 0.5}
-    counterfactual = {
-        "always a": other | {"reward": 0.4, "effective_rows": 50.0},
-        "always b": other | {"reward": 0.9, "effective_rows": 4.0},
-        "always c": None,
+# -------------------------------------------------------------------------------------------------------- the live run
+
+
+@pytest.mark.parametrize(("limit", "seed"), [(100, 0), (100, 1), (20, 0)])
+def test_what_is_asked_live_was_not_learned_before(limit, seed):
+    """No question learned before asks for what a live one does, nor begins with its words; the kinds keep their mix."""
+    live, others = split(QUESTIONS, limit=limit, seed=seed)
+
+    def beginnings(rows):
+        return {tuple(row["question"].lower().split()[:4]) for row in rows}
+
+    kinds, quota = Counter(row["kind"] for row in live), {kind: len(of_kind(kind)) / len(QUESTIONS) for kind in KINDS}
+    assert {asked_for(row["question"]) for row in live}.isdisjoint(asked_for(row["question"]) for row in others)
+    assert beginnings(live).isdisjoint(beginnings(others))
+    assert sorted(row["id"] for row in [*live, *others]) == [row["id"] for row in QUESTIONS]
+    assert 0.6 * limit <= len(live) <= limit
+    assert all(kinds[kind] <= limit * share for kind, share in quota.items())
+
+
+def test_questions_of_one_template_ask_for_the_same():
+    """Whoever or whatever it is about, and whether or not it is only described."""
+    with every_case() as case:
+        for name, *questions in (
+            ("phone", "What is the phone extension of Ewan Birkfold?", "What is the phone extension of the captain?"),
+            ("language", "What language is spoken in Peru?", "Which language does the head of the office speak?"),
+            ("when", "When was the Pale Egret built?", "When was the seller of the hull paint founded?"),
+            ("passengers", "How many passengers does the relief ferry carry?"),
+            ("", "What is 2 + 2?"),
+        ):
+            for question in questions:
+                with case(question):
+                    assert asked_for(question) == name
+
+
+def live_row(*, ahead):
+    """A judged question on which the run is so far ahead of always each arm."""
+    recorded = {arm: {"reward": 0.5 - ahead, "quality": 1.0, "steps": 1.0} for arm in ARMS}
+    return {"reward": 0.5, "recorded": recorded}
+
+
+def test_the_lead_over_an_arm_is_paired():
+    """Equal leads leave no doubt; leads that differ leave two standard errors of their mean."""
+    with every_case() as case:
+        with case("the same everywhere"):
+            lead = _always("multi_step", rows=[live_row(ahead=0.25)] * 40)
+            assert [lead[key] for key in ("reward", "ahead", "low", "high")] == pytest.approx([0.25] * 4)
+        with case("one in two"):
+            lead = _always("multi_step", rows=[live_row(ahead=0.2)] * 50 + [live_row(ahead=-0.1)] * 50)
+            assert lead["ahead"] == pytest.approx(0.05)
+            assert (lead["low"], lead["high"]) == pytest.approx((0.05 - 1.96 * 0.015, 0.05 + 1.96 * 0.015), abs=0.002)
+        with case("too few"):
+            assert _always("multi_step", rows=[live_row(ahead=0.5)] * 19)["ahead"] is None
+        with case("no question judged"):
+            assert _always("multi_step", rows=[])["reward"] is None
+
+
+def report_of(*leads):
+    """Of a run that is ahead of always each arm by these (lead, low, high)."""
+    always = {
+        arm: {"reward": number / 10, "ahead": ahead, "low": low, "high": high}
+        for number, (arm, (ahead, low, high)) in enumerate(zip(ARMS, leads, strict=True))
     }
-    found = _verdict({"first_third": part, "last_third": part, "counterfactual": counterfactual})
-    assert "always a" in found
-    assert "always b" not in found
+    live = {"reward": 0.5, "quality": 0.6, "steps": 1.2, "n": 97}
+    warm = {"rows": 1449, "questions": 483}
+    return {"logged": live, "always": always, "warm": warm, "properties": 25, "as_recorded": 0.94}
+
+
+def test_the_report_claims_no_more_than_its_figures_carry():
+    """Only a lead whose interval is above 0 counts, and the sum is drawn from the least of them."""
+    clear, doubtful, behind = (0.2, 0.1, 0.3), (0.1, -0.1, 0.3), (-0.2, -0.3, -0.1)
+    shown = "so the router earns more than each fixed arm"
+    with every_case() as case:
+        with case("ahead of all"):
+            words = _verdict(report_of(clear, clear, clear))
+            assert "483 other questions" in words
+            assert shown in words
+            assert "chance could" not in words
+        with case("one could be chance"):
+            words = _verdict(report_of(clear, clear, doubtful))
+            assert "always multi_step +0.100 (-0.100 to +0.300), chance could explain that" in words
+            assert shown not in words
+            assert "does not show" in words
+        with case("behind one"):
+            words = _verdict(report_of(clear, behind, clear))
+            assert "always single_step -0.200 (-0.300 to -0.100), more than chance explains" in words
+            assert shown not in words
+        with case("nothing known"):
+            words = _verdict(report_of(clear, clear, clear) | {"warm": {"rows": 0, "questions": 0}})
+            assert "had learned nothing" in words
+        with case("too few"):
+            words = _verdict(report_of(clear, clear, (None, None, None)))
+            assert words.endswith("Too few questions to say what it earns.")

@@ -16,6 +16,8 @@ policies = Table(
     Column("inheriting", String(16), comment="insert or again; NULL: it has every decision"),
     Column("inherited_to", ID, comment="id of the last decision of that walk"),
     Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
+    Column("diagnosis", Text, comment="JSON object: how far the policy has learned", info={"since": "0002"}),
+    Column("arms", Text, comment="JSON object: what it knows of changes of arms", info={"since": "0002"}),
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 
@@ -58,6 +60,10 @@ updates = Table(
     Column("raw_quality", Double, comment="before calibration; NULL: it was not calibrated"),
     Column("sample_weight", Double, nullable=False, comment="rows that it counts as"),
     Column("disagreement", Double, comment="how far its raters lie apart in quality; NULL: there were not two"),
+    Column("decided", BigInteger, comment="decisions made by then, learned or not", info={"since": "0002"}),
+    Column(
+        "restarts", Text, comment="JSON list: arms that began anew before this row; NULL: none", info={"since": "0002"}
+    ),
     UniqueConstraint("policy", "decision_id", name="updates_decision_once"),
     comment="the ledger: what each policy learned, in order and without a gap; never updated",
 )

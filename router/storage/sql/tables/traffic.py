@@ -47,7 +47,7 @@ decisions = Table(
         "request", Text, comment="JSON object: messages, asked, forced, and what else the edge knows; NULL: nothing"
     ),
     Index("decisions_made_at", "made_at"),
-    comment="every decision, with all that its draw was made of; never updated but to erase texts",
+    comment="every decision, with all that its draw was made of; never updated but to erase texts or to encode again",
 )
 Index(
     "decisions_session",

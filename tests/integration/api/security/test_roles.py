@@ -25,7 +25,7 @@ def endpoints() -> set[str]:
 def concrete(endpoint: str) -> tuple[str, str]:
     """Method and a path that the pattern of an endpoint takes."""
     examples = {"{decision_id}": "d1", "{path:path}": "swagger-ui.css", "{model:path}": "arm/single_step"}
-    examples |= {"{session_id:path}": "chat/17", "{name}": "v1", "{verb}": "shadow"}
+    examples |= {"{session_id:path}": "chat/17", "{name}": "v1", "{verb}": "shadow", "{arm}": "single_step"}
     for pattern, example in examples.items():
         endpoint = endpoint.replace(pattern, example)
     method, path = endpoint.split(" ", 1)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ragbandit.router.config.settings import FLOOR
+from ragbandit.router.config.settings import FLOORS
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
@@ -52,7 +52,7 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     features = np.stack([row.decision.features for row in rows[120:]])
     queries = [row.decision.query for row in rows[120:]]
     shares = np.mean([out.pmf for out in policy.pmf(queries, features=features, arms=[ARMS] * 80)], axis=0)
-    floor = FLOOR
+    floor = FLOORS / 3
     assert [found.candidates[0].shares[arm] for arm in ARMS] == pytest.approx(
         (1 - 3 * floor) * shares + floor, abs=0.05
     )
@@ -104,13 +104,13 @@ def test_snapshot_of_another_encoder(settings):
     made, rows = settings(), lived_rows(60)
     version = snapshot_of(rows[:30], made, encoder_hash="f" * 64)
     with pytest.raises(InvalidInput, match="was made with encoder ffffffffffff, not") as caught:
-        judged(rows, version, settings=made, encoder=lambda: HashingEncoder(4))
+        judged(rows, version, settings=made, encoder=lambda: HashingEncoder(8))
     assert caught.value.field == "encoder"
 
 
 def test_features_are_made_where_they_are_missing(settings):
     """Rows without features are encoded again, and policies then do as with the features that were logged."""
-    made, encoder = settings(), HashingEncoder(4)
+    made, encoder = settings(), HashingEncoder(8)
     rows = [
         replace(row, decision=replace(row.decision, features=vector, encoder_hash=encoder.hash))
         for row, vector in zip(plain_rows(60), encoder.encode([f"question {n}?" for n in range(60)]), strict=True)
@@ -130,7 +130,7 @@ def test_features_that_cannot_be_made(settings):
         judged(bare, "linucb", settings=settings())
     silent = rows_from({"arms": ["a", "b"], "pmf": [0.5, 0.5], "arm": "a", "reward": 1.0} for _ in range(5))
     with pytest.raises(InvalidInput, match="has no question") as caught:
-        judged(silent, "linucb", settings=settings(), encoder=lambda: HashingEncoder(4))
+        judged(silent, "linucb", settings=settings(), encoder=lambda: HashingEncoder(8))
     assert caught.value.field == "text"
 
 

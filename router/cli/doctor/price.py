@@ -1,0 +1,40 @@
+"""Check of `reward.weight`: whether the ledger's newest labels propose another price of an answer."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlalchemy import select
+
+from ragbandit.router.cli.doctor.database import opened
+from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, warning
+from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.sql.tables import updates
+
+#: newest rows of the ledger that are read
+MOST_ROWS: Final = 20_000
+_CHECK: Final = "reward.weight"
+
+
+def weight(installation: Installation) -> Sequence[Finding]:
+    """The weight against half the slope from the cheapest arm to the dearest, of configured arms with LEAST_LABELS."""
+    settings, of = installation.settings, updates.c
+    rows = select(of.arm, of.quality, of.cost, of.sample_weight, of.propensity).where(
+        of.policy == settings.policy.label,
+        of.arm.in_(settings.arms),
+        of.source == "explicit",
+        of.preset != "reward",  # whose cost is inside
+        of.terms == canonical(dict(settings.reward.cost)),  # other prices are another unit of cost
+        of.propensity < 1.0,  # where no other arm was there the question may be of a kind of its own
+    )
+    with opened(settings) as database, database.read() as connection:
+        means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
+    known = [one for one in means if one.labels >= LEAST_LABELS]
+    if len(known) < 2:
+        labels = {str(one.arm): one.labels for one in means}
+        counted = ", ".join(f"{arm} {labels.get(arm, 0.0):.0f}" for arm in settings.arms)
+        return [fine(_CHECK, f"compared with the ledger once two arms have {LEAST_LABELS} labels: {counted}")]
+    price = price_of(known, weight=settings.reward.weight)
+    if price.verdict is not None:
+        return [warning(_CHECK, proposal(price), means=implied(price), remedy=remedy(price))]
+    return [fine(_CHECK, f"{proposal(price)}; {implied(price)}")]

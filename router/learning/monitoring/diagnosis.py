@@ -1,0 +1,205 @@
+"""Diagnosis of what is learned: one word per arm, and one for all, from the posterior and the newest questions.
+
+Of each arm, over the newest decisions, with D the arm's value less that of the incumbent (without one: of the best
+other arm), as the policy's posterior has it:
+
+    gain    mean of max(D, 0): what playing the arm where it looks better is expected to bring
+    worth   mean of max(D, 0) over the posterior's draws, less the gain: what knowing the arm would bring
+    labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 that of D: what settles the question
+    wait    labels / (probability of the arm * share of decisions that are labelled), in questions
+
+    decided    worth is below WORTH: there is nothing to learn that pays
+    learning   the wait is below PATIENCE questions, or a week of this traffic
+    held back  it is longer, but would not be without the restraint to the incumbent
+    stuck      it is longer even then
+    drifting   the arm's rewards changed a few rows ago; it is learned anew
+    starved    (of all arms) no label came with the newest decisions
+
+Rewards are those of the reward setting; a word is for people and steers nothing. The idea is that of the value of
+information (Howard 1966) and of knowledge-gradient policies (Frazier, Powell and Dayanik 2008).
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal, get_args
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
+from ragbandit.router.policies.draw import with_floor
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.types import ArmName, Decision
+
+LearningState = Literal["decided", "learning", "held back", "stuck", "drifting", "starved"]
+
+#: reward a question below which knowing an arm better does not pay
+WORTH: Final = 0.005
+#: difference of reward that is to be told apart
+RESOLUTION: Final = 0.02
+#: questions that learning may take
+PATIENCE: Final = 10_000.0
+_WEEK_S: Final = 7 * 86_400.0
+#: newest decisions that are looked at
+LATEST: Final = 100
+#: decisions in a row without a label after which learning starves
+STARVED: Final = 500
+#: rows of an arm since its alarm, while it counts as drifting
+_ANEW: Final = 100
+
+#: what to do about a state; {arm} is the arm
+REMEDIES: Final[Mapping[LearningState, str]] = {
+    "decided": "nothing to do",
+    "learning": "nothing to do: it learns {arm} from the labels that come",
+    "held back": "the restraint to the incumbent lets too few questions have {arm}: raise policy.harm, or label {arm}",
+    "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or use `ragbandit policy warm`",
+    "drifting": "the rewards of {arm} changed, and it is learned anew: look at what changed behind it",
+    "starved": "no labels come: send labels, ratings or a judge's scores (docs/feedback.md)",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmDiagnosis:
+    """How far an arm is learned."""
+
+    state: LearningState
+    #: reward a question that knowing the arm would bring, >= 0
+    worth: float
+    #: labels of the arm that would tell, >= 0
+    labels: int
+    #: questions until these labels have come, by the newest decisions; None: never
+    questions: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Diagnosis:
+    """How far a policy has learned."""
+
+    state: LearningState
+    arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
+
+    @property
+    def remedy(self) -> str:
+        """What to do, of the arm that the state is about."""
+        arms = [arm for arm, one in self.arms.items() if one.state == self.state]
+        return REMEDIES[self.state].format(arm=", ".join(arms))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """The newest decisions, newest last, and the share of decisions whose outcome is learned."""
+
+    decisions: Sequence[Decision]
+    labelled: float
+
+    @property
+    def patience(self) -> float:
+        """Questions that learning may take: PATIENCE, or a week's at this pace where that is more."""
+        times = [one.made_at for one in self.decisions]
+        pace = (len(times) - 1) / max(times[-1] - times[0], 1.0)
+        return max(PATIENCE, pace * _WEEK_S)
+
+
+def diagnosed(
+    policy: Policy, outputs: Sequence[PolicyOutput], *, traffic: Traffic, floors: Callable[[int], float]
+) -> Diagnosis | None:
+    """The diagnosis of a policy that has these outputs for the newest decisions; None where it has no posterior.
+
+    floors: the floor of every arm where so many are offered, before any restraint.
+    """
+    noise = getattr(policy, "noise", None)
+    if noise is None or not outputs or any(one.deviations is None or one.scores is None for one in outputs):
+        return None
+    evidence: dict[ArmName, list[_Evidence]] = {}
+    for output, decision in zip(outputs, traffic.decisions, strict=True):
+        free = with_floor(output.pmf, floor=floors(len(decision.arms)))
+        for place, arm in enumerate(decision.arms):
+            if len(decision.arms) > 1:
+                evidence.setdefault(arm, []).append(_evidence(output, decision, place=place, free=free[place]))
+    anew = {arm for arm in getattr(policy, "alarms", {}) if policy_age(policy, arm) < _ANEW}
+    arms = {
+        arm: _of_arm(some, noise=float(noise), traffic=traffic, is_drifting=arm in anew)
+        for arm, some in sorted(evidence.items())
+    }
+    order = get_args(LearningState)
+    return Diagnosis(state=max((one.state for one in arms.values()), key=order.index, default="decided"), arms=arms)
+
+
+def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
+    """The diagnosis of a ledger's policy by the newest decisions in the store, as JSON; None where there is none."""
+    if getattr(policy, "noise", None) is None:
+        return None
+    newest = ledger.newest_decisions(limit=LATEST, encoder_hash=encoder_hash)
+    whole = [one for one in newest if one.features is not None and np.isfinite(one.features).all()]
+    sizes = Counter(0 if one.features is None else one.features.size for one in whole).most_common(1)
+    newest = [one for one in whole if one.features is not None and one.features.size == sizes[0][0]]
+    if not newest:
+        return None
+    features = np.array([one.features for one in newest])
+    outputs = policy.pmf([one.query for one in newest], features=features, arms=[one.arms for one in newest])
+    traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
+    read = diagnosed(policy, outputs, traffic=traffic, floors=settings.policy.floor_of)
+    return None if read is None else canonical(asdict(read))
+
+
+def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
+    """The diagnosis of its JSON. unlabelled: decisions since the newest that was learned; STARVED or more starve."""
+    if text is None and unlabelled < STARVED:
+        return None
+    values: dict[str, Any] = {"state": "starved"} if text is None else json.loads(text)
+    arms = {ArmName(arm): ArmDiagnosis(**one) for arm, one in values.get("arms", {}).items()}
+    return Diagnosis(state="starved" if unlabelled >= STARVED else values["state"], arms=arms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """One question's word on one arm."""
+
+    gain: float
+    hope: float
+    variance: float
+    #: probability of the arm as it was served, and without any restraint
+    served: float
+    free: float
+
+
+def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: float) -> _Evidence:
+    assert output.deviations is not None
+    assert output.scores is not None
+    scores, arms = output.scores, decision.arms
+    incumbent = None if output.restraint is None else output.restraint.arm
+    if incumbent in arms and arms[place] != incumbent:
+        rival = arms.index(incumbent)
+    else:
+        rival = max((other for other in range(len(arms)) if other != place), key=scores.__getitem__)
+    gap, apart = scores[place] - scores[rival], output.deviations[place] - output.deviations[rival]
+    hope = float(np.maximum(gap + apart, 0.0).mean())
+    gain, variance = max(gap, 0.0), float((apart * apart).mean())
+    return _Evidence(gain=gain, hope=hope, variance=variance, served=decision.pmf[place], free=free)
+
+
+def _of_arm(evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, is_drifting: bool) -> ArmDiagnosis:
+    count = len(evidence)
+    worth = max(math.fsum(one.hope - one.gain for one in evidence) / count, 0.0)
+    variance = math.fsum(one.variance for one in evidence) / count
+    square = noise * noise
+    labels = max((square / RESOLUTION**2 - square / variance) / 4.0, 0.0) if variance > 0.0 else 0.0
+    wait, free = (
+        labels / chance if (chance := traffic.labelled * math.fsum(part) / count) > 0.0 else math.inf
+        for part in ([one.served for one in evidence], [one.free for one in evidence])
+    )
+    state: LearningState = "stuck"
+    if is_drifting:
+        state = "drifting"
+    elif worth < WORTH:
+        state = "decided"
+    elif wait < traffic.patience:
+        state = "learning"
+    elif free < traffic.patience:
+        state = "held back"
+    questions = None if math.isinf(wait) else math.ceil(wait)
+    return ArmDiagnosis(state=state, worth=worth, labels=math.ceil(labels), questions=questions)

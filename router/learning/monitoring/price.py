@@ -1,0 +1,153 @@
+"""Price of an answer: what `reward.weight` says in words, and which weight the outcomes at hand propose.
+
+reward = quality - weight * cost: an arm that costs c more has to be right on weight * c more of the questions. Half the
+slope from the cheapest arm to the dearest is proposed, .5 * (q_dear - q_cheap) / (c_dear - c_cheap) with q and c the
+means of quality and cost: at the whole slope these two earn the same on average, at 0 cost is nothing.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from ragbandit.shared.formats import number
+from ragbandit.shared.types import ArmName, Matrix
+
+if TYPE_CHECKING:
+    from ragbandit.router.config.settings import RewardSettings
+
+#: labels of an arm before it is compared
+LEAST_LABELS: Final = 50
+#: a weight is far from the proposed one beyond this factor ...
+FACTOR: Final = 2.0
+#: ... and a difference no noise beyond so many standard errors
+SURE: Final = 2.0
+_ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
+
+#: one answer: its arm, quality, cost, the rows that it counts as (>= 0), the arm's probability there, in (0, 1]
+Answer = tuple[ArmName, float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmMeans:
+    """Mean quality and mean cost (in units of `reward.cost`) of an arm, each with its standard error (>= 0)."""
+
+    arm: ArmName
+    #: answers, each counted as the rows that it was learned as
+    labels: float
+    quality: float
+    cost: float
+    quality_error: float
+    cost_error: float
+
+
+def means_of(answers: Iterable[Answer]) -> list[ArmMeans]:
+    """The means of each arm over the questions.
+
+    Answers are weighed by rows / probability, normalised (Hajek 1971): a policy gives an arm the questions it suits.
+    """
+    by_arm: dict[ArmName, list[tuple[float, ...]]] = {}
+    for arm, *numbers in answers:
+        if numbers[2] > 0.0:
+            by_arm.setdefault(arm, []).append(tuple(numbers))
+    return [_means(arm, np.array(numbers, dtype=np.float64)) for arm, numbers in by_arm.items()]
+
+
+def _means(arm: ArmName, answers: Matrix) -> ArmMeans:
+    """answers: (n, 4), n > 0."""
+    values, rows = answers[:, :2], answers[:, 2]
+    weights = rows / answers[:, 3]
+    weights = weights / weights.sum()
+    means = weights @ values
+    (q, c), (q_error, c_error) = means.tolist(), np.sqrt((weights * weights) @ (values - means) ** 2).tolist()
+    labels = float(rows.sum())
+    return ArmMeans(arm=arm, labels=labels, quality=q, cost=c, quality_error=q_error, cost_error=c_error)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """A weight of cost against the outcomes of some arms."""
+
+    weight: float
+    best_fixed: ArmName
+    #: from the cheapest to the dearest
+    arms: tuple[ArmMeans, ...]
+    #: with its standard error; None where the cheapest and the dearest arm cost the same
+    proposed: float | None
+    error: float
+    #: from LEAST_LABELS on, beyond the error: the dearest arm is worse, or the weight is beyond FACTOR of the proposed
+    verdict: Literal["worse", "far"] | None
+
+
+def price_of(arms: Sequence[ArmMeans], *, weight: float) -> Price:
+    """What this weight (>= 0) says of these arms, one or more. The arms' means count as independent."""
+    cheap = min(arms, key=lambda one: (one.cost, -one.quality))
+    dear = max(arms, key=lambda one: (one.cost, one.quality))
+    verdict: Literal["worse", "far"] | None = None
+    proposed, error = None, 0.0
+    if (more := dear.cost - cheap.cost) > 0.0:
+        slope = (dear.quality - cheap.quality) / more
+        of_cost = slope * math.hypot(cheap.cost_error, dear.cost_error)
+        proposed, error = 0.5 * slope, 0.5 * math.hypot(cheap.quality_error, dear.quality_error, of_cost) / more
+        noise = SURE * error if min(cheap.labels, dear.labels) >= LEAST_LABELS else math.inf
+        if proposed < -noise:
+            verdict = "worse"
+        elif proposed > 0.0 and not 1.0 / FACTOR <= weight / proposed <= FACTOR and abs(weight - proposed) > noise:
+            verdict = "far"
+    best = max(arms, key=lambda one: one.quality - weight * one.cost).arm
+    ordered = tuple(sorted(arms, key=lambda one: (one is dear, one is not cheap, one.cost)))
+    return Price(weight=weight, best_fixed=best, arms=ordered, proposed=proposed, error=error, verdict=verdict)
+
+
+def implied(price: Price) -> str:
+    """The best fixed arm, and what the dearer arms must add, as a sentence."""
+    cheap, *dearer = price.arms
+    gains = [(one.arm, price.weight * (one.cost - cheap.cost), one.quality - cheap.quality) for one in dearer]
+    added = "; ".join(f"{arm} {100.0 * must:.1f}, and adds {100.0 * adds:.1f}" for arm, must, adds in gains)
+    best = f"at weight {number(price.weight)} always {price.best_fixed} is the best fixed arm"
+    return f"{best}; right answers in 100 that an arm must add to {cheap.arm} to be worth its cost: {added or 'none'}"
+
+
+def proposal(price: Price) -> str:
+    """The proposed weight, and whether the one in force is far from it, as a sentence."""
+    if price.proposed is None:
+        return "the arms cost the same: the weight decides nothing between them"
+    cheap, dear = price.arms[0].arm, price.arms[-1].arm
+    half = (
+        f"half the slope from {cheap} to {dear} is {number(price.proposed)} (standard error {number(price.error, 2)})"
+    )
+    if price.verdict == "worse":
+        return f"{half}: {dear} costs more and is right less often, so no weight pays for it"
+    if price.verdict == "far":
+        side = "above" if price.weight > price.proposed else "below"
+        return f"{half}: the weight {number(price.weight)} is {side} it by more than a factor of {FACTOR:g}"
+    return half if price.proposed > 0.0 else f"{half}: so far nothing says that {dear} is worth its cost"
+
+
+def remedy(price: Price) -> str:
+    """What to do about a dear arm that is worse, or a weight that is far from the proposed one."""
+    if price.verdict == "worse":
+        return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
+    return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. A change begins no new ledger"
+
+
+def in_words(reward: "RewardSettings") -> list[str]:
+    """What the weight and the prices of the terms say together, as sentences."""
+    prices = {term: price for term, price in reward.cost.items() if price > 0.0}
+    if reward.weight == 0.0 or not prices:
+        what = "reward.weight is 0" if prices else "reward.cost prices nothing"
+        return [f"{what}: cost counts for nothing, and the better of two arms is taken, however dear it is"]
+    each, whole = number(reward.weight), number(1.0 / reward.weight)
+    worth = " or ".join(f"{number(1.0 / (reward.weight * price))} {term}" for term, price in prices.items())
+    words = [f"one unit of cost is worth {each} right answers: a right answer is worth {whole} units of cost, {worth}"]
+    if "dollars" in prices:
+        cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
+        words.append(f"an answer that costs 0.01 dollars more must be right on {cent} more questions in 100")
+    if {"steps", "dollars"} <= prices.keys():
+        rate = number(prices["steps"] / prices["dollars"])
+        words.append(f"one step counts as much as {rate} in dollars: is that what it costs you beside its dollars?")
+    if "steps" not in prices and reward.weight == type(reward)().weight:
+        words.append(f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}")
+    return words

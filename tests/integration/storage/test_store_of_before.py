@@ -1,0 +1,90 @@
+"""A store of the release before: schema 0001, 40 decisions of the former `mba`, 24 of them learned, its snapshots."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.storage.sql.database import Database, check_schema, migrate
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, updates
+from ragbandit.shared.errors import Conflict, StoreError
+from tests.support.tar_files import unpack
+
+STORE = Path(__file__).parents[2] / "data" / "store_0001.tar.xz"
+
+
+@pytest.fixture
+def before(tmp_path):
+    """Its data folder, as that release left it."""
+    folder = tmp_path / "before"
+    folder.mkdir()
+    unpack(STORE, folder)
+    return folder
+
+
+@pytest.fixture
+def same_encoder(before, monkeypatch):
+    """Let the encoder of now call itself that of then: the ledger's features are vectors of its length all the same."""
+    with sqlite3.connect(before / "ragbandit.db") as connection:
+        ((then,),) = connection.execute("SELECT DISTINCT encoder_hash FROM decisions").fetchall()
+    made = HashingEncoder.__init__
+
+    def as_then(self, *given, **more):
+        made(self, *given, **more)
+        self.hash = then
+
+    monkeypatch.setattr(HashingEncoder, "__init__", as_then)
+
+
+def test_another_encoder_is_refused(before, make_world):
+    """Where the encoder changed too, the start is refused with the remedy; under a new label it starts and verifies."""
+    database = Database(f"sqlite:///{before / 'ragbandit.db'}")
+    migrate(database)
+    database.close()
+    with pytest.raises(Conflict, match="was learned with encoder") as caught:
+        make_world(data_dir=str(before))
+    assert "begin another policy.label" in caught.value.remedy
+    world = make_world(data_dir=str(before), policy={"label": "next"})
+    world.judged(3)
+    assert world.learn() >= 3
+    assert len(world.updates()) == 3
+    assert world.router.verify(deep=True).ok
+
+
+@pytest.mark.usefixtures("same_encoder")
+def test_it_is_migrated_and_learned_again(before, make_world, caplog):
+    """It asks for its migration; the ledger is learned once by the new policy, which is said; old rows stay true."""
+    database = Database(f"sqlite:///{before / 'ragbandit.db'}")
+    with pytest.raises(StoreError, match=f"schema 0001, this version needs {SCHEMA_REVISION}") as caught:
+        check_schema(database)
+    assert "ragbandit migrate" in caught.value.remedy
+    assert migrate(database) == SCHEMA_REVISION
+    with database.read() as connection:
+        logged = connection.execute(select(decisions.c.id, decisions.c.pmf, decisions.c.propensity)).all()
+        assert connection.execute(select(updates.c.decided).distinct()).all() == [(None,)]
+    database.close()
+    world = make_world(data_dir=str(before))
+    assert world.router.service.serving.rebuilding
+    assert "another one decides until it is learned again" in caplog.text
+    meanwhile = world.route(key="meanwhile")
+    assert meanwhile.facts["rebuilding"] is True
+    assert world.learn() == 0
+    assert caplog.text.count("the policy is rebuilt from the ledger") == 1
+    serving = world.router.service.serving
+    assert (serving.rebuilding, serving.last_seq, sum(serving.policy.seen.values())) == (False, 24, 24)
+    assert world.sha256(world.replayed()) == world.sha256(serving.policy)
+    world.feedback(meanwhile, reward=0.5)
+    world.judged(3)
+    assert world.learn() == 4
+    assert caplog.text.count("the policy is rebuilt from the ledger") == 1
+    assert [row["decided"] for row in world.updates()][24:] == [44] * 4
+    verified = world.router.verify(deep=True)
+    assert verified.ok, verified.notes
+    assert (verified.decisions, verified.propensity_mismatches, verified.deep_mismatches) == (44, 0, 0)
+    assert (verified.deep_decisions, verified.not_checkable) == (44, 40)
+    assert any("40 decisions are not made again: mba had fewer params" in note for note in verified.notes)
+    with world.database.read() as connection:
+        rows = connection.execute(select(decisions.c.id, decisions.c.pmf, decisions.c.propensity)).all()
+    assert set(logged) < set(rows)

@@ -83,12 +83,12 @@ quick: install
 isa-matrix: install
 	$(BIN)/python -m benchmarks.isa_matrix $(if $(ONLY),--only $(ONLY))
 
-# POLICY=NAME: another policy; KEEP=1: the service and its dashboard stay up at the end; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
+# POLICY=NAME: another policy; WORKERS=N: answer processes, else as configured; KEEP=1: the service and its dashboard stay up at the end; STRATEGIES=all or NAME,NAME...: the arms side by side instead, EACH=N questions of a kind
 demo: install
 ifdef STRATEGIES
 	$(BIN)/python -m examples.handbook.strategies --strategies $(STRATEGIES) $(if $(EACH),--each $(EACH))
 else
-	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY)) $(if $(WORKERS),--workers $(WORKERS)) $(if $(KEEP),--keep)
+	$(BIN)/python -m examples.handbook.demo $(if $(POLICY),--policy $(POLICY)) $(if $(filter command environment,$(origin WORKERS)),--workers $(WORKERS)) $(if $(KEEP),--keep)
 endif
 
 # Every arm of the demo on every question of its handbook, by the default model: half an hour; goes on where it stopped.

@@ -1,10 +1,10 @@
 """`make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
-First the recorded table: what routing earns while it learns, against always one pipeline, in 20 orders of all
-questions. Then the same live, on a part of the questions: routed by the policy, answered by workers with real retrieval
-and a small real language model, and judged, most by a thumb up or down, some by gold answers. The policy learns while
-it goes. At the end the log itself says what other policies would have earned, and everything is verified. Prints tables
-and writes .ragbandit/demo/report.json.
+First the recorded table: what routing earns while it learns, against always one pipeline, in ten orders of all
+questions. Then the same live. A policy that has learned the recorded outcomes of other questions routes, workers with
+real retrieval and a small real language model answer, and a script judges, mostly by a thumb up or down, else by gold
+answers. The policy goes on learning. At the end stands what always one pipeline earned on the same questions when the
+table was recorded, and everything is verified. Prints tables and writes .ragbandit/demo/report.json.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -27,17 +27,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from examples.handbook.command import DATA, HERE, ROOT, TABLE, Row, environment_of, ragbandit, read_questions
-from examples.handbook.learning_curve import SEEDS
+from examples.handbook.held_out import asked_for, recorded, split, warmed
 from examples.handbook.policies import PARAMS, prepared
 from examples.handbook.report import show, summarise
 from ragbandit.client import Client
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
+from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.shared.errors import RagBanditError
 
-#: questions answered at a time; the workers are fewer, so that there is always one waiting
-CONCURRENCY = 4
-#: questions that are asked live
-ASKED = 120
+#: questions answered at a time: a worker writes several answers at once, in little more time than one
+CONCURRENCY = 8
+#: questions that are asked live, at most
+ASKED = 100
+#: orders in which the recorded table is learned: half of those of the picture, for the time that they take
+ORDERS = 10
 #: share of them that a thumb judges, by a script that knows the gold answers, which judge the others
 RATED = 0.8
 #: feedback sent twice, and decisions judged a second time after they were learned
@@ -52,9 +57,9 @@ def main() -> None:
     """Run the demo; exit code 1 if anything that must agree does not."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--policy", choices=sorted(PARAMS), metavar="NAME", help="another policy than the configured")
-    parser.add_argument("--passes", type=int, default=1, help="times that questions are asked")
-    parser.add_argument("--limit", type=int, default=ASKED, help="questions of each pass")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="orders in which the recorded table is learned")
+    parser.add_argument("--limit", type=int, default=ASKED, help="questions that are asked live, at most")
+    parser.add_argument("--seed", type=int, default=0, help="which questions are asked live, and which learned before")
+    parser.add_argument("--seeds", type=int, default=ORDERS, help="orders in which the recorded table is learned")
     parser.add_argument("--table", type=Path, default=TABLE, help="the recorded table")
     parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
     parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
@@ -67,20 +72,27 @@ def main() -> None:
     base = environment_of(chosen.config.absolute(), data=data)
     if chosen.workers is not None:
         base["RAGBANDIT_WORKERS__ANSWER"] = str(chosen.workers)
-    questions = read_questions()
-    asked = _traffic(questions, passes=chosen.passes, limit=chosen.limit)
+    asked, others = _traffic(chosen, reward=load(environ=base).settings.reward)
+    if len(asked) <= UNJUDGED:
+        parser.error(f"--limit: of {len(asked)} questions, all that can be asked, {UNJUDGED} stay unjudged; ask more")
     learning = None if chosen.policy else _curve(base, chosen=chosen, data=data)
     run = functools.partial(ragbandit, environment=base)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
+    warm = {"questions": 0, "rows": 0} if chosen.policy else _warm(others, chosen=chosen, ragbandit=run)
     ready = prepared(chosen.policy, environment=base, questions=asked, ragbandit=run, console=console)
     with ready as environment, _service(environment, data=data) as url, Client(url, timeout_s=120) as client:
-        judged = _drive(client, asked)
+        judged = _drive(client, asked, before=warm["rows"])
         status = _settled(client, learned=judged["to_learn"])
         records: list[Row] = [dict(client.decision(row["id"])) for row in asked]
         with console.status("verifying: every draw again, the ledger again, every pmf again"):
             verdict = json.loads(ragbandit(["verify", "--deep", "--json"], environment=environment))
         report = summarise(
-            asked, records=records, status=status, verdict=verdict, judged=judged, seconds=time.monotonic() - began
+            asked,
+            records=records,
+            status=status,
+            verdict=verdict,
+            judged=judged | {"warm": warm},
+            seconds=time.monotonic() - began,
         )
         (data / "report.json").write_text(json.dumps(report | {"learning": learning}, indent=2))
         show(console, report, file=Path(os.path.relpath(data / "report.json")))
@@ -113,25 +125,35 @@ def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Pat
     return found
 
 
+def _warm(others: list[Row], *, chosen: argparse.Namespace, ragbandit: Callable[[list[str]], str]) -> Row:
+    """The policy learns the recorded outcomes of these; how many questions and rows of the ledger that are."""
+    if not others:
+        return {"questions": 0, "rows": 0}
+    with console.status(f"the policy learns the recorded outcomes of {len(others)} other questions"):
+        rows = warmed(chosen.table, others=others, file=chosen.data.absolute() / "warm.jsonl", ragbandit=ragbandit)
+    return {"questions": len(others), "rows": rows}
+
+
 def _clear(data: Path) -> None:
     """Take away what an earlier demo left, and nothing else."""
     for name in ("indexes", "logs", "snapshots", "trained"):
         shutil.rmtree(data / name, ignore_errors=True)
-    for pattern in ("ragbandit.db*", "*.log", "learning.json", "report.json", "table.jsonl"):
+    for pattern in ("ragbandit.db*", "*.log", "learning.json", "report.json", "table.jsonl", "warm.jsonl"):
         for file in data.glob(pattern):
             file.unlink()
 
 
-def _traffic(questions: list[Row], *, passes: int, limit: int | None) -> list[Row]:
-    """The questions in the order they are asked: every pass shuffled by its own fixed seed."""
-    asked = []
-    for number in range(passes):
-        order = random.Random(number).sample(questions, len(questions))  # the same walk every time
-        asked += [question | {"id": f"demo-{number + 1}-{question['id']}"} for question in order[:limit]]
-    for place, row in enumerate(asked):
+def _traffic(chosen: argparse.Namespace, *, reward: RewardSettings) -> tuple[list[Row], list[Row]]:
+    """The questions in the order they are asked, with what the table has of them; and the questions not asked."""
+    table = recorded(read_table(chosen.table), settings=reward)
+    known = [question for question in read_questions() if question["id"] in table]
+    asked, others = split(known, limit=chosen.limit, seed=chosen.seed)
+    for number, row in enumerate(asked):
+        row |= {"recorded": table[row["id"]], "asked_for": asked_for(row["question"])}
+        row["id"] = f"demo-{chosen.seed}-{row['id']}"
         row["judge"] = "rating" if random.Random(row["id"]).random() < RATED else "label"
-        row["judged"] = place < len(asked) - UNJUDGED
-    return asked
+        row["judged"] = number < len(asked) - UNJUDGED
+    return asked, others
 
 
 @contextlib.contextmanager
@@ -166,8 +188,11 @@ def _wait_ready(url: str, up: "subprocess.Popen[bytes]", *, data: Path, timeout_
             time.sleep(0.5)
 
 
-def _drive(client: Client, asked: list[Row]) -> Row:
-    """Ask, judge, and now and then say something twice or too late. Counts what was sent."""
+def _drive(client: Client, asked: list[Row], *, before: int) -> Row:
+    """Ask, judge, and now and then say something twice or too late. Counts what was sent.
+
+    before: rows that the ledger has already.
+    """
     sent = right = done = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
@@ -184,7 +209,7 @@ def _drive(client: Client, asked: list[Row]) -> Row:
     judged = [row for row in asked if row["judged"]]
     # A client that retries after a lost reply, and a person who changes their mind.
     twice = [client.feedback(row["id"], **row["feedback"])["duplicate"] for row in judged[:TWICE]]
-    _settled(client, learned=len(judged))
+    _settled(client, learned=before + len(judged))
     late = [client.feedback(row["id"], feedback_id=f"late-{row['id']}", rating=False)["late"] for row in judged[:LATE]]
     return {
         "feedback_sent": sent + len(twice) + len(late),
@@ -192,7 +217,7 @@ def _drive(client: Client, asked: list[Row]) -> Row:
         "duplicates_recognised": sum(twice),
         "late_sent": len(late),
         "late_recognised": sum(late),
-        "to_learn": len(judged),
+        "to_learn": before + len(judged),
     }
 
 

@@ -1,4 +1,4 @@
-"""The demo's figures: what happened per arm, early against late, and what the log says of other policies."""
+"""The demo's figures: what happened per arm, and what always one arm earned on the same questions."""
 
 from pathlib import Path
 from typing import Final
@@ -8,21 +8,17 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.handbook.command import ARMS, Row
-from ragbandit.router.offline.estimation.estimators import Estimate, estimate
 
-#: effective rows below which an estimate of the log is no figure to compare with
-FEWEST: Final = 10.0
-SHORT: Final = "A short run shows the loop; what learning earns is in the curve of the recorded table."
+#: draws of the bootstrap, and questions below which it is no interval
+DRAWS, FEWEST = 10_000, 20
+MEASURES: Final = ("reward", "quality", "steps")
 
 
 def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row, judged: Row, seconds: float) -> Row:
     """All that the report file holds."""
     rows = [_row(question, record) for question, record in zip(asked, records, strict=True)]
     counters = status["counters"]
-    learned = sorted((row for row in rows if row["reward"] is not None), key=lambda row: row["seq"])
-    open_to_all = [row for row in learned if min(row["pmf"].values()) > 0.0]  # an incumbent may leave no chance
-    third = len(learned) // 3
-    first, last = learned[:third], learned[len(learned) - third :]
+    learned = [row for row in rows if row["reward"] is not None]
     routes = [row["route_ms"] for row in rows]
     report = {
         **{key: counters[key] for key in ("decided", "learned", "defaulted", "waiting", "closed", "quarantined")},
@@ -44,13 +40,10 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
         "failed": sum(row["status"] != "answered" for row in rows),
         "arms": {arm: _means([row for row in rows if row["arm"] == arm], share_of=len(rows)) for arm in ARMS},
         "kinds": {kind: _kind(rows, kind) for kind in ("none", "one", "two")},
-        "first_third": _means(first, share_of=len(learned)),
-        "last_third": _means(last, share_of=len(learned)),
-        "shares_first_third": _shares(first),
-        "shares_last_third": _shares(last),
         "logged": _means(learned, share_of=len(learned)),
-        "judged_questions": len(open_to_all),
-        "counterfactual": _counterfactual(open_to_all),
+        "always": {arm: _always(arm, rows=learned) for arm in ARMS},
+        "properties": len({row["asked_for"] for row in learned}),
+        "as_recorded": float(np.mean([row["quality"] == row["recorded"][row["arm"]]["quality"] for row in rows])),
         "seconds": seconds,
     }
     agree = verdict["ok"] and status["balanced"] and report["replay_sha256"] == report["live_sha256"]
@@ -61,22 +54,20 @@ def summarise(asked: list[Row], *, records: list[Row], status: Row, verdict: Row
 def _row(question: Row, record: Row) -> Row:
     outcome, reward = record["outcome"], record["reward"]
     return {
-        "kind": question["kind"],
+        **{key: question[key] for key in ("kind", "asked_for", "recorded")},
         "arm": record["arm"],
-        "pmf": record["pmf"],
         "status": outcome["status"],
         "steps": outcome["steps"],
         "seconds": outcome["cost"]["seconds_total"],
         "quality": question["quality"],
         "reward": None if reward is None else reward["value"],
-        "seq": record["learned_seq"],
         "route_ms": question["reply"]["route_ms"],
     }
 
 
 def _means(rows: list[Row], *, share_of: int) -> Row:
     if not rows:
-        return {"n": 0, "share": 0.0} | dict.fromkeys(("quality", "steps", "seconds", "reward", "reward_error"))
+        return {"n": 0, "share": 0.0} | dict.fromkeys(("quality", "steps", "seconds", "reward"))
     rewards = [row["reward"] for row in rows if row["reward"] is not None]
     return {
         "n": len(rows),
@@ -85,12 +76,23 @@ def _means(rows: list[Row], *, share_of: int) -> Row:
         "steps": float(np.mean([row["steps"] for row in rows])),
         "seconds": float(np.mean([row["seconds"] for row in rows])),
         "reward": float(np.mean(rewards)) if rewards else None,
-        "reward_error": float(np.std(rewards, ddof=1) / np.sqrt(len(rewards))) if len(rewards) > 1 else None,
     }
 
 
-def _shares(rows: list[Row]) -> Row:
-    return {arm: sum(row["arm"] == arm for row in rows) / max(1, len(rows)) for arm in ARMS}
+def _always(arm: str, *, rows: list[Row]) -> Row:
+    """What always this arm earned on these questions when the table was recorded, and by how much the run is ahead.
+
+    The 95 % interval is a paired bootstrap over the questions. That they share templates makes it no worse: over the
+    table, the leads of 16 splits had a standard deviation of .032, and the interval's standard error was .039.
+    """
+    recorded = [row["recorded"][arm] for row in rows]
+    means = {name: float(np.mean([row[name] for row in recorded])) if rows else None for name in MEASURES}
+    if len(rows) < FEWEST:
+        return {**means, "ahead": None, "low": None, "high": None}
+    ahead = np.array([row["reward"] - fixed["reward"] for row, fixed in zip(rows, recorded, strict=True)])
+    drawn = np.random.default_rng(0).integers(len(rows), size=(DRAWS, len(rows)))
+    low, high = map(float, np.quantile(ahead[drawn].mean(axis=1), (0.025, 0.975)))
+    return {**means, "ahead": float(ahead.mean()), "low": low, "high": high}
 
 
 def _kind(rows: list[Row], kind: str) -> Row:
@@ -103,107 +105,62 @@ def _kind(rows: list[Row], kind: str) -> Row:
     return found
 
 
-def _counterfactual(rows: list[Row]) -> Row:
-    """Reward, quality and steps of always-X and uniform, by SNIPS on the propensities that were logged.
-
-    rows: those in which every arm had a chance.
-    """
-    if not rows:
-        return {}
-    action = np.array([ARMS.index(row["arm"]) for row in rows])
-    logged = np.array([[row["pmf"].get(arm, 0.0) for arm in ARMS] for row in rows])
-    candidates = {f"always {arm}": np.eye(len(ARMS))[np.full(len(rows), k)] for k, arm in enumerate(ARMS)}
-    candidates["uniform"] = np.array([[(arm in row["pmf"]) / len(row["pmf"]) for arm in ARMS] for row in rows])
-    measures = {name: np.array([float(row[name]) for row in rows]) for name in ("reward", "quality", "steps")}
-    found: Row = {}
-    for name, candidate in candidates.items():
-        estimates: dict[str, Estimate] = {
-            measure: estimate("snips", values, action=action, logged=logged, candidate=candidate)
-            for measure, values in measures.items()
-        }
-        if estimates["reward"].effective_rows == 0.0:
-            found[name] = None  # the log never drew what this policy plays: nothing can be said
-            continue
-        low, high = estimates["reward"].interval()
-        found[name] = {
-            **{measure: estimate.value for measure, estimate in estimates.items()},
-            "reward_low": low,
-            "reward_high": high,
-            "effective_rows": estimates["reward"].effective_rows,
-        }
-    return found
-
-
 def show(console: Console, report: Row, *, file: Path) -> None:
     """The tables that a person reads."""
-    table = Table("arm", "share", "first third", "last third", "quality", "steps", "seconds", title="What was played")
+    table = Table("arm", "share", "right", "steps", "seconds", title="What was played live")
     for arm in ARMS:
         row = report["arms"][arm]
-        early, late = report["shares_first_third"][arm], report["shares_last_third"][arm]
-        table.add_row(
-            arm, f"{row['share']:.0%}", f"{early:.0%}", f"{late:.0%}", *_numbers(row, "quality", "steps", "seconds")
-        )
+        table.add_row(arm, f"{row['share']:.0%}", *_numbers(row, "quality", "steps", "seconds"))
     console.print(table)
-    table = Table("questions that need", "n", *ARMS, title="Share answered right, by what the question needs")
+    table = Table("questions that need", "n", *ARMS, title="Share answered right live, by what the question needs")
     for kind, words in (("none", "no passage"), ("one", "one passage"), ("two", "two passages")):
         row = report["kinds"][kind]
         table.add_row(words, str(row["n"]), *(_number(row[arm]) for arm in ARMS))
     console.print(table)
-    table = Table(
-        "policy", "reward", "95 % interval", "quality", "steps", title="This run, and what its log says of others"
-    )
-    table.caption = f"SNIPS: from the {report['judged_questions']} questions on which every arm had a chance"
-    for name, key in (("this run", "logged"), ("its first third", "first_third"), ("its last third", "last_third")):
-        row, error = report[key], report[key]["reward_error"]
-        interval = "" if error is None else f"{row['reward'] - 1.96 * error:.2f} to {row['reward'] + 1.96 * error:.2f}"
-        table.add_row(name, _number(row["reward"]), interval, *_numbers(row, "quality", "steps"))
-    for name, row in report["counterfactual"].items():
-        if row is None:
-            table.add_row(f"{name} (SNIPS)", "-", "never drawn", "-", "-")
-            continue
-        interval = f"{row['reward_low']:.2f} to {row['reward_high']:.2f}"
-        if row["effective_rows"] < FEWEST:
-            interval = f"only {row['effective_rows']:.0f} effective rows"
-        table.add_row(f"{name} (SNIPS)", _number(row["reward"]), interval, *_numbers(row, "quality", "steps"))
+    live = report["logged"]
+    heads = ("policy", "reward", "right", "steps", "router ahead by (95 %)")
+    table = Table(*heads, title=f"The {live['n']} judged questions")
+    table.add_row("the router, live", *_numbers(live, *MEASURES), "")
+    for arm, row in report["always"].items():
+        numbers = _numbers(row, *MEASURES)
+        ahead = "-" if row["ahead"] is None else f"{row['ahead']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
+        table.add_row(f"always {arm}, recorded", *numbers, ahead)
     console.print(table)
-    console.print(_verdict(report))
+    console.print(_verdict(report), highlight=False)
     console.print(_facts(report), soft_wrap=True)
     console.print(f"report: {file}   seconds: {report['seconds']:.0f}")
 
 
 def _verdict(report: Row) -> str:
-    """Two honest sentences: did it learn, and is it better than a fixed choice? With what the numbers can carry."""
-    first, last = report["first_third"], report["last_third"]
-    if first["reward_error"] is None or last["reward_error"] is None:
-        return f"Too few questions to say anything about learning. {SHORT}"
-    gain = last["reward"] - first["reward"]
-    error = float(np.hypot(first["reward_error"], last["reward_error"]))
-    sure = (
-        "more than chance would explain" if gain > 1.96 * error else "within what chance explains on so few questions"
+    """What the router knew before, what it earned live, and of which fixed arms chance could explain its lead."""
+    live, warm, always = report["logged"], report["warm"], report["always"]
+    known = f"what every arm made of {warm['questions']} other questions" if warm["rows"] else "nothing"
+    before = f"Before the first question the router had learned {known}."
+    if any(row["ahead"] is None for row in always.values()):
+        return f"{before} Too few questions to say what it earns."
+    earned = f"{live['reward']:.3f} a question, {live['quality']:.0%} right with {live['steps']:.1f} steps"
+    lines = [f"{before} Live it earned {earned}. By how much it is ahead of what was recorded of one arm:"]
+    for arm, row in sorted(always.items(), key=lambda item: -item[1]["reward"]):
+        sure = "chance could explain that" if row["low"] <= 0 <= row["high"] else "more than chance explains"
+        lines.append(f"always {arm} {row['ahead']:+.3f} ({row['low']:+.3f} to {row['high']:+.3f}), {sure};")
+    if all(row["low"] > 0 for row in always.values()):
+        lines.append("so the router earns more than each fixed arm.")
+    else:
+        lines.append("so this run does not show that the router earns more than each fixed arm.")
+    lines.append(
+        "In brackets: 95 % over questions. They ask for "
+        f"{report['properties']} properties, and what was learned before for others. "
+        f"{report['as_recorded']:.0%} of the live answers are right or wrong as recorded."
     )
-    learned = (
-        f"Reward per question went from {first['reward']:.2f} in the first third to {last['reward']:.2f} in the last: "
-        f"{gain:+.2f} ± {error:.2f}, {sure}."
-    )
-    others = {name: row for name, row in report["counterfactual"].items() if row is not None}
-    known = {name: row for name, row in others.items() if row["effective_rows"] >= FEWEST}
-    if not known:
-        return f"{learned} {SHORT}"
-    name, best = max(known.items(), key=lambda item: item[1]["reward"])
-    gap = last["reward"] - best["reward"]
-    width = (best["reward_high"] - best["reward_low"]) / 2
-    versus = "above" if gap > 0 else "below"
-    return (
-        f"{learned} The last third is {abs(gap):.2f} {versus} the best of the others "
-        f"({name}, itself known to ± {width:.2f}). {SHORT}"
-    )
+    return " ".join(lines)
 
 
 def _facts(report: Row) -> str:
+    before = f" ({report['warm']['rows']} of them before the first question)" if report["warm"]["rows"] else ""
     places = ", ".join(f"{key} {report[key]}" for key in ("learned", "defaulted", "waiting", "closed", "quarantined"))
     same = "the same as" if report["replay_sha256"] == report["live_sha256"] else "NOT"
     return (
-        f"decided {report['decided']} = {places} ({'balanced' if report['balanced'] else 'NOT BALANCED'}); "
+        f"decided {report['decided']}{before} = {places} ({'balanced' if report['balanced'] else 'NOT BALANCED'}); "
         f"late feedback {report['late_feedback']}, duplicates recognised {report['duplicates_recognised']} "
         f"of {report['duplicates_sent']}\n"
         f"route p50 {report['route_ms_p50']:.1f} ms, p99 {report['route_ms_p99']:.1f} ms; feedback to live policy p50 "

@@ -35,7 +35,7 @@ def scripted(folder, script):
 
 
 def run_demo(data, *options):
-    """Eight questions of the demo; what it printed, and its report."""
+    """A few questions of the demo; what it printed, and its report."""
     command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "8", "--seeds", "1", "--data", str(data)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
 
@@ -44,19 +44,20 @@ def run_demo(data, *options):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads((data / "report.json").read_text())
     assert report["ok"]
-    assert (report["decided"], report["learned"], report["waiting"]) == (8, 5, 3)
-    assert report["duplicates_recognised"] == report["duplicates_sent"] == 5
-    assert report["late_feedback"] == 5
+    asked, before = sum(row["n"] for row in report["arms"].values()), report["warm"]["rows"]
+    assert 4 <= asked <= 8
+    assert (report["decided"], report["learned"], report["waiting"]) == (before + asked, before + asked - 3, 3)
+    assert report["duplicates_recognised"] == report["duplicates_sent"] == asked - 3
+    assert report["late_feedback"] == min(5, asked - 3)
     assert report["replay_sha256"] == report["live_sha256"]
     assert report["failed"] == 0
-    assert sum(row["n"] for row in report["arms"].values()) == 8
     return done.stdout, report
 
 
 @pytest.mark.models
 @pytest.mark.timeout(280)
 def test_a_short_demo(tmp_path):
-    """Eight questions of the demo are answered by the real models, judged, learned and verified.
+    """A few questions of the demo are answered by the real models, judged, learned and verified, by a warm policy.
 
     With the demo's own settings, but for one answer process instead of two, each of which loads the model anew, and a
     sixth of the recorded table.
@@ -69,8 +70,32 @@ def test_a_short_demo(tmp_path):
     free, held = report["learning"]["free"], report["learning"]["held"]
     assert printed.startswith(f"After {free['questions'] - free['questions'] // 3} questions of feedback the router")
     assert (free["questions"], free["seeds"], held["incumbent"]) == (100, 1, "single_step")
+    warm, asked = report["warm"], sum(row["n"] for row in report["arms"].values())
+    assert (warm["rows"], len((tmp_path / "data" / "warm.jsonl").read_text("utf-8").splitlines())) == (
+        3 * warm["questions"],
+        warm["questions"],
+    )
+    assert 50 < warm["questions"] <= 100 - asked
+    assert f"had learned what every arm made of {warm['questions']} other questions" in " ".join(printed.split())
     assert free["oracle"] > free["points"][-1]["reward"] > free["always"]["no_retrieval"]
     assert [path.name for path in (tmp_path / "data" / "logs").glob("answer-*")] == ["answer-1.log"]
+
+
+@pytest.mark.parametrize(
+    ("given", "workers"),
+    [({}, None), ({"WORKERS": "1"}, "--workers 1"), ({"MAKEFLAGS": " -- WORKERS=3"}, "--workers 3")],
+)
+def test_answer_processes_are_as_configured_unless_they_are_given(given, workers):
+    """`make demo` has as many as its settings, whatever number of processes the Makefile tests with."""
+    environment = {key: value for key, value in os.environ.items() if key not in ("WORKERS", "MAKEFLAGS", "MFLAGS")}
+    command = ["make", "--dry-run", "--old-file", ".venv/.installed", "demo"]
+
+    shown = subprocess.run(
+        command, cwd=ROOT, env=environment | given, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert "examples.handbook.demo" in shown
+    assert workers in shown if workers else "--workers" not in shown
 
 
 @pytest.mark.timeout(280)
@@ -91,6 +116,7 @@ def test_a_short_demo_of_another_policy(tmp_path, policy, said):
 
     assert report["policy"] == policy
     assert report["learning"] is None
+    assert report["warm"] == {"questions": 0, "rows": 0}
     assert said in printed
 
 

@@ -1,0 +1,72 @@
+"""Which questions the demo asks live, and which recorded ones its policy learns before.
+
+Half of the questions are templates filled with names. So questions are held out by what they ask for: none that the
+policy learns before the first live question asks for the same as a live one, whatever its names.
+"""
+
+import json
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from examples.handbook.command import Row
+from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.simulation.table import LabelledTable
+
+#: words before the one that names what is asked for
+_SMALL: Final = (
+    *("a", "after", "an", "are", "at", "by", "can", "did", "do", "does", "for", "from", "how", "in", "into", "is"),
+    *("many", "much", "of", "on", "the", "to", "was", "were", "what", "which", "who", "whom", "with", "within"),
+)
+
+
+def asked_for(question: str) -> str:
+    """The first word that is not small: `phone` for the extension of whomever. Questions of one template share it."""
+    return next((word for word in re.findall(r"[a-z']+", question.lower()) if word not in _SMALL), "")
+
+
+def split(questions: Sequence[Row], *, limit: int, seed: int) -> tuple[list[Row], list[Row]]:
+    """(live, others): no question of the one asks for what one of the other does.
+
+    The live ones are `limit` at most, with no more of each kind than all questions have. The seed gives them and their
+    order.
+    """
+    groups: dict[str, list[Row]] = defaultdict(list)
+    for row in questions:
+        groups[asked_for(row["question"])].append(row)
+    kinds = Counter(row["kind"] for row in questions)
+    left = {kind: limit * count // len(questions) for kind, count in kinds.items()}
+    rng, live, held = random.Random(seed), [], set()
+    for name in rng.sample(sorted(groups), len(groups)):
+        needed = Counter(row["kind"] for row in groups[name])
+        if all(count <= left[kind] for kind, count in needed.items()):
+            left = {kind: count - needed[kind] for kind, count in left.items()}
+            live += groups[name]
+            held.add(name)
+    return rng.sample(live, len(live)), [row for row in questions if asked_for(row["question"]) not in held]
+
+
+def recorded(table: LabelledTable, *, settings: RewardSettings) -> dict[str, Row]:
+    """Of every question's id and arm: the recorded quality, steps and reward."""
+    bounds = (settings.minimum, settings.maximum)
+    rewards = rewards_of(table, weight=settings.weight, price=settings.cost.get("steps", 0.0), bounds=bounds)
+    return {
+        str(row.id): {
+            str(arm): {"quality": row.correct[arm], "steps": row.steps[arm], "reward": float(reward)}
+            for arm, reward in zip(table.arms, mine, strict=True)
+        }
+        for row, mine in zip(table.rows, rewards, strict=True)
+    }
+
+
+def warmed(table: Path, *, others: Sequence[Row], file: Path, ragbandit: Callable[[list[str]], str]) -> int:
+    """Let the policy learn the table's rows of the other questions, written to the file; how many the ledger got."""
+    ids = {row["id"] for row in others}
+    lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if json.loads(line)["id"] in ids), encoding="utf-8")
+    added: int = json.loads(ragbandit(["policy", "warm", "--table", str(file), "--folds", "2", "--json"]))["added"]
+    return added

@@ -208,7 +208,7 @@ def life(table: LabelledTable, *, features: FeatureRows, policy: str, params: Ma
     for place in range(count):
         if place == middle:
             drawn, _ = learning.predicted(np.arange(middle, count))
-            pmfs = np.array([with_floor(one.pmf, floor=settings.policy.floor_share) for one in drawn])
+            pmfs = np.array([with_floor(one.pmf, floor=settings.policy.floor_of(len(one.pmf))) for one in drawn])
             frozen = float((pmfs * rewards[middle:]).sum() / len(pmfs))
         worth[place] = np.dot(learning.step(place).pmf, rewards[place])
         known: Mapping[str, int] = getattr(learning.policy, "alarms", {})

@@ -80,13 +80,13 @@ def _decides(policy: Policy, *, features: FeatureRows, arms: tuple[ArmName, ...]
         query = queries[number % STORE]
         assert query.id is not None
         raised = cold_start_floors(
-            policy.seen, arms=arms, share=settings.cold_start_share, outcomes=settings.cold_start_outcomes
+            policy.seen, arms=arms, share=settings.cold_start_floor, outcomes=settings.cold_start_outcomes
         )
         output = pmf_of_one(policy, query, features=features[number % STORE], arms=arms)
         return draw(
             output,
             arms=arms,
-            floor=settings.floor_share,
+            floor=settings.floor_of(len(arms)),
             fallback=settings.fallback,
             seed=seed_of(query.id),
             raised=raised,

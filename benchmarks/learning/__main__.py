@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import Final
 
-PARTS: Final = ("context", "simulation", "exploration", "judge_world")
+PARTS: Final = ("context", "simulation", "judge_world")
 
 
 def main(arguments: list[str]) -> None:

@@ -185,7 +185,7 @@ def shares(
         learning.step(int(place))
     if learning.refused or learning.faults:
         raise RuntimeError(f"{policy}: {learning.reason}")
-    means, floor = world.means[LEARNED:], data.settings.policy.floor_share
+    means, floor = world.means[LEARNED:], data.settings.policy.floor_of(len(world.means[0]))
     drawn, _ = learning.predicted(test)
     greedy = served = 0.0
     for one, mean in zip(drawn, means, strict=True):

@@ -3,7 +3,7 @@
     python -m benchmarks.learning.simulation                 # the routing table beside the checkout
     python -m benchmarks.learning.simulation --table T.jsonl --seeds 20 --incumbent single_step
 
-Baselines: mba as it was before it had an incumbent, vw, uniform, always one arm, the best arm of each question.
+Baselines: vw, uniform, always one arm, the best arm of each question.
 """
 
 import argparse
@@ -47,16 +47,9 @@ class Way:
     #: whether the incumbent is protected, and how many labelled questions are learned before
     protected: bool = False
     warm: int = 0
-    #: settings of the policy section besides
-    section: Mapping[str, Json] = field(default_factory=dict)
 
-
-#: what mba and its floors were before the incumbent
-_BEFORE: Mapping[str, Json] = {"explore": 1.0, "epsilon_min": 0.02}
-_FLOORS: Mapping[str, Json] = {"floor": 0.02, "cold_start_floor": 0.05}
 
 WAYS = (
-    Way(name="mba as it was (explore 1.0)", policy="mba", params=_BEFORE, section=_FLOORS),
     Way(name="vw", policy="vw"),
     Way(name="uniform", policy="uniform"),
     Way(name="mba", policy="mba"),
@@ -111,7 +104,7 @@ def starts(
     for way in ways:
         if way.policy not in POLICIES:
             continue
-        policy = {**way.section, **({"incumbent": incumbent} if way.protected else {})}
+        policy = {"incumbent": incumbent} if way.protected else {}
         settings = Settings(data_dir=str(DATA), policy=PolicySettings.model_validate(policy))
         last = simulate(
             table,

@@ -9,6 +9,7 @@ table, one after the other; the greedy choice after it is judged on the rest. We
 """
 
 import argparse
+import io
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from rich.console import Console
 
 from benchmarks.figures import machine
+from benchmarks.publish import PAGE, fenced, put
 from benchmarks.worlds.board import board, gathered, installed_policies
 from benchmarks.worlds.made import WORLDS
 from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
@@ -70,6 +72,11 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--data", type=Path, default=ROOT / ".ragbandit", help="folder that keeps features")
     options.add_argument("--jobs", type=int, default=cores())
     options.add_argument("--json", type=Path, help="write all figures there")
+    options.add_argument(
+        "--publish",
+        metavar="NAME",
+        help="put what is printed between the marks <NAME>:begin and :end of docs/benchmarks.md",
+    )
     options.add_argument("--picture", type=Path, help="draw the means and the worst worlds, as PNG")
     return options
 
@@ -100,8 +107,13 @@ def main(arguments: list[str]) -> None:
             jobs=asked.jobs,
             progress=progress,
         )
-    print_board(result, console=console)
-    console.print(machine())
+    printed = io.StringIO()
+    written = Console(file=printed, width=console.width)
+    print_board(result, console=written)
+    written.print(machine())
+    console.file.write(printed.getvalue())
+    if asked.publish is not None:
+        put(asked.publish, fenced(printed.getvalue()), file=PAGE)
     if asked.json is not None:
         write(result, path=asked.json)
     if asked.picture is not None:

@@ -123,8 +123,8 @@ class ConditionedLearning(Learning):
         """Learn it, or keep it until its time."""
         if chance_of(decision.id, what="wrong") < self._conditions.wrong:
             quality = 1.0 - quality
-        # a label that is not late is learned before the next decision, which is the one of number steps + 1
-        self._waiting.append((self.steps + 1 + self._conditions.late, decision, quality, steps))
+        # a label that is not late is learned before the next decision, which is the one of number steps
+        self._waiting.append((self.steps + self._conditions.late, decision, quality, steps))
 
     def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
         """The policy's word after all labels have come."""

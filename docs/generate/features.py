@@ -57,6 +57,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "OpenAI's interface": ("router/api/openai/*.py",),
     "the dashboard": ("router/api/ui/*.py",),
     "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
+    "state of learning, changed arms, price": ("router/learning/monitoring/*.py",),
     "doctor": ("router/cli/doctor/*.py",),
 }
 

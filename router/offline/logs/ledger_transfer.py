@@ -288,7 +288,8 @@ class _ImportPage:
             values = update_row(entry.update, feedback_at=entry.feedback_at)
             if self.remade:  # another ledger's, of which this one learned the value alone, has another preset
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
-            other = [name for name, value in values.items() if name != "seq" and stored[name] != value]
+            own = "seq", "restarts"  # of the ledger, and in no file
+            other = [name for name, value in values.items() if name not in own and stored[name] != value]
             if other:
                 message = (
                     f"is {values[other[0]]!r}, but the ledger learned {stored[other[0]]!r} from {row.decision.id!r}"

@@ -111,7 +111,7 @@ def update_of(row: Logged, *, features: FeatureRows | None, index: int, weight: 
 
 def reweighted(reward: Reward, *, weight: float) -> Reward:
     """clip(quality - weight * cost); a reward that came whole stays as it is."""
-    if reward.preset in ("reward", "default"):
+    if not reward.has_parts:
         return reward
     value = min(max(reward.quality - weight * reward.cost, reward.minimum), reward.maximum)
     return replace(reward, value=value, weight=weight)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import FLOORS, Settings
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.offline.replay.plan import CandidateSpec, parse_candidates
 from ragbandit.router.offline.replay.results import CandidateResult, LoggedPolicy, ReplayResult
@@ -87,9 +87,10 @@ def settings_in_force(settings: Settings, *, arms: Sequence[ArmName], floor: flo
 def service_note(settings: Settings) -> str:
     """How candidates are drawn from, in words."""
     policy = settings.policy
-    words = f"policies and snapshots are judged as they would be served: floor {policy.floor_share:g}"
-    if policy.cold_start_share > policy.floor_share and policy.cold_start_outcomes:
-        words += f", {policy.cold_start_share:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
+    floor = f"{FLOORS:g} / arms" if policy.floor is None else f"{policy.floor:g}"
+    words = f"policies and snapshots are judged as they would be served: floor {floor}"
+    if policy.cold_start_floor > 0.0 and policy.cold_start_outcomes:
+        words += f", {policy.cold_start_floor:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
     if policy.incumbent is not None:
         words += f"; policies by name are held back to {policy.incumbent} (harm {policy.harm:g})"
     return words

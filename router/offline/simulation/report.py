@@ -7,6 +7,7 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
+from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX
 from ragbandit.router.offline.simulation.frontier import STEPS_READ
 from ragbandit.router.offline.simulation.results import Simulated, passes_of
@@ -148,6 +149,7 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     labels = {row.policy: one.labels for row, one in passes_of(rows)}
     if labels:
         notes.append("labels learned a pass: " + ", ".join(f"{name} {count:,.1f}" for name, count in labels.items()))
+    notes += [what(row.price) for row in rows if row.price is not None for what in (implied, proposal)]
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [

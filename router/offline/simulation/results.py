@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.simulation.first_pass import FirstPass, first_pass
 from ragbandit.router.offline.simulation.frontier import (
     STEPS_READ,
@@ -103,12 +104,15 @@ class Simulated:
     params: Mapping[str, Json] = field(default_factory=dict)
     #: of the row "line": the two arms it mixes
     between: tuple[ArmName, ArmName] | None = None
+    #: of the row "oracle-by-reward": what the weight says of the table that was learned
+    price: Price | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The row as it is printed: `lambda` for weight, which Python has taken."""
         values = asdict(self)
-        if self.between is None:
-            del values["between"]
+        for name in ("between", "price"):
+            if values[name] is None:
+                del values[name]
         values["frontier"] = [{"lambda": step.pop("weight"), **step} for step in values["frontier"]]
         return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
@@ -294,9 +298,20 @@ class Measure:
         # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
         swept = [(weight, [self.point(oracle(weight, bounded=False))]) for weight in SWEEP]
         return rows + [
-            self.row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounded=True)], frontier=swept)
+            self.row(
+                "oracle-by-reward",
+                weight=weight,
+                shares=[oracle(weight, bounded=True)],
+                frontier=swept,
+                price=self._price(weight),
+            )
             for weight in weights
         ]
+
+    def _price(self, weight: float) -> Price:
+        price, rows = self.reward.cost["steps"], self.learned.rows
+        answers = ((arm, row.correct[arm], price * row.steps[arm], 1.0, 1.0) for row in rows for arm in row.correct)
+        return price_of(means_of(answers), weight=weight)
 
     def _plain(self, name: str, shares: Matrix) -> Simulated:
         return self.row(name, weight=None, shares=[shares], frontier=[(None, [self.point(shares)])])

@@ -234,11 +234,11 @@ class Learning:
         began = time.perf_counter()
         decision = self._decision(row, place=place)
         decided = time.perf_counter()
+        self.steps += 1
         if self.is_labelled(decision):
             self.learn(decision, quality=row.correct[decision.arm], steps=row.steps[decision.arm])
         self.update_s += time.perf_counter() - decided
         self.decision_s += decided - began
-        self.steps += 1
         self.order.append(place)
         self.drawn.append(self.world.table.arms.index(decision.arm))
         self.earned.append(float(self._rewards[place, self.drawn[-1]]))
@@ -326,7 +326,7 @@ class Learning:
     def _update(self, decision: Decision, example: Example) -> Update:
         self.seq += 1
         label = PolicyLabel(self.settings.policy.label)
-        return made_update(decision, example, label=label, seq=self.seq, now=decision.made_at)
+        return made_update(decision, example, label=label, seq=self.seq, now=decision.made_at, decided=self.steps)
 
     def _note(self, fault: str | None) -> None:
         if fault is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.intervals import normal
 from ragbandit.router.offline.estimation.reward_models import folds_of
@@ -56,6 +57,8 @@ class HeldOut:
     folds: int
     #: the policy first
     standings: tuple[Standing, ...]
+    #: what reward.weight says of the rows; None where fewer than two arms have a quality apart from their cost
+    price: Price | None
     notes: tuple[str, ...] = field(default=())
 
     def as_json(self) -> dict[str, Any]:
@@ -108,12 +111,15 @@ def held_out(
         result = _replayed(log, spec=spec, candidate=candidate, folds=folds, progress=progress)
         standings, by = _estimated(result, arms=log.log.arms), "replay"
         notes = (*candidate.notes, *result.notes, *result.faults)
+    parts = ((row.decision, row.reward) for row in material.rows if row.reward.has_parts)
+    means = means_of((one.arm, r.quality, r.cost, r.sample_weight, one.propensity) for one, r in parts)
     return HeldOut(
         by=by,
         questions=len(numbers),
         rows=len(material.rows),
         folds=folds,
         standings=standings,
+        price=price_of(means, weight=settings.reward.weight) if len(means) > 1 else None,
         notes=notes,
     )
 

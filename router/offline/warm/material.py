@@ -15,6 +15,7 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.full_information import ORIGIN, arm_rows, table_query
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.offline.replay.candidates import reweighted
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
@@ -111,10 +112,12 @@ def log_material(
 ) -> WarmRows:
     """The rows of a log; the features of a row that has none, or another encoder's, are made by this encoder.
 
-    In the order of the log, unless it tells every arm of every question: then in that of a table.
+    In the order of the log, unless it tells every arm of every question: then in that of a table. Their weight of cost
+    is that of the settings: the policy decides by the last one that it learned.
     Raises InvalidInput for a row that has no question to make them of, where the policy needs features.
     """
-    material = list(rows)
+    weight = settings.reward.weight
+    material = [replace(row, reward=reweighted(row.reward, weight=weight)) for row in rows]
     blind = [at for at, row in enumerate(material) if not _has_features(row, encoder=encoder)]
     for at in blind:
         if needs_features and not material[at].decision.query.text.strip():

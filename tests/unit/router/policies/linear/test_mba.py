@@ -312,10 +312,14 @@ def rings(policy, rows, *, arm):
 )
 @pytest.mark.slow
 def test_alarm_is_silent_where_nothing_changes(chance):
-    """In 20,000 rows of three arms with constant chances it does not ring, however unlike in noise they are."""
+    """In 20,000 rows of three arms with constant chances it rings twice at most, however unlike in noise they are.
+
+    One in 100,000 rows is stated: more than two would come by chance in one such run of a thousand.
+    """
     policy = taught(MbaRag, world(20_000, chance=chance))
-    assert policy.alarms == {}
-    assert {arm: policy._heads.age(arm) for arm in ARMS} == policy.seen
+    assert sum(policy.alarms.values()) <= 2
+    quiet = [arm for arm in ARMS if arm not in policy.alarms]
+    assert [policy._heads.age(arm) for arm in quiet] == [policy.seen[arm] for arm in quiet]
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,8 @@ class Publisher:
             old = [one.version for one in known if one.version != info.version]
             self.files.prune(old[most - 1 :])
             self._forget_rows(info)
-            self.ledger.note_diagnosis(diagnose(self.ledger, policy, settings=self.settings, encoder_hash=encoder_hash))
             self.announce(info)
+            self.ledger.note_diagnosis(diagnose(self.ledger, policy, settings=self.settings, encoder_hash=encoder_hash))
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
 
     def _is_whole(self, info: SnapshotInfo) -> bool:

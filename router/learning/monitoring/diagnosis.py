@@ -30,7 +30,7 @@ import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
-from ragbandit.router.policies.draw import with_floor
+from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import ArmName, Decision
@@ -140,9 +140,12 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     if not newest:
         return None
     features = np.array([one.features for one in newest])
-    outputs = policy.pmf([one.query for one in newest], features=features, arms=[one.arms for one in newest])
+    outputs = outputs_of(policy, [one.query for one in newest], features=features, arms=[one.arms for one in newest])
+    sound = [one for one in outputs if isinstance(one, PolicyOutput)]
+    if len(sound) < len(outputs):  # what breaks a policy's contract is told by its decisions
+        return None
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
-    read = diagnosed(policy, outputs, traffic=traffic, floors=settings.policy.floor_of)
+    read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
     return None if read is None else canonical(asdict(read))
 
 

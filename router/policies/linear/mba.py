@@ -94,7 +94,7 @@ class MbaRag(RidgePolicy):
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 
     def learn(self, update: Update) -> None:
-        """Rank-one update of the drawn arm, O(d^2) whatever the number of rows; PolicyFault as in RidgeHeads."""
+        """One row into the heads of the drawn arm and into its test for changes; PolicyFault as in RidgeHeads."""
         arm, residual, rows = update.arm, self._heads.learn(update), update.reward.sample_weight
         if rows == 0.0:
             return

@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ragbandit.router.config.sections import Count, Seconds, Section
-from ragbandit.shared.types import Aggregate
+from ragbandit.shared.types import MAX_WEIGHT, Aggregate
+
+#: lambda: what one unit of cost is worth in right answers
+CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
 
 
 class RewardSettings(Section):
@@ -22,6 +25,10 @@ class RewardSettings(Section):
     minimum: float = -1.0
     #: rewards above are clipped to it
     maximum: float = 1.0
+
+    def at(self, cost_weight: float | None) -> "RewardSettings":
+        """These settings with another weight of cost; None: with their own."""
+        return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
 
     @model_validator(mode="after")
     def _ordered(self) -> "RewardSettings":

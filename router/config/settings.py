@@ -8,7 +8,13 @@ from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
 from ragbandit.router.config.importers import ImportersSettings
-from ragbandit.router.config.learning import InfluenceSettings, LearningSettings, RewardSettings, WeightSettings
+from ragbandit.router.config.learning import (
+    CostWeight,
+    InfluenceSettings,
+    LearningSettings,
+    RewardSettings,
+    WeightSettings,
+)
 from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
 from ragbandit.router.config.sections import (
     ConversationSettings,
@@ -184,6 +190,10 @@ class Settings(Section):
     context: dict[str, ContextKey] = Field(default_factory=dict)
     policy: PolicySettings = PolicySettings()
     reward: RewardSettings = RewardSettings()
+    #: name -> weight of cost, in place of reward.weight, that a question may come with: {economy: 0.2, quality: 0.01}
+    prices: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")], CostWeight] = Field(
+        default_factory=dict, max_length=20
+    )
     learning: LearningSettings = LearningSettings()
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()

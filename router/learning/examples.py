@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ragbandit.router.config.settings import LearningSettings, Settings
+from ragbandit.router.config.settings import LearningSettings, RewardSettings, Settings
 from ragbandit.router.learning.ratings.raters import disagreement, most_trusted, scored_and_judged, standing
 from ragbandit.router.learning.reward import default_reward, explicit_reward
 from ragbandit.router.storage.rows.held_rows import HELD
@@ -87,11 +87,12 @@ def join(
     unvalued = tuple(item for item in joined.feedback if item.value is None)
     try:
         if usable:
-            example = _judged(usable, outcome=outcome, settings=settings, factors=factors)
+            reward = settings.reward.at(joined.decision.cost_weight)
+            example = _judged(usable, outcome=outcome, settings=reward, learning=learning, factors=factors)
         else:
             assert learning.default_reward is not None
-            reward = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
-            example = Example(reward=reward, feedback=())
+            default = default_reward(learning.default_reward, outcome=outcome, settings=settings.reward)
+            example = Example(reward=default, feedback=())
         _validate(joined, needs_features=needs_features, width=width, texts=settings.log.text != "none")
     except InvalidInput as error:
         return ClosedDecision(decision_id=key, state="quarantined", reason=error.message, field=error.field)
@@ -99,22 +100,27 @@ def join(
 
 
 def _judged(
-    usable: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings, factors: Mapping[str, float]
+    usable: Sequence[Feedback],
+    *,
+    outcome: Outcome | None,
+    settings: RewardSettings,
+    learning: LearningSettings,
+    factors: Mapping[str, float],
 ) -> Example:
     """The example that the feedback of the most trusted raters gives. Raises InvalidInput as `explicit_reward`."""
     stands = standing(usable)
     judged_by, used = most_trusted(stands)
     theirs = [factors.get(item.id, 1.0) for item in used]
-    weight = getattr(settings.learning.weights, judged_by)
+    weight = getattr(learning.weights, judged_by)
     if any(one != 1.0 for one in theirs):
         weight *= math.fsum(theirs) / len(theirs)
-    reward = explicit_reward(used, outcome=outcome, settings=settings.reward, how=settings.learning.aggregate)
-    measure = settings.reward.quality
+    reward = explicit_reward(used, outcome=outcome, settings=settings, how=learning.aggregate)
+    measure = settings.quality
     return Example(
         reward=replace(reward, judged_by=judged_by, sample_weight=weight),
         feedback=used,
         disagreement=disagreement(stands, outcome=outcome, measure=measure),
-        pair=scored_and_judged(stands, outcome=outcome, measure=measure, how=settings.learning.aggregate),
+        pair=scored_and_judged(stands, outcome=outcome, measure=measure, how=learning.aggregate),
     )
 
 
@@ -141,7 +147,7 @@ def made_update(
         policy=label,
         seq=seq,
         decision_id=decision.id,
-        query=decision.query,
+        query=decision.served,
         arm=decision.arm,
         arms=decision.arms,
         pmf=decision.pmf,

@@ -154,6 +154,21 @@ def is_lean(policy: Policy) -> bool:
     return bool(getattr(policy, "lean", False))
 
 
+def serves_prices(policy: Policy) -> bool:
+    """`serves_prices`: it keeps quality and cost apart, so that each question can have a weight of cost of its own."""
+    return bool(getattr(policy, "serves_prices", False))
+
+
+def own_weight(query: Query) -> float | None:
+    """The weight of cost that a question has of its own; None for a name, which nobody has looked up."""
+    return float(query.cost_weight) if isinstance(query.cost_weight, int | float) else None
+
+
+def weight_of(query: Query, *, default: float) -> float:
+    """`own_weight`, or else this one."""
+    return default if (weight := own_weight(query)) is None else weight
+
+
 def schema_of(policy: Policy) -> ContextSchema:
     """`schema`: of the context that it learns from, and records among its params; empty where it reads none."""
     schema: ContextSchema = getattr(policy, "schema", {})
@@ -213,7 +228,7 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
 
 
 def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
-    """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force before this row.
+    """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force where it was decided.
 
     Where the caller gave the reward itself, its cost is inside already: quality is then what makes
     quality - weight * cost equal to it. A cost beyond what the reward's lower bound can express counts as that much:

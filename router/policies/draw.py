@@ -283,10 +283,12 @@ def made_decisions(
     version: str,
     encoder_hash: str,
     now: float,
+    cost_weights: Sequence[float | None] = (),
 ) -> list[Decision]:
     """The decisions that follow from a policy's outputs for queries with an id, in their order.
 
-    seen: the outcomes of each arm that the policy has learned, for the cold-start floor.
+    seen: the outcomes of each arm that the policy has learned, for the cold-start floor. cost_weights: those that the
+    queries were served at; none: that of the reward setting.
     """
     label = PolicyLabel(settings.policy.label)
     seeds = [seed_of(query.id or "") for query in queries]
@@ -315,6 +317,7 @@ def made_decisions(
                 run_by=run_by[at],
                 features=features[at],
                 made_at=now,
+                cost_weight=cost_weights[at] if cost_weights else None,
             )
         )
     return decisions

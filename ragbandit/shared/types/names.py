@@ -60,6 +60,8 @@ ERASED: Final = "erased"
 
 #: longest question or answer, and gold answer of a label, in characters; a longer one is refused
 MAX_TEXT: Final = 100_000
+#: largest weight of cost
+MAX_WEIGHT: Final = 1e6
 #: a rate: so many requests in a second, minute, hour or day, or in several of them ("20/10 seconds")
 RATE_PATTERN: Final = r"[1-9][0-9]{0,8}/([1-9][0-9]{0,3} ?)?(second|minute|hour|day)s?"
 #: longest error of an outcome that is kept, characters; a longer one is cut there

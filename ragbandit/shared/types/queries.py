@@ -1,7 +1,7 @@
 """What is asked, and what was decided."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ragbandit.shared.types.names import ArmName, DecisionId, Features, Json, PolicyLabel, Role, RunBy
@@ -67,6 +67,10 @@ class Query:
     messages: tuple[Message, ...] = ()
     #: what the user wrote, where `text` is that rewritten to stand alone
     asked: str | None = None
+    #: weight of cost that the caller wants: a number (>= 0), or a name of the setting `prices`; None: the service's
+    cost_weight: float | str | None = None
+    #: what the caller wants in place of a weight: {"quality": share of the best arm's} or a mean, {"steps": 1.8}
+    aim: Mapping[str, float] = field(default_factory=dict)
     #: public id of the API key that it came with
     api_key: str | None = None
     #: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the body
@@ -106,3 +110,10 @@ class Decision:
     run_by: RunBy
     features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
     made_at: float
+    #: weight of cost that it was served at, and that its reward is read at; None: that of the reward setting
+    cost_weight: float | None = None
+
+    @property
+    def served(self) -> Query:
+        """The query as the policy saw it: at the weight of cost that it was served at."""
+        return replace(self.query, cost_weight=self.cost_weight)

@@ -196,10 +196,13 @@ def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> boo
     Of one that cannot be made without params nothing is known.
     """
     inner = params.get("params")
+    required: dict[str, Json] = {}
     if isinstance(inner, Mapping):
-        return _is_of_another_release(str(params["policy"]), params=inner)
+        if _is_of_another_release(str(params["policy"]), params=inner):
+            return True
+        required = {name: params[name] for name in ("incumbent", "target") if name in params}
     try:
-        now = make_policy(algorithm, params={}).params
+        now = make_policy(algorithm, params=required).params
     except RagBanditError:
         return False
     return params.keys() - {PARAM} < now.keys() - {PARAM}
@@ -243,7 +246,7 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
     """The draw of this policy for the decision's question, over the arms and with the floor that were in force."""
     output: PolicyOutput | Exception
     try:
-        output = pmf_of_one(policy, decision.query, features=decision.features, arms=decision.arms)
+        output = pmf_of_one(policy, decision.served, features=decision.features, arms=decision.arms)
     except RagBanditError as error:
         output = error
     return draw(

@@ -140,7 +140,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     if not newest:
         return None
     features = np.array([one.features for one in newest])
-    outputs = outputs_of(policy, [one.query for one in newest], features=features, arms=[one.arms for one in newest])
+    outputs = outputs_of(policy, [one.served for one in newest], features=features, arms=[one.arms for one in newest])
     sound = [one for one in outputs if isinstance(one, PolicyOutput)]
     if len(sound) < len(outputs):  # what breaks a policy's contract is told by its decisions
         return None

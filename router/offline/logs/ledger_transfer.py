@@ -320,7 +320,7 @@ class _ImportPage:
             policy=self.ledger.label,
             seq=seq,
             decision_id=decision.id,
-            query=decision.query,
+            query=decision.served,
             arm=decision.arm,
             arms=decision.arms,
             pmf=decision.pmf,

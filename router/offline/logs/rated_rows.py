@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import exists, or_, select
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.ratings.raters import class_of, most_trusted, standing
 from ragbandit.router.learning.reward import cost_of, explicit_reward
 from ragbandit.router.offline.logs.records import (
@@ -95,14 +95,16 @@ def _row(
             if isinstance(chance, int | float) and not isinstance(chance, bool) and 0.0 < chance <= 1.0:
                 extra[JUDGE_PROBABILITY] = float(chance)
     try:
-        reward = _reward(people, outcome=outcome, settings=settings)
+        reward = _reward(people, outcome=outcome, settings=settings, given=settings.reward.at(decision.cost_weight))
     except InvalidInput:
         return None
     return Logged(decision=decision, reward=reward, seq=seq, extra=extra)
 
 
-def _reward(people: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings) -> Reward:
-    given = settings.reward
+def _reward(
+    people: Sequence[Feedback], *, outcome: Outcome | None, settings: Settings, given: RewardSettings
+) -> Reward:
+    """given: the reward settings at the decision's own weight of cost."""
     if people:
         judged_by, used = most_trusted(people)
         reward = explicit_reward(used, outcome=outcome, settings=given, how=settings.learning.aggregate)

@@ -154,7 +154,7 @@ class CandidatePolicy:
         arms = [decision.arms for decision in decisions]
         outputs = outputs_of(
             self.policy,
-            [decision.query for decision in decisions],
+            [decision.served for decision in decisions],
             features=None if self.features is None else self.features[batch],
             arms=arms,
         )

@@ -36,7 +36,16 @@ from typing import Annotated, ClassVar, Final
 import numpy as np
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, Facts, PolicyOutput, Restraint, is_lean, restored_counts
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    PolicyOutput,
+    Restraint,
+    is_lean,
+    own_weight,
+    restored_counts,
+    serves_prices,
+)
 from ragbandit.router.policies.kinds.shortfall import Shortfall
 from ragbandit.router.policies.kinds.wrapping import WrappingParams, WrappingPolicy, own_arrays
 from ragbandit.router.policies.params import ArmParam, read_params
@@ -63,6 +72,8 @@ class ConservativeParams(WrappingParams):
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05
+    #: of the form of its state, recorded so that a ledger of before is learned again; not to be set
+    revision: Annotated[int, Field(ge=2, le=2)] = 2
 
     arms_named: ClassVar[tuple[str, ...]] = ("incumbent",)
 
@@ -76,14 +87,20 @@ class ConservativePolicy(WrappingPolicy):
     def __init__(self, **params: Json) -> None:
         settings = read_params(ConservativeParams, given=params)
         super().__init__(settings)
-        self.incumbent, self.harm = settings.incumbent, settings.harm
+        self.incumbent, self.harm, self._revision = settings.incumbent, settings.harm, settings.revision
         self.lean: bool = is_lean(self.inner)
         self.shortfall = Shortfall(self.incumbent, harm=self.harm)
 
     @property
     def params(self) -> Mapping[str, Json]:
         """The settings, with all params of the policy inside."""
-        return {"incumbent": self.incumbent, "harm": self.harm, **self.inner_params}
+        own = {"incumbent": self.incumbent, "harm": self.harm, "revision": self._revision}
+        return {**own, **self.inner_params}
+
+    @property
+    def serves_prices(self) -> bool:
+        """Whether the policy inside does."""
+        return serves_prices(self.inner)
 
     @property
     def seen(self) -> Mapping[ArmName, int]:
@@ -96,11 +113,11 @@ class ConservativePolicy(WrappingPolicy):
         """The policy's output, and the restraint that the draw puts on it."""
         outputs = self.inner.pmf(queries, features=features, arms=arms)
         return [
-            replace(output, restraint=self._restraint(output, arms=offered))
-            for output, offered in zip(outputs, arms, strict=True)
+            replace(output, restraint=self._restraint(output, arms=offered, weight=own_weight(query)))
+            for query, output, offered in zip(queries, outputs, arms, strict=True)
         ]
 
-    def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName]) -> Restraint:
+    def _restraint(self, output: PolicyOutput, *, arms: Sequence[ArmName], weight: float | None) -> Restraint:
         tally, slack = self.shortfall, self.shortfall.slack
         values = output.scores if output.scores is not None else [tally.mean(arm) for arm in arms]
         if not tally.known or slack <= 0.0 or self.incumbent not in arms:
@@ -115,7 +132,7 @@ class ConservativePolicy(WrappingPolicy):
             0.0 if arm == self.incumbent else _exponential(theta * (usual - value) + spread)
             for arm, value in zip(arms, values, strict=True)
         )
-        allowance = _exponential(theta * _CREDIT * tally.allowance)
+        allowance = _exponential(theta * _CREDIT * tally.allowance_at(weight))
         reason = "another arm may cost too much"
         return Restraint(arm=self.incumbent, risks=risks, allowance=allowance, slack=slack, reason=reason)
 

@@ -7,6 +7,9 @@ policy leaves the incumbent where it expects it to be weak. Weights 1/q have an 
 Rows of decisions that were made elsewhere, a table's or another router's, tell what the arms are worth; they lost
 nothing here.
 
+Each row is read at its own weight of cost: the incumbent's mean reward is its mean quality less that weight times its
+mean cost.
+
 All of it is sums, products, quotients and roots of the rows, in their order: the same bits on every machine.
 """
 
@@ -16,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.policies.base import Arrays, checked_arrays
+from ragbandit.router.policies.base import Arrays, checked_arrays, heads_of, weight_of
 from ragbandit.shared.types import ArmName, Update
 
 #: the promise holds from this question on; what may be lost until then may be lost at once
@@ -49,6 +52,8 @@ class Shortfall:
         self._ratio = 1.0
         #: over the incumbent's rows, faded, weighted by 1/q: weights, rewards, squares of rewards
         self._weight = self._rewards = self._squares = 0.0
+        #: the same of quality and of cost, and the weight between them, faded over all rows
+        self._quality = self._cost = self._price = 0.0
         #: rows of the incumbent of before it changed
         self.before = 0
         #: squares of all rewards
@@ -61,16 +66,24 @@ class Shortfall:
 
     @property
     def allowance(self) -> float:
+        """`allowance_at` the mean weight of cost of the rows."""
+        return self.allowance_at(None)
+
+    def allowance_at(self, weight: float | None) -> float:
         """Reward that one decision may lose on average: harm times the size of the incumbent's mean reward.
 
-        Where that mean is near 0, a tenth of its rewards' standard deviation stands for it: a share of nothing would
-        be nothing, for ever.
+        weight: of cost in it; None: the rows' mean. Where that mean is near 0, a tenth of its rewards' standard
+        deviation stands for it: a share of nothing would be nothing, for ever.
         """
         if self._weight == 0.0:
             return 0.0
         mean = self._rewards / self._weight
         spread = math.sqrt(max(self._squares / self._weight - mean * mean, 0.0))
-        return self.harm * max(abs(mean), _LEAST_SCALE * spread)
+        return self.harm * max(abs(self._mean_at(weight)), _LEAST_SCALE * spread)
+
+    def _mean_at(self, weight: float | None) -> float:
+        """The incumbent's mean reward where cost has this weight."""
+        return (self._quality - (self._price if weight is None else weight) * self._cost) / self._weight
 
     @property
     def variance(self) -> float:
@@ -104,13 +117,18 @@ class Shortfall:
     def learn(self, update: Update) -> None:
         """One row of the ledger: its arm, its reward, its propensity, and whether it was paid for here."""
         arm, reward = update.arm, update.reward.value
+        quality, cost, price = heads_of(update.reward, weight=weight_of(update.query, default=self._price))
+        count = sum(self.rows.values()) + 1
+        self._price += (price - self._price) * max(1.0 / count, 1.0 / _MEMORY)
         if not update.imported:
-            self._pay(update)
+            self._pay(update, weight=price)
         if arm == self.incumbent:
             weight, fade = min(1.0 / update.propensity, _MOST_WEIGHT), 1.0 - 1.0 / _MEMORY
             self._weight = fade * self._weight + weight
             self._rewards = fade * self._rewards + weight * reward
             self._squares = fade * self._squares + weight * reward * reward
+            self._quality = fade * self._quality + weight * quality
+            self._cost = fade * self._cost + weight * cost
         self.rows[arm] = self.rows.get(arm, 0) + 1
         self._sums[arm] = self._sums.get(arm, 0.0) + reward
         self._all_squares += reward * reward
@@ -126,12 +144,12 @@ class Shortfall:
         Until it has KNOWN outcomes again nothing else is tried.
         """
         self.before = self.rows.get(self.incumbent, 0)
-        self._weight = self._rewards = self._squares = 0.0
+        self._weight = self._rewards = self._squares = self._quality = self._cost = 0.0
 
-    def _pay(self, update: Update) -> None:
-        """Count what a row lost, by the incumbent's mean before it."""
+    def _pay(self, update: Update, *, weight: float) -> None:
+        """Count what a row lost, by the incumbent's mean before it, at the row's own weight of cost."""
         reward = update.reward.value
-        base = self._rewards / self._weight if self._weight > 0.0 else reward
+        base = self._mean_at(weight) if self._weight > 0.0 else reward
         self._own += 1.0
         elsewhere = sum(self.rows.values()) - (self._own - 1.0)
         self._ratio = max(1.0, (update.decided - elsewhere) / self._own if update.decided else 1.0)
@@ -146,6 +164,7 @@ class Shortfall:
         own = (
             *(self._own, self._lost, self._others, self._ratio),
             *(self._weight, self._rewards, self._squares, self._all_squares),
+            *(self._quality, self._cost, self._price),
         )
         arrays: Arrays = {"shortfall": np.array(own)}
         for arm in sorted(self.rows):
@@ -154,9 +173,10 @@ class Shortfall:
 
     def restore(self, arrays: Arrays, *, seen: Mapping[ArmName, int]) -> None:
         """Take over a saved state, of a policy that has learned these rows of each arm. Raises SnapshotError."""
-        checked_arrays(arrays, shapes={"shortfall": (8,)} | {f"rewards/{arm}": (2,) for arm in seen})
+        checked_arrays(arrays, shapes={"shortfall": (11,)} | {f"rewards/{arm}": (2,) for arm in seen})
         own = arrays["shortfall"].tolist()
         self._own, self._lost, self._others, self._ratio = own[:4]
-        self._weight, self._rewards, self._squares, self._all_squares = own[4:]
+        self._weight, self._rewards, self._squares, self._all_squares = own[4:8]
+        self._quality, self._cost, self._price = own[8:]
         self.rows = dict(seen)
         self._sums = {arm: float(arrays[f"rewards/{arm}"][1]) for arm in seen}

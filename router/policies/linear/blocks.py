@@ -88,15 +88,15 @@ class BlockHeads(RidgeHeads):
         #: arms with rows that the served posterior has not taken
         self._behind: set[ArmName] = set()
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
         """As RidgeHeads."""
         self._catch_up()
-        return super().predict(features, arms=arms)
+        return super().predict(features, arms=arms, weight=weight)
 
-    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
         """As RidgeHeads."""
         self._catch_up()
-        return super().predict_fast(features, arms=arms)
+        return super().predict_fast(features, arms=arms, weight=weight)
 
     def learn(self, update: Update) -> float:
         """One row into the drawn arm's block and into the noise; PolicyFault and no change if it cannot be used.
@@ -130,7 +130,8 @@ class BlockHeads(RidgeHeads):
         block.units[block.rows], block.targets[block.rows] = units, (quality, cost)
         block.counts[block.rows] = rows
         block.rows += 1
-        self._scatter, self._rows, self.weight = scatter, fade * self._rows + rows, float(weight)
+        self._scatter, self._rows = scatter, fade * self._rows + rows
+        self._follow(update, weight=weight)
         self._age[arm], self._mass[arm] = self._age.get(arm, 0) + 1, self._mass.get(arm, 0.0) + rows
         self._behind.add(arm)
         tally(self.seen, update)

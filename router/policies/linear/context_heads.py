@@ -26,7 +26,7 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.encoders.projection import LENGTHS
-from ragbandit.router.policies.base import Arrays, Facts, counted_state, heads_of, restored_counts, rows_of
+from ragbandit.router.policies.base import Arrays, Facts, counted_state, heads_of, restored_counts, rows_of, weight_of
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.products import SKETCHED, sketch
 from ragbandit.router.policies.linear.points import Means, PointHeads
@@ -81,7 +81,7 @@ class ContextHeads:
 
     @property
     def weight(self) -> float:
-        """The weight of cost that the last row had."""
+        """As RidgeHeads: that of questions that come without one."""
         return self._first.weight
 
     @property
@@ -131,42 +131,48 @@ class ContextHeads:
             self._shares = {name: round(one / total, _DIGITS) for name, one in odds.items()}
         return self._shares
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
         """As RidgeHeads, of a joined row."""
-        inputs = self._inputs(features)
-        return self._mixed({name: model.predict(inputs[name], arms=arms) for name, model in self._models.items()})
+        inputs, weight = self._inputs(features), self.weight if weight is None else weight
+        models = self._models.items()
+        return self._mixed({name: one.predict(inputs[name], arms=arms, weight=weight) for name, one in models}, weight)
 
-    def sampled(self, features: Features, *, arms: Sequence[ArmName]) -> tuple[Means, Matrix]:
+    def sampled(
+        self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None
+    ) -> tuple[Means, Matrix]:
         """As PointHeads, of a joined row: of the points each model has its share."""
         inputs, shares = self._inputs(features), self.weights()
+        weight = self.weight if weight is None else weight
         some: list[tuple[float, Means, Matrix]] = []
         first = 0
         for (name, share), end in zip(shares.items(), accumulate(shares.values()), strict=True):
             model = self._models[name]
             assert isinstance(model, PointHeads)
             last = round(end * model.points)
-            some.append((share, *model.sampled(inputs[name], arms=arms, first=first, last=last)))
+            some.append((share, *model.sampled(inputs[name], arms=arms, weight=weight, first=first, last=last)))
             first = last
         quality, cost = np.zeros(len(arms)), np.zeros(len(arms))
         for share, means, _ in some:
             quality += share * means.quality
             cost += share * means.cost
-        value = quality - self.weight * cost
+        value = quality - weight * cost
         deviations = [(means.value - value)[:, None] + points for _, means, points in some]
         return Means(quality=quality, cost=cost, value=value), np.concatenate(deviations, axis=1)
 
-    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
         """As RidgeHeads, of a joined row."""
-        inputs = self._inputs(features)
-        return self._mixed({name: model.predict_fast(inputs[name], arms=arms) for name, model in self._models.items()})
+        inputs, weight = self._inputs(features), self.weight if weight is None else weight
+        models = self._models.items()
+        fast = {name: one.predict_fast(inputs[name], arms=arms, weight=weight) for name, one in models}
+        return self._mixed(fast, weight)
 
-    def _mixed(self, predictions: Mapping[str, Prediction]) -> Prediction:
+    def _mixed(self, predictions: Mapping[str, Prediction], weight: float) -> Prediction:
         shares = self.weights()
         some = [(shares[name], one) for name, one in predictions.items()]
         arms = range(len(some[0][1].value))
         quality = tuple(math.fsum(share * one.quality[at] for share, one in some) for at in arms)
         cost = tuple(math.fsum(share * one.cost[at] for share, one in some) for at in arms)
-        value = tuple(q - self.weight * c for q, c in zip(quality, cost, strict=True))
+        value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
         spread = [
             math.fsum(share * (one.width[at] ** 2 + (one.value[at] - value[at]) ** 2) for share, one in some)
             for at in arms
@@ -184,7 +190,7 @@ class ContextHeads:
         rows = rows_of(update)
         joined = self._row(features, query=update.query)
         inputs = self._inputs(joined)
-        heads = heads_of(update.reward, weight=self.weight)
+        heads = heads_of(update.reward, weight=weight_of(update.query, default=self.weight))
         if not all(np.abs(row).max() <= _MOST_FEATURE for row in inputs.values()):  # also where one is NaN
             beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")

@@ -39,9 +39,9 @@ class LinUcb(RidgePolicy):
         super().__init__(settings)
         self.alpha, self.epsilon = settings.alpha, settings.epsilon
 
-    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Most on the highest bound; the bounds go to the log as "ucb", with epsilon."""
-        prediction = self._heads.predict(features, arms=arms)
+        prediction = self._heads.predict(features, arms=arms, weight=weight)
         bounds = [v + self.alpha * w for v, w in zip(prediction.value, prediction.width, strict=True)]
-        facts = self.facts(prediction) | {"ucb": bounds, "epsilon": self.epsilon}
+        facts = self.facts(prediction, weight=weight) | {"ucb": bounds, "epsilon": self.epsilon}
         return PolicyOutput(pmf=epsilon_greedy(bounds, epsilon=self.epsilon), scores=prediction.value, facts=facts)

@@ -83,13 +83,13 @@ class MbaRag(RidgePolicy):
         """A short one is always among them."""
         return SHORT_WITH_CONTEXT if self.schema else SHORT
 
-    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Every arm by its share of the points in which it is the best."""
-        means, deviations = self._heads.sampled(features, arms=arms)
+        means, deviations = self._heads.sampled(features, arms=arms, weight=weight)
         even = self.epsilon_min / len(arms)
         shares = shares_of_points(means.value, deviations, explore=self.explore)
         pmf = tuple([even + (1.0 - self.epsilon_min) * share for share in shares])
-        facts = {"quality": means.quality.tolist(), "cost": means.cost.tolist(), "weight": self._heads.weight}
+        facts = {"quality": means.quality.tolist(), "cost": means.cost.tolist(), "weight": weight}
         facts |= {"epsilon": 1.0 - max(pmf)}
         return PolicyOutput(pmf=pmf, scores=tuple(means.value.tolist()), deviations=deviations, facts=facts)
 

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from ragbandit.router.policies.base import Arrays, Facts, checked_arrays
 from ragbandit.router.policies.linear.blocks import BlockHeads, designs
-from ragbandit.router.policies.linear.ridge import design
+from ragbandit.router.policies.linear.ridge import LEAST_NOISE, design
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
 
 #: prior mean of the quality of an arm's answers
@@ -85,19 +85,30 @@ class PointHeads(BlockHeads):
         self._offered: dict[tuple[ArmName, ...], _Offered] = {}
 
     def sampled(
-        self, features: Features, *, arms: Sequence[ArmName], first: int = 0, last: int | None = None
+        self,
+        features: Features,
+        *,
+        arms: Sequence[ArmName],
+        weight: float | None = None,
+        first: int = 0,
+        last: int | None = None,
     ) -> tuple[Means, Matrix]:
         """The means of these arms, and by how much each point's value is above them, (arms, points), in reward.
 
-        first, last: of the points only these.
+        weight: of cost; None: that of the last row. first, last: of the points only these.
         """
         self._catch_up()
-        z, weight, count = design(features), self.weight, len(arms)
+        z, count = design(features), len(arms)
+        weight = self.weight if weight is None else weight
+        # the points stand in units of the noise at the last row's weight
+        scale = 1.0 if weight == self.weight else self.noise_at(weight) / max(self.noise, LEAST_NOISE)
         offered = self._offered.get(tuple(arms)) or self._side_by_side(tuple(arms), size=z.size)
         quality, cost = np.einsum("kj,j->k", offered.mean, z).reshape(count, 2).T
         quality, cost = quality + offered.quality, cost + offered.cost
         some = offered.points[:, first:last]
         deviations: Matrix = np.einsum("kpj,j->kp", some, z.astype(np.float32)).astype(np.float64)
+        if scale != 1.0:
+            deviations *= scale
         return Means(quality=quality, cost=cost, value=quality - weight * cost), deviations
 
     def _side_by_side(self, arms: tuple[ArmName, ...], *, size: int) -> _Offered:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput
+from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput, weight_of
 from ragbandit.router.policies.context.schema import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
 from ragbandit.router.policies.linear.context_heads import WITH_CONTEXT, ContextHeads
@@ -44,6 +44,7 @@ class RidgePolicy(HasParams, ABC):
     needs: ClassVar[frozenset[PolicyNeed]] = frozenset({"features"})
     deterministic: ClassVar[bool] = True
     lean: ClassVar[bool] = True
+    serves_prices: ClassVar[bool] = True
     takes_context: ClassVar[bool] = True
     #: params that only the heads of this policy have
     of_heads: ClassVar[tuple[str, ...]] = ()
@@ -77,12 +78,12 @@ class RidgePolicy(HasParams, ABC):
         return type(self._heads) is RidgeHeads and self._heads.memory is None
 
     @abstractmethod
-    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
-        """The pmf over these arms for one question; features as the heads read them, (d,)."""
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
+        """The pmf over these arms for one question at a weight of cost; features as the heads read them, (d,)."""
 
-    def facts(self, prediction: Prediction) -> dict[str, Json]:
+    def facts(self, prediction: Prediction, *, weight: float) -> dict[str, Json]:
         """What the heads tell the log."""
-        return {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": self._heads.weight}
+        return {"quality": list(prediction.quality), "cost": list(prediction.cost), "weight": weight}
 
     @property
     def noise(self) -> float:
@@ -105,7 +106,10 @@ class RidgePolicy(HasParams, ABC):
         assert features is not None
         if isinstance(self._heads, ContextHeads):
             features = self._heads.joined(features, queries=queries)
-        return [self.output(row, arms=offered) for row, offered in zip(features, arms, strict=True)]
+        return [
+            self.output(row, arms=offered, weight=weight_of(query, default=self._heads.weight))
+            for query, row, offered in zip(queries, features, arms, strict=True)
+        ]
 
     def learn(self, update: Update) -> None:
         """Take in one row, O(d^2); PolicyFault and no change if its features are missing or of another length."""

@@ -42,6 +42,7 @@ from ragbandit.router.policies.base import (
     restored_counts,
     rows_of,
     tally,
+    weight_of,
 )
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Features, Json, Matrix, Update, Vector
@@ -63,7 +64,7 @@ _STRIP = 32
 #: one row lets its arm's older ones fade by at most this share
 _MOST_LOST = 0.5
 #: a prediction is never surer than this, in units of reward
-_LEAST_NOISE = 1e-6
+LEAST_NOISE = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +103,7 @@ class RidgeHeads:
     def __init__(self, *, ridge: float, bias_ridge: float, memory: float | None = None) -> None:
         self.ridge, self.bias_ridge, self.memory = ridge, bias_ridge, memory
         self.seen: dict[ArmName, int] = {}
-        #: the weight of cost that the last row had; before any row every cost mean is 0 as well
+        #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
         self.weight = 0.0
         #: per arm: inverse precision (d+1, d+1), sums of y z^T (2, d+1), posterior means (2, d+1)
         self._inverse: dict[str, Matrix] = {}
@@ -128,16 +129,23 @@ class RidgeHeads:
         """Standard deviation of the reward around its mean, in units of reward (> 0)."""
         return self._noise(weight=self.weight)
 
+    def noise_at(self, weight: float | None) -> float:
+        """`noise` at another weight of cost than that of the last row; None: at that one."""
+        return self._noise(weight=self.weight if weight is None else weight)
+
     def _noise(self, *, weight: float) -> float:
         covariance = (_FIRST_SCATTER + self._scatter) / (1.0 + self._rows)
         variance = covariance[0, 0] - 2.0 * weight * covariance[0, 1] + weight * weight * covariance[1, 1]
         # The scatter is positive semidefinite but for rounding.
         return math.sqrt(max(float(variance), 0.0))
 
-    def predict(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
-        """Means and widths of these arms for one question; features of shape (d,)."""
+    def predict(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
+        """Means and widths of these arms for one question; features of shape (d,).
+
+        weight: of cost; None: that of the last row.
+        """
         z = design(features)
-        noise, weight = self.noise, self.weight
+        noise, weight = self.noise_at(weight), self.weight if weight is None else weight
         quality, cost, width = [], [], []
         squares = _squares(z) if len(arms) > MANY_ARMS else None
         for arm in arms:
@@ -153,11 +161,14 @@ class RidgeHeads:
         value = tuple(q - weight * c for q, c in zip(quality, cost, strict=True))
         return Prediction(quality=tuple(quality), cost=tuple(cost), value=value, width=tuple(width))
 
-    def predict_fast(self, features: Features, *, arms: Sequence[ArmName]) -> Prediction:
-        """`predict` in O(d) per arm: the width is the same for all questions, from the arm's cached leverage."""
+    def predict_fast(self, features: Features, *, arms: Sequence[ArmName], weight: float | None = None) -> Prediction:
+        """`predict` in O(d) per arm: the width is the same for all questions, from the arm's cached leverage.
+
+        It is that of the last row's weight of cost, whatever the weight.
+        """
         if self._stack is None:
             self._stack = self._stacked(size=features.size + 1)
-        stack, weight = self._stack, self.weight
+        stack, weight = self._stack, self.weight if weight is None else weight
         order, widths, unseen = stack.order, stack.width, stack.width_unseen
         means = np.einsum("kj,j->k", stack.mean, design(features)).tolist() if order else []
         quality = tuple([means[2 * order[arm]] if arm in order else 0.0 for arm in arms])
@@ -228,7 +239,8 @@ class RidgeHeads:
         add_row(inverse, z, rows=rows)
         self._inverse[arm], self._moment[arm] = inverse, moment
         self._mean[arm] = np.einsum("kj,ij->ki", moment, inverse)
-        self._scatter, self._rows, self.weight = scatter, fade * self._rows + rows, float(weight)
+        self._scatter, self._rows = scatter, fade * self._rows + rows
+        self._follow(update, weight=weight)
         self._age[arm], self._mass[arm] = age + 1, self._mass.get(arm, 0.0) + rows
         known = self._leverage.get(arm, leverage)
         self._leverage[arm] = known + (leverage - known) / min(age + 1, LATEST)
@@ -238,7 +250,12 @@ class RidgeHeads:
 
     def _targets(self, update: Update) -> tuple[float, float, float]:
         """What the heads regress: quality and cost, and the weight between them."""
-        return heads_of(update.reward, weight=self.weight)
+        return heads_of(update.reward, weight=weight_of(update.query, default=self.weight))
+
+    def _follow(self, update: Update, *, weight: float) -> None:
+        """Serve questions that come without a weight of cost at that of the last such row."""
+        if update.query.cost_weight is None:
+            self.weight = float(weight)
 
     def _kept(self, rows: float) -> float:
         """What is left of an older row's weight when its arm learns one that counts as `rows`."""
@@ -248,7 +265,7 @@ class RidgeHeads:
         """The miss (quality, cost) of a row that counts as `rows`, in standard deviations of its prediction."""
         expected = self._noise(weight=weight) * math.sqrt((1.0 + rows * leverage) / rows)
         self.missed = float(missed[0] - weight * missed[1])
-        return self.missed / max(expected, _LEAST_NOISE)
+        return self.missed / max(expected, LEAST_NOISE)
 
     def finish(self, arm: ArmName, *, restart: float | None = None) -> None:
         """After every row: with `restart` (> 0) let the arm's rows count that much together, and its age begin anew."""

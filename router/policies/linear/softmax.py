@@ -34,11 +34,11 @@ class Softmax(RidgePolicy):
         super().__init__(settings)
         self.temperature = settings.temperature
 
-    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Exponentials of the values against the best one, so that none overflows."""
-        prediction = self._heads.predict_fast(features, arms=arms)
+        prediction = self._heads.predict_fast(features, arms=arms, weight=weight)
         best = max(prediction.value)
         shares = [math.exp((value - best) / self.temperature) for value in prediction.value]
         total = math.fsum(shares)
         pmf = tuple(share / total for share in shares)
-        return PolicyOutput(pmf=pmf, scores=prediction.value, facts=self.facts(prediction))
+        return PolicyOutput(pmf=pmf, scores=prediction.value, facts=self.facts(prediction, weight=weight))

@@ -61,12 +61,14 @@ class LinTs(RidgePolicy):
         super().__init__(settings)
         self.scale = settings.scale
 
-    def output(self, features: Features, *, arms: Sequence[ArmName]) -> PolicyOutput:
+    def output(self, features: Features, *, arms: Sequence[ArmName], weight: float) -> PolicyOutput:
         """Every arm by its chance to be the best; the widths go to the log."""
-        prediction = self._heads.predict(features, arms=arms)
+        prediction = self._heads.predict(features, arms=arms, weight=weight)
         widths = [self.scale * width for width in prediction.width]
         pmf = chance_of_being_best(prediction.value, widths=widths)
-        return PolicyOutput(pmf=pmf, scores=prediction.value, facts=self.facts(prediction) | {"width": widths})
+        return PolicyOutput(
+            pmf=pmf, scores=prediction.value, facts=self.facts(prediction, weight=weight) | {"width": widths}
+        )
 
 
 def chance_of_being_best(means: Sequence[float], *, widths: Sequence[float]) -> tuple[float, ...]:

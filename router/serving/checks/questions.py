@@ -12,7 +12,7 @@ from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, ArmName, Budget, Json, Message, Query
+from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, ArmName, Budget, Json, Message, Query
 
 #: texts in one list of a context
 MAX_WORDS: Final = 100
@@ -38,12 +38,14 @@ def checked_query(
     configured: Sequence[ArmName] = (),
     schema: ContextSchema = MappingProxyType({}),
     sticky_turns: int = MAX_STICKY_TURNS,
+    prices: Mapping[str, float] = MappingProxyType({}),
     context_bytes: int | None = None,
 ) -> Query:
     """The query with an id, its context sorted by key, or InvalidInput naming field and remedy.
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
-    schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm.
+    schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm. prices: the
+    setting.
     context_bytes: most bytes of the context as JSON.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
@@ -61,6 +63,8 @@ def checked_query(
         _check_budget(query.budget)
     if query.session is not None or query.asked is not None or query.messages != ():
         _check_conversation(query)
+    if query.cost_weight is not None:
+        _check_weight(query.cost_weight, prices=prices)
     if query.sticky_turns is not None:
         _check_sticky_turns(query.sticky_turns, most=sticky_turns)
     if "links" in query.request:
@@ -91,6 +95,17 @@ def _check_arms(query: Query, *, known: Sequence[ArmName], configured: Sequence[
                 raise _unknown_arm(arm, known=known, configured=configured)
     if query.forced and (arms is None or len(arms) != 1):
         raise InvalidInput("an arm is forced, and not one is allowed", field="arms", remedy="name the one arm")
+
+
+def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
+    names = ", ".join(prices) or "none is configured"
+    if isinstance(weight, str):
+        if weight not in prices:
+            remedy = f"use a name of the setting `prices` ({names}), or a number"
+            raise InvalidInput(f"unknown price {weight!r:.80}", field="cost_weight", remedy=remedy)
+    elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
+        remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `prices` ({names})"
+        raise InvalidInput(f"{weight!r:.80} is no weight of cost", field="cost_weight", remedy=remedy)
 
 
 def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:

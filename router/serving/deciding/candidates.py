@@ -43,7 +43,7 @@ def ask(live: LiveVersions, questions: Sequence[Question], *, features: FeatureR
     if not questions or not live.asks:
         return []
     rows = features[[one.row for one in questions]]
-    queries = [one.query for one in questions]
+    queries = [one.served for one in questions]
     begun = []
     for candidate in live.candidates:
         one = AskedCandidate(candidate=candidate, questions=questions, pending=candidate.fault or "")

@@ -1,7 +1,7 @@
 """One question on its way through a batch, and the arms that it may be offered."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.sticky import Stay, stays_of
@@ -23,6 +23,8 @@ class Question:
     #: arms that the caller (or its key) and `run_by` allow
     allowed: tuple[ArmName, ...]
 
+    #: weight of cost that it is served at; None: that of the reward setting
+    cost_weight: float | None = None
     #: place in the batch, which is the row of its features
     row: int = 0
     #: the champion's arms, of those allowed
@@ -36,6 +38,11 @@ class Question:
     #: why the turn has the arm of an earlier draw
     stay: Stay | None = None
     decision: Decision | None = None
+
+    @property
+    def served(self) -> Query:
+        """The query as policies see it."""
+        return replace(self.query, cost_weight=self.cost_weight)
 
 
 def offer_arms(

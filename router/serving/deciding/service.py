@@ -16,6 +16,7 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.context_counts import ContextCounts
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
+from ragbandit.router.serving.deciding.prices import served_weight
 from ragbandit.router.serving.deciding.question import Question, offer_arms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
@@ -109,18 +110,25 @@ class RouteService:
         """The record of a query that can be routed. Raises InvalidInput for another."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
-        _, settings = self._in_use
+        serving, settings = self._in_use
         checked = checked_query(
             query,
             arms=offered,
             configured=self.arms,
             schema=settings.context,
             sticky_turns=settings.conversation.sticky_turns_cap,
+            prices=settings.prices,
             context_bytes=settings.server.max_context_bytes,
         )
         if checked.context or settings.context:
             self.context_counts.add(checked)
-        return Question(query=checked, run_by=run_by, named=query.id is not None, allowed=checked.arms or offered)
+        return Question(
+            query=checked,
+            run_by=run_by,
+            named=query.id is not None,
+            allowed=checked.arms or offered,
+            cost_weight=served_weight(checked, settings=settings, policy=serving.policy),
+        )
 
     @property
     def serving(self) -> Serving:
@@ -197,7 +205,7 @@ class RouteService:
         outputs = (
             [pinned_output(each) for each in arms]
             if is_pinned
-            else outputs_of(serving.policy, queries, features=features, arms=arms)
+            else outputs_of(serving.policy, [one.served for one in questions], features=features, arms=arms)
         )
         decisions = made_decisions(
             queries,
@@ -210,6 +218,7 @@ class RouteService:
             version=serving.version,
             encoder_hash=self.encoder.hash,
             now=now,
+            cost_weights=[one.cost_weight for one in questions],
         )
         if is_pinned:
             return [pinned(one, control=live.control, settings=settings) for one in decisions]

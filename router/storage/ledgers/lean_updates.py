@@ -20,8 +20,8 @@ _COLUMNS: Final = (*_PLAIN, *REWARD.names)
 #: whether the facts have that key: a text in them has its quotes escaped
 _IMPORTED = decisions.c.facts.contains(f'"{IMPORTED}":', autoescape=True)
 _NO_QUESTION = Query(text="")
-#: columns of a row that every policy is given: _COLUMNS, the features, and whether it was imported
-_LEARNED = len(_COLUMNS) + 2
+#: columns of a row that every policy is given: _COLUMNS, the features, whether it was imported, its own weight of cost
+_LEARNED = len(_COLUMNS) + 3
 #: the columns of `decisions` that a policy with a schema of the context reads, in the order in which it needs them
 _QUESTION = ("context", "tenant", "text")
 
@@ -37,8 +37,8 @@ def lean_updates(
 ) -> Iterator[Update]:
     """`Ledger.read` for a policy that learns from arm, features and reward alone: an eighth of the work.
 
-    The question's text is "", the arms are the drawn one, and there are no feedback ids. context: the question has its
-    context and its tenant; text: and its text.
+    The question has its weight of cost and the text "", the arms are the drawn one, and there are no feedback ids.
+    context: the question has its context and its tenant; text: and its text.
     """
     question = _QUESTION[: 3 if text else 2] if context or text else ()
     with ledger.database.read() as connection:
@@ -64,7 +64,9 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
         features = case((decisions.c.encoder_hash == encoder_hash, features))
     columns = [updates.c[name] for name in _COLUMNS]
     joined = updates.join(decisions, decisions.c.id == updates.c.decision_id)
-    query = select(*columns, features, _IMPORTED, *(decisions.c[name] for name in question)).select_from(joined)
+    query = select(
+        *columns, features, _IMPORTED, decisions.c.cost_weight, *(decisions.c[name] for name in question)
+    ).select_from(joined)
     query = query.where(updates.c.policy == ledger.label, updates.c.seq > after)
     if upto is not None:
         query = query.where(updates.c.seq <= upto)
@@ -75,12 +77,12 @@ def _page(ledger: Ledger, *, after: int, upto: int | None, page: int, question: 
 def _update(row: Any, *, label: PolicyLabel) -> Update:
     """The update of _COLUMNS, features, imported or not, and some of _QUESTION."""
     seq, decision_id, arm, propensity, made_at, decided, restarts = row[: len(_PLAIN)]
-    features, imported = row[len(_COLUMNS) : _LEARNED]
+    features, imported, weight = row[len(_COLUMNS) : _LEARNED]
     return Update(
         policy=label,
         seq=seq,
         decision_id=decision_id,
-        query=_query(*row[_LEARNED:]),
+        query=_query(weight, *row[_LEARNED:]),
         arm=arm,
         arms=(arm,),
         pmf=(propensity,),
@@ -96,5 +98,7 @@ def _update(row: Any, *, label: PolicyLabel) -> Update:
     )
 
 
-def _query(context: str | None = None, tenant: str = "default", text: str = "") -> Query:
-    return _NO_QUESTION if context is None else Query(text=text, context=json.loads(context), tenant=tenant)
+def _query(weight: float | None, context: str | None = None, tenant: str = "default", text: str = "") -> Query:
+    if context is None:
+        return _NO_QUESTION if weight is None else Query(text="", cost_weight=weight)
+    return Query(text=text, context=json.loads(context), tenant=tenant, cost_weight=weight)

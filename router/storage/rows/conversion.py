@@ -78,8 +78,9 @@ def query_hash(query: Query, *, run_by: RunBy) -> str:
     """`body_hash` of a request: two requests under one decision id are the same if these are equal.
 
     The body is {"arms", "budget" (the caps that were given), "context", "run_by", "tenant", "text"}; and, where there
-    is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}. Then "text" is what was asked:
-    the same words may be rewritten in another way when they come again.
+    is one, "conversation": {"asked", "forced", "messages", "session", "sticky_turns"}, with "price" and "aim", the
+    weight of cost that was wanted. Then "text" is what was asked: the same words may be rewritten in another way when
+    they come again.
     """
     return _query_hash(
         query, run_by=run_by, context=_object(query.context), allowed=_names(query.arms), budget=_budget(query.budget)
@@ -99,7 +100,11 @@ def _query_hash(query: Query, *, run_by: RunBy, context: str, allowed: str | Non
 
 def _conversation(query: Query) -> dict[str, Any]:
     """What a query has of a conversation; empty for a question that stands alone."""
-    if not (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns):
+    if not (
+        (query.session or query.messages or query.asked is not None or query.forced or query.sticky_turns)
+        or query.aim
+        or query.cost_weight is not None
+    ):
         return {}
     parts = {
         "asked": query.asked,
@@ -107,25 +112,40 @@ def _conversation(query: Query) -> dict[str, Any]:
         "messages": [[message.role, message.text] for message in query.messages] or None,
         "session": query.session,
         "sticky_turns": query.sticky_turns,
+        "price": price_text(query.cost_weight),
+        "aim": dict(query.aim) or None,
     }
     return {name: value for name, value in parts.items() if value is not None}
 
 
+def price_text(weight: float | str | None) -> str | None:
+    """The column `price` of a weight of cost that a caller wants: a name as it is, a number as text."""
+    return weight if weight is None or isinstance(weight, str) else repr(float(weight))
+
+
+def _price(text: str | None) -> float | str | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
 def _request(query: Query) -> str | None:
     """The column `request` of a query: what is beside the question and has no column of its own."""
-    parts = {name: value for name, value in _conversation(query).items() if name != "session"}
+    parts = {name: value for name, value in _conversation(query).items() if name not in ("session", "price")}
     if query.request:
         parts["edge"] = dict(query.request)
     return canonical(parts) if parts else None
 
 
 def without_messages(request: str | None) -> str | None:
-    """The column `request` without what was said: that the arm was forced stays."""
+    """The column `request` without what was said: that the arm was forced, and the aim, stay."""
     try:
         known = {} if request is None else json.loads(request)
     except ValueError:  # a damaged row has the same right to be forgotten
         known = {}
-    return canonical({"forced": True}) if known.get("forced") else None
+    parts = {name: known[name] for name in ("aim", "forced") if known.get(name)}
+    return canonical(parts) if parts else None
 
 
 def _object(value: Mapping[str, Any]) -> str:
@@ -191,7 +211,7 @@ _DECISION: Final = TableRows(
 _QUERY: Final = TableRows(
     decisions,
     Query,
-    without=("id", "arms", "request"),
+    without=("id", "arms", "request", "cost_weight"),
     context=JSON_OBJECT,
     budget=Form(write=_budget, read=_budget_value),
 )
@@ -225,7 +245,8 @@ _SNAPSHOT: Final = TableRows(snapshots, SnapshotInfo, params=JSON_OBJECT)
 def decision_row(decision: Decision) -> dict[str, Any]:
     """A row of `decisions`."""
     query = decision.query
-    row = {**_QUERY.row(query), "allowed": _names(query.arms), "request": _request(query), **_DECISION.row(decision)}
+    own = {"allowed": _names(query.arms), "request": _request(query), "price": price_text(query.cost_weight)}
+    row = {**_QUERY.row(query), **own, **_DECISION.row(decision)}
     parts = {name: row[name] for name in ("context", "allowed", "budget")}
     return row | {"body_hash": _query_hash(query, run_by=decision.run_by, **parts)}
 
@@ -242,6 +263,8 @@ def decision_value(row: Row) -> Decision:
         messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
         asked=known.get("asked"),
         request=known.get("edge", {}),
+        cost_weight=_price(row["price"]),
+        aim=known.get("aim", {}),
     )
     return _DECISION.value(row, query=query)
 
@@ -289,7 +312,7 @@ def update_value(row: Row, *, decision: Decision) -> Update:
     """The update of a row of `updates` and the decision that it is about."""
     return _UPDATE.value(
         row,
-        query=decision.query,
+        query=decision.served,
         arms=decision.arms,
         pmf=decision.pmf,
         scores=decision.scores,

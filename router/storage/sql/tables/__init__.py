@@ -76,7 +76,7 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0002"
+SCHEMA_REVISION = "0003"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0002"
+OLDEST_REVISION = "0003"

@@ -18,6 +18,9 @@ policies = Table(
     Column("inherit_after", String(20), comment="transactions up to this one have to end first; NULL: not known yet"),
     Column("diagnosis", Text, comment="JSON object: how far the policy has learned", info={"since": "0002"}),
     Column("arms", Text, comment="JSON object: what it knows of changes of arms", info={"since": "0002"}),
+    Column(
+        "frontier", Text, comment="JSON object: quality and cost of the policy at each weight", info={"since": "0003"}
+    ),
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 

@@ -1,5 +1,7 @@
 """Decisions, and what came of them: outcomes, feedback, cancellations, the ids that others know them by."""
 
+from typing import Final
+
 from sqlalchemy import (
     Boolean,
     Column,
@@ -14,6 +16,8 @@ from sqlalchemy import (
 )
 
 from ragbandit.router.storage.sql.tables.columns import ID, LABEL, LONG, metadata
+
+_IN_0003: Final = {"since": "0003"}
 
 decisions = Table(
     "decisions",
@@ -45,6 +49,15 @@ decisions = Table(
     Column("api_key", String(16), comment="public id of the key it came with"),
     Column(
         "request", Text, comment="JSON object: messages, asked, forced, and what else the edge knows; NULL: nothing"
+    ),
+    Column(
+        "cost_weight", Double, comment="weight of cost that it was served at; NULL: the reward setting's", info=_IN_0003
+    ),
+    Column(
+        "price",
+        String(64),
+        comment="weight of cost that the caller wanted: a name or a number; NULL: none",
+        info=_IN_0003,
     ),
     Index("decisions_made_at", "made_at"),
     comment="every decision, with all that its draw was made of; never updated but to erase texts or to encode again",

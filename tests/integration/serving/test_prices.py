@@ -1,0 +1,97 @@
+"""Questions at a price of their own: what is served, stored, learned and verified."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.errors import Conflict, InvalidInput
+from ragbandit.shared.types import Query
+from tests.integration.retention.test_encoding import run
+from tests.support.tar_files import unpack
+
+#: a store of schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned
+OLD_STORE = Path(__file__).parents[2] / "data" / "store_0002.tar.xz"
+OLD_CONFIG = """{data_dir: store, encoder: {model: hashing, dimension: 8}, policy: {incumbent: single_step, harm: 0.5},
+  learning: {snapshot_interval_s: 0, influence: {enabled: false}}}"""
+PRICES = {"prices": {"economy": 0.2, "quality": 0.0}, "reward": {"weight": 0.05}}
+
+
+def asked(world, wanted, *, key=None, text="who?"):
+    return world.router.submit(Query(text=text, id=key, cost_weight=wanted), run_by="caller").result(30)
+
+
+def judged(world, wanted, *, text="who?"):
+    decision = asked(world, wanted, text=text)
+    steps = {"no_retrieval": 0.0, "single_step": 1.0}.get(decision.arm, 4.0)
+    world.store.add_outcome(made_outcome(decision_id=decision.id, now=world.now, status="answered", steps=steps))
+    world.feedback(decision, rating=1.0)
+    return decision
+
+
+def test_from_question_to_ledger(make_world):
+    """The weight stands in the row, the reward is made at it, the pmf is made again at it; the service's is none."""
+    world = make_world(**PRICES)
+    wanted = {None: 0.05, "economy": 0.2, "quality": 0.0, 0.5: 0.5}
+    rounds = [judged(world, one, text=f"question {at}?") for at, one in enumerate([*wanted] * 8)]
+    assert world.learn() == len(rounds)
+    later = [asked(world, one) for one in wanted]
+    assert [one.cost_weight for one in later] == [None, 0.2, 0.0, 0.5]
+    assert [one.facts["weight"] for one in later] == [0.05, 0.2, 0.0, 0.5]
+    assert len({one.pmf for one in later}) > 1
+    for row, weight in zip(world.updates(), [*wanted.values()] * 8, strict=True):
+        assert (row["weight"], row["value"]) == (weight, pytest.approx(1.0 - weight * row["cost"]))
+    with world.database.read() as connection:
+        stored = connection.execute(select(decisions.c.cost_weight, decisions.c.price).distinct()).all()
+    assert set(stored) == {(None, None), (0.2, "economy"), (0.0, "quality"), (0.5, "0.5")}
+    assert [world.store.record(one.id).decision.query.cost_weight for one in later] == [*wanted]
+    assert world.sha256(world.replayed()) == world.sha256(world.router.service.serving.policy)
+    verified = world.router.verify(deep=True)
+    assert (verified.ok, verified.deep_decisions) == (True, len(rounds) + 4), verified.notes
+
+
+def test_a_price_is_part_of_the_request(make_world):
+    """The same id with another price is a conflict; with the same one it is the same decision."""
+    world = make_world(**PRICES)
+    first = asked(world, "economy", key="once")
+    assert asked(world, "economy", key="once").pmf == first.pmf
+    for other in (None, 0.2, "quality"):
+        with pytest.raises(Conflict):
+            asked(world, other, key="once")
+
+
+def test_prices_that_cannot_be(make_world):
+    """Another name, no number, a number out of range: refused by field and remedy. So is any where a policy has one."""
+    world = make_world(**PRICES)
+    for wrong in ("cheap", "", True, -0.1, 1e7, float("nan"), [0.1]):
+        with pytest.raises(InvalidInput) as caught:
+            asked(world, wrong)
+        assert caught.value.field == "cost_weight"
+        assert "economy, quality" in caught.value.remedy
+    fixed = make_world(**PRICES, policy={"name": "fixed", "params": {"arm": "single_step"}, "label": "fixed"})
+    with pytest.raises(InvalidInput, match="the policy fixed has one weight of cost for all questions"):
+        asked(fixed, 0.1)
+    assert asked(fixed, None).cost_weight is None
+
+
+def test_store_of_schema_0002(tmp_path, monkeypatch):
+    """Migrated it starts; a policy that is held back is learned again once, and its old decisions are left out."""
+    unpack(OLD_STORE, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(OLD_CONFIG)
+    assert run("migrate").exit_code == 0
+    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+        assert router.service.serving.rebuilding
+        router.learn()
+        router.refresh()
+        serving = router.service.serving
+        assert (serving.rebuilding, sum(serving.policy.seen.values())) == (False, 24)
+        router.submit(Query(text="who?", cost_weight=0.3), run_by="caller").result(30)
+        verdict = router.verify(deep=True)
+    assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 40), verdict.notes
+    assert any("conservative had fewer params" in note for note in verdict.notes)

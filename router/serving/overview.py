@@ -18,7 +18,8 @@ from ragbandit.router.storage.totals.extending import Progress, progress_of
 from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
+from ragbandit.shared.evidence import Tried
+from ragbandit.shared.types import ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
 #: most points of a series
@@ -45,7 +46,7 @@ class Saved:
     judged: int
     #: effective rows of the comparison
     effective: float
-    #: > 0: the policy earned more; None: fewer than FEWEST_EFFECTIVE effective rows
+    #: > 0: the policy earned more; None: not tried enough
     difference: float | None = None
     #: 95 % interval that holds however often one looks; None where the difference is
     low: float | None = None
@@ -54,13 +55,12 @@ class Saved:
     @property
     def missing(self) -> str | None:
         """Why there is no difference, in words; None where there is one."""
-        if self.difference is not None:
-            return None
-        so_far = math.floor(10.0 * self.effective) / 10.0
-        return (
-            f"not tried enough: {self.draws:,} draws, {self.judged:,} judged; "
-            f"{FEWEST_EFFECTIVE} effective rows needed, {so_far:g} so far"
-        )
+        return self.tried.missing
+
+    @property
+    def tried(self) -> Tried:
+        """What the comparison rests on."""
+        return Tried(draws=self.draws, judged=self.judged, effective=self.effective, questions=self.questions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,14 +197,14 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
 
 
 def saved_of(totals: ArmTotals) -> Saved:
-    """What the policy saved against always this arm; no number before FEWEST_EFFECTIVE effective rows compare the two.
+    """What the policy saved against always this arm; no number before the arm was tried enough.
 
     The interval is the asymptotic confidence sequence by effective rows. The variance of the mean is that of the log
     and of _UNSEEN_ROWS more rows of the heaviest weight. It is cut to the range that the rewards allow.
     """
     n, effective = totals.compared, totals.effective
     saved = Saved(questions=n, draws=totals.decided, judged=totals.rewarded, effective=effective)
-    if effective < FEWEST_EFFECTIVE:
+    if not saved.tried.enough:
         return saved
     difference = totals.difference / n
     variance = max(0.0, totals.difference_squares - n * difference * difference) / (n - 1)

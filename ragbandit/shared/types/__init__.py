@@ -11,7 +11,7 @@ from ragbandit.shared.types.feedback import (
     JoinedDecision,
     Receipt,
 )
-from ragbandit.shared.types.importance_weights import FEWEST_EFFECTIVE, effective_rows
+from ragbandit.shared.types.importance_weights import effective_rows
 from ragbandit.shared.types.ledger import (
     Checkpoint,
     Counters,
@@ -89,7 +89,6 @@ __all__ = [
     "CANDIDATE",
     "COST_TERMS",
     "ERASED",
-    "FEWEST_EFFECTIVE",
     "IMPORTED",
     "KILLED",
     "LATENCY_EDGES",

@@ -1,10 +1,4 @@
-"""Importance weights: how many rows of equal weight a weighted comparison is worth, and how many it needs."""
-
-from typing import Final
-
-#: a comparison with fewer effective rows has no interval and no verdict on any surface: coverage was measured from
-#: here on
-FEWEST_EFFECTIVE: Final = 10
+"""Importance weights: how many rows of equal weight a weighted comparison is worth."""
 
 
 def effective_rows(total: float, *, squares: float) -> float:

@@ -13,8 +13,9 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from ragbandit.router.api.metrics.families import counter, gauge
 from ragbandit.router.serving.health.state import RouterState
-from ragbandit.router.serving.overview import Earned
-from ragbandit.shared.types import FEWEST_EFFECTIVE, LATENCY_EDGES, ArmName, ArmTotals
+from ragbandit.router.serving.overview import Earned, saved_of
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals
 
 _QUEUES: Final = ("answer", "judge", "learn")
 _STATES: Final = ("idle", "busy")
@@ -76,7 +77,7 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
     ):
         sums = {arm: getattr(totals, field) for arm, totals in arms.items()}
         yield kind(name, text, sums, labels=["arm"])
-    saved = {arm: totals.difference for arm, totals in arms.items() if totals.effective >= FEWEST_EFFECTIVE}
+    saved = {arm: totals.difference for arm, totals in arms.items() if saved_of(totals).tried.enough}
     text = (
         "Sum over these of what the policy earned beyond always taking the arm, doubly robust; absent before "
         f"{FEWEST_EFFECTIVE} effective rows."

@@ -49,7 +49,8 @@ from ragbandit.router.storage.decisions.sessions import TurnRecord
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of
-from ragbandit.shared.types import FEWEST_EFFECTIVE, STICKY, ArmTotals, Decision, Outcome, Query, Receipt
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.types import STICKY, ArmTotals, Decision, Outcome, Query, Receipt
 
 _Reply = TypeVar("_Reply")
 

@@ -13,7 +13,7 @@ from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import FEWEST_EFFECTIVE
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 
 #: name -> (words, seconds, seconds of a point)
 TIMES: Final[dict[str, tuple[str, float, int]]] = {

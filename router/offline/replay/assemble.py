@@ -35,7 +35,7 @@ from ragbandit.router.offline.replay.results import (
 )
 from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
 from ragbandit.router.offline.types import Matrix
-from ragbandit.shared.types import FEWEST_EFFECTIVE
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 
 #: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
 #: fewer no forecast

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import number, one_line, percent
-from ragbandit.shared.types import FEWEST_EFFECTIVE
 
 _SOURCES = {
     "explicit": "from feedback",

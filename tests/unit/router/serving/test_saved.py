@@ -8,7 +8,8 @@ import pytest
 
 from ragbandit.router.serving.overview import saved_of
 from ragbandit.router.storage.totals.differences import comparisons
-from ragbandit.shared.types import FEWEST_EFFECTIVE, ArmTotals
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.types import ArmTotals
 
 NAMES = (
     *("compared", "difference", "difference_squares", "weight", "weight_squares"),
@@ -94,9 +95,7 @@ def test_no_number_of_an_arm_that_was_hardly_tried_and_the_others_hold(scores, r
                 saved = saved_of(totals)
                 if totals.effective < FEWEST_EFFECTIVE:
                     assert (saved.difference, saved.low, saved.high) == (None, None, None)
-                    assert saved.missing.startswith(
-                        f"not tried enough: {totals.decided} draws, {totals.learned} judged;"
-                    )
+                    assert saved.missing.startswith(f"not tried enough: {totals.decided:,} draw")
                     untried[arm] += 1
                 else:
                     assert saved.missing is None
@@ -169,4 +168,6 @@ def test_nothing_is_told_of_an_arm_that_nothing_compares():
     """0 draws give no value, not 0; the counts are said."""
     saved = saved_of(ArmTotals())
     assert (saved.difference, saved.low, saved.high) == (None, None, None)
-    assert saved.missing == "not tried enough: 0 draws, 0 judged; 10 effective rows needed, 0 so far"
+    assert (
+        saved.missing == "not tried enough: 0 draws, 0 judged; 10 effective rows needed, no end in sight at this rate"
+    )

@@ -10,6 +10,8 @@ from typing import Final
 #: a comparison with fewer effective rows has no interval and no verdict on any surface: coverage was measured from
 #: here on (benchmarks/coverage)
 FEWEST_EFFECTIVE: Final = 10
+#: effective rows before an asymptotic confidence sequence says anything: its promise is of many rows
+BURN_IN_EFFECTIVE: Final = 50
 #: a forecast of more than so many times the questions so far is none
 _FARTHEST: Final = 1000
 

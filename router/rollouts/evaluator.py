@@ -31,7 +31,7 @@ ACTOR: Final = "evaluator"
 #: an evaluator that is not heard of for that long has lost its place to the next one
 LEASE_S: Final = 30.0
 #: facts of a verdict that the audit log has as well
-_AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "guardrails")
+_AUDITED: Final = ("n", "n_eff", "difference", "low", "high", "missing", "guardrails")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

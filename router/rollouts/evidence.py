@@ -15,10 +15,9 @@ from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
 from ragbandit.shared.confidence_sequences import BettingSequence, FairBets, MeanClaim, asymptotic_width, robust_scores
+from ragbandit.shared.evidence import BURN_IN_EFFECTIVE, Tried
 from ragbandit.shared.types import effective_rows
 
-#: effective rows, and rows on which the two policies differ, before the asymptotic upper bound says anything
-MIN_EFFECTIVE: Final = 50.0
 #: they differ on a row where more probability than that lies elsewhere
 _SAME: Final = 1e-6
 #: number of rows where the asymptotic bound is tightest
@@ -42,7 +41,7 @@ class RewardEvidence:
     """The paired doubly robust difference of rewards, candidate less champion.
 
     Proven better: by bets, exact at any number of rows, since a wrong promotion is served to all. Seen to be worse: by
-    an asymptotic sequence from MIN_EFFECTIVE effective rows on, which tells earlier: a wrong rollback costs a retry
+    an asymptotic sequence from BURN_IN_EFFECTIVE effective rows on, which tells earlier: a wrong rollback costs a retry
     (docs/decisions/rollout-sequences.md).
     """
 
@@ -107,14 +106,25 @@ class RewardEvidence:
         return effective_rows(self._ratios, squares=self._ratio_squares)
 
     @property
+    def tried(self) -> Tried:
+        """What the difference rests on: effective rows of the candidate, and rows on which the two policies differ."""
+        return Tried(
+            draws=self.rows,
+            judged=self.rows,
+            effective=min(self.effective, self._differing),
+            questions=self.rows,
+            needed=BURN_IN_EFFECTIVE,
+        )
+
+    @property
     def low(self) -> float:
         """The difference is not below it, with confidence 1 - alpha; in units of the reward."""
         return -self._range if self.better is None else self.better.lower(alpha=self.settings.alpha) * self._range
 
     @property
     def high(self) -> float:
-        """The difference is not above it, with confidence 1 - rollback_alpha once there are MIN_EFFECTIVE rows."""
-        if min(self.effective, self._differing) < MIN_EFFECTIVE:
+        """The difference is not above it, with confidence 1 - rollback_alpha, once it was `tried` enough."""
+        if not self.tried.enough:
             return self._range
         width = _half_width(np.array([float(self.rows)]), alpha=self.settings.rollback_alpha)[0]
         return min(self._range, self.difference + self.deviation * float(width))
@@ -135,14 +145,14 @@ class RewardEvidence:
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
             high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
             effective = ratios**2 / np.maximum(ratio_squares, 1e-12)
-            enough = np.minimum(effective, differing) >= MIN_EFFECTIVE
+            enough = np.minimum(effective, differing) >= BURN_IN_EFFECTIVE
             worse = (high < -self.settings.harm / self._range - _ROUNDING) & enough
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
         self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])
         self._ratios, self._ratio_squares = float(ratios[-1]), float(ratio_squares[-1])
         self._differing = float(differing[-1])
-        if self.points_wanted and self.rows % self._stride == 0:
+        if self.points_wanted and self.tried.enough and self.rows % self._stride == 0:
             self.points.append((self.rows, self.difference, self.low, self.high))
             if len(self.points) >= _POINTS:
                 self.points, self._stride = self.points[1::2], 2 * self._stride

@@ -12,6 +12,7 @@ from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
 from ragbandit.shared.confidence_sequences import BettingSequence, MeanClaim, robust_scores
+from ragbandit.shared.evidence import Tried
 from ragbandit.shared.types import effective_rows
 
 GuardrailName = Literal["failures", "latency", "cost"]
@@ -37,6 +38,8 @@ class Guardrail:
     passed: BettingSequence = field(init=False)
     kept: BettingSequence = field(init=False)
     _sum: float = 0.0
+    _ratios: float = 0.0
+    _ratio_squares: float = 0.0
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
@@ -55,6 +58,17 @@ class Guardrail:
         at = np.arange(len(value)), arm
         self._sum += float(((share * guess).sum(axis=1) + share[at] / pmf[at] * (value - guess[at])).sum())
         self.rows += len(value)
+        ratio = draws.ratio[seen]
+        self._ratios, self._ratio_squares = (
+            self._ratios + float(ratio.sum()),
+            self._ratio_squares + float(ratio @ ratio),
+        )
+
+    @property
+    def tried(self) -> Tried:
+        """What the excess rests on; `draws` and `judged` count outcomes."""
+        effective = effective_rows(self._ratios, squares=self._ratio_squares)
+        return Tried(draws=self.rows, judged=self.rows, effective=effective, questions=self.rows)
 
     @property
     def excess(self) -> float:

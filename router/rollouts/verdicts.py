@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ragbandit.router.config.rollout import RolloutSettings
@@ -12,6 +12,7 @@ from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, 
 from ragbandit.router.rollouts.rows import Judged, Outcomes
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.evidence import Tried
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Json, PolicyControl, PolicyVersion, VerdictKind
 
@@ -209,7 +210,7 @@ class _VerdictRules:
     def _step(self) -> _Verdict:
         rewards = self.evidence.rewards
         error = rewards.deviation / math.sqrt(rewards.rows)
-        if rewards.difference + error < -self.settings.harm:
+        if rewards.tried.enough and rewards.difference + error < -self.settings.harm:
             waits_for = "judged decisions that bring the estimate up, or prove that it is worse"
             return _hold(f"its reward looks worse: {rewards.difference:+.3f} +- {error:.3f}", waits_for)
         if self.canary is not None:
@@ -229,8 +230,8 @@ class _VerdictRules:
         if gap > 0.0:
             needed = math.ceil((_PROOF * rewards.deviation / gap) ** 2) - rewards.rows
             waits_for = f"about {max(needed, self.settings.rows_per_step):,} more judged decisions, if it stays so"
-        reason = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
-        return _hold(reason, waits_for)
+        so_far = f"not better for sure: {rewards.difference:+.3f}, {rewards.low:+.3f} at least (margin {margin:g})"
+        return _hold(rewards.tried.missing or so_far, waits_for)
 
 
 def _hold(reason: str, waits_for: str) -> _Verdict:
@@ -240,6 +241,7 @@ def _hold(reason: str, waits_for: str) -> _Verdict:
 def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
     """The numbers behind a verdict, for pages and for the audit log."""
     rewards, draws = evidence.rewards, evidence.draws
+    tried = replace(rewards.tried, draws=draws.rows, questions=draws.rows)
     points: list[Json] = [[rows, *(round(number, 6) for number in rest)] for rows, *rest in rewards.points]
     return {
         "decisions": draws.rows,
@@ -249,9 +251,7 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
         "share_open": round(1.0 - min(1.0, rewards.rows / draws.rows), 4) if draws.rows else 0.0,
         "agreement": round(draws.agreement, 4),
         "mean_weight": round(draws.mean_ratio, 4),
-        "difference": rewards.difference,
-        "low": rewards.low,
-        "high": rewards.high,
+        **_shown(tried, difference=rewards.difference, low=rewards.low, high=rewards.high),
         "deviation": rewards.deviation if math.isfinite(rewards.deviation) else None,
         "margin": evidence.settings.margin,
         "better_at": None if rewards.better is None else rewards.better.proven_at,
@@ -262,6 +262,11 @@ def facts_of(version: PolicyVersion, *, evidence: Evidence) -> dict[str, Json]:
     }
 
 
+def _shown(tried: Tried, **numbers: float) -> dict[str, Json]:
+    """An estimate and its interval; where it was not tried enough why, instead."""
+    return {**{name: value if tried.enough else None for name, value in numbers.items()}, "missing": tried.missing}
+
+
 def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Json:
     guardrail = evidence.guardrails.get(name)
     if guardrail is None or not guardrail.rows:
@@ -270,7 +275,8 @@ def _guardrail_facts(evidence: GuardrailEvidence, *, name: GuardrailName) -> Jso
     state = "passed" if guardrail.passed.proven_at is not None else "unclear"
     if guardrail.kept.proven_at is not None:
         state = "kept"
-    facts: dict[str, Json] = {"state": state, "n": guardrail.rows, "excess": guardrail.excess, "low": low, "high": high}
+    facts: dict[str, Json] = {"state": state, "n": guardrail.rows}
+    facts |= _shown(guardrail.tried, excess=guardrail.excess, low=low, high=high)
     facts |= {"margin": guardrail.margin, "factor": guardrail.factor}
     if name == "latency":
         facts["slow_s"] = evidence.slow_s

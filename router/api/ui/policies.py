@@ -123,6 +123,7 @@ def _versions(router: Router) -> dict[str, Any]:
         "control": control,
         "newest": newest,
         "differences": drawn,
+        "missing": {name: None if one is None else one.facts.get("missing") for name, one in newest.items()},
         "axis": around_zero([(one["low"], one["difference"], one["high"]) for one in drawn.values() if one]),
         "arms": router.service.arms,
     }

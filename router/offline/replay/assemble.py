@@ -35,11 +35,8 @@ from ragbandit.router.offline.replay.results import (
 )
 from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
 from ragbandit.router.offline.types import Matrix
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.evidence import Tried
 
-#: a segment with fewer effective rows gets no interval, as nothing is known of its coverage there, and a candidate with
-#: fewer no forecast
-FEWEST = 20
 #: versions that are named
 MOST_VERSIONS = 4
 
@@ -67,8 +64,7 @@ class ResultAssembler:
         weights, names = self.summary.weights[index], self.summary.names
         reward, quality, cost = self._values(index)
         gap, better, dearer = self._differences(index)
-        if gap is not None and self._few(index):
-            gap = _open(gap)
+        tried = self._tried(index, self.baseline)
         standing = _standing(gap, unsupported_mass=weights.unsupported_mass)
         return CandidateResult(
             name=spec.name,
@@ -81,7 +77,8 @@ class ResultAssembler:
             quality_difference=better,
             cost_difference=dearer,
             verdict=standing,
-            rows_needed=self._needed(gap, weights=weights) if standing == "cannot tell" else None,
+            missing=tried.missing,
+            rows_needed=self._needed(gap) if standing == "cannot tell" else None,
             weights=_weights(weights, alpha=alpha),
             unsupported={
                 arm: float(h) / weights.rows for arm, h in zip(names, weights.unsupported, strict=True) if h > 0.0
@@ -96,7 +93,7 @@ class ResultAssembler:
                 for name, groups in self.sums.segments.items()
             },
             others={name: self._other(name, index=index) for name in self.columns.others},
-            notes=(*described.notes, *self._few(index)),
+            notes=described.notes,
         )
 
     def _values(self, index: int) -> list[EstimateWithInterval]:
@@ -107,10 +104,8 @@ class ResultAssembler:
             reward = _within(reward, self.sequences[index, "value"])
         elif weights.unsupported_mass:
             reward = self._opened(reward, weights, within=self.summary.bounds(0))
-        return [
-            reward,
-            *(_open(each) if self.sequences is not None or weights.unsupported_mass else each for each in others),
-        ]
+        unknown = self.sequences is not None or weights.unsupported_mass > 0.0
+        return self._shown([reward, *(_open(each) if unknown else each for each in others)], self._tried(index))
 
     def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
         """Differences of reward, quality and cost to the baseline; None for the baseline itself."""
@@ -126,7 +121,8 @@ class ResultAssembler:
         else:
             reward = self._apart_at_most(reward, *both)
         unknown = self.sequences is not None or any(each.unsupported_mass for each in both)
-        return [reward, *(_open(each) if unknown else each for each in others)]
+        parts = [reward, *(_open(each) if unknown else each for each in others)]
+        return self._shown(parts, self._tried(index, self.baseline))
 
     def pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
         """Every candidate against every other one."""
@@ -139,6 +135,7 @@ class ResultAssembler:
                 gap = _within(gap, self.sequences[first, second])
             else:
                 gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
+            (gap,) = self._shown([gap], self._tried(first, second))
             pairs.append(Pair(first=names[first], second=names[second], difference=gap))
         return tuple(pairs)
 
@@ -157,14 +154,16 @@ class ResultAssembler:
             )
             low, high = cressie_read(scored, confidence=self.plan.confidence, extremes=extremes, value=value)
             values.append(EstimateWithInterval(value=value, low=low, high=high))
-        return values if self.sequences is None else [_open(each) for each in values]
+        shown = self._shown(values, self._tried(None))
+        return shown if self.sequences is None else [_open(each) for each in shown]
 
     def _other(self, name: str, *, index: int) -> EstimateWithInterval:
         """The reward by another estimator."""
         value = self._value(self.sums.whole, index=index, target=0, other=name)
         if self.sequences is not None:
             return _open(value)
-        return self._opened(value, self.summary.weights[index], within=self.summary.bounds(0))
+        value = self._opened(value, self.summary.weights[index], within=self.summary.bounds(0))
+        return self._shown([value], self._tried(index))[0]
 
     def _value(self, moments: Moments, *, index: int, target: int, other: str | None = None) -> EstimateWithInterval:
         """An estimate from the moments of all scores; other: by another estimator than the candidate's."""
@@ -233,15 +232,17 @@ class ResultAssembler:
             if index == self.baseline
             else self._gap(group.moments, first=index, second=self.baseline, target=0, confidence=self.plan.confidence)
         )
-        mine = group.moments.part(self.columns.of(index))
-        effective = estimated(self.columns.estimators[index], moments=mine).effective_rows
+        both = [index] if self.baseline is None else [index, self.baseline]
+        effective, *others = (self._effective(group, index=each) for each in both)
+        rows = group.moments.rows
+        tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
-        if effective < FEWEST or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
+        if not tried.enough or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return SegmentResult(
             name=name,
-            rows=mine.rows,
+            rows=rows,
             effective_rows=effective,
             baseline=value.value - gap.value,
             value=value,
@@ -249,6 +250,11 @@ class ResultAssembler:
             begin=group.begin if timed else None,
             end=group.end if timed else None,
         )
+
+    def _effective(self, group: RowGroup, *, index: int) -> float:
+        """Effective rows of a candidate in a group."""
+        mine = group.moments.part(self.columns.of(index))
+        return estimated(self.columns.estimators[index], moments=mine).effective_rows
 
     def _opened(self, measured: EstimateWithInterval, *weights: WeightTally, within: Interval) -> EstimateWithInterval:
         """Widened by range / 2 x unsupported mass: unsupported decisions are imputed with the midpoint of the range."""
@@ -263,19 +269,26 @@ class ResultAssembler:
         low, high = self.summary.bounds(0)
         return self._opened(gap, *weights, within=(low - high, high - low))
 
-    def _few(self, index: int) -> list[str]:
-        # With no overlap at all the interval is the whole range, which is valid.
-        if all(each.effective_rows >= FEWEST_EFFECTIVE or not each.total for each in self._both(index)):
-            return []
-        return [f"no verdict: fewer than {FEWEST_EFFECTIVE} effective rows, of it or of the baseline"]
+    def _tried(self, *candidates: int | None) -> Tried:
+        """What the log has of these candidates: of the one that it has least of; None: the logged policy."""
+        rows = self.summary.rows
+        found = [Tried(draws=rows, judged=rows, effective=rows, questions=rows)]
+        for weights in (self.summary.weights[index] for index in candidates if index is not None):
+            draws = int(weights.counts.sum())
+            found.append(Tried(draws=draws, judged=draws, effective=weights.effective_rows, questions=rows))
+        return min(found, key=lambda one: one.effective)
+
+    def _shown(self, measured: list[EstimateWithInterval], tried: Tried) -> list[EstimateWithInterval]:
+        """These numbers, without intervals where the log has too little; that of no rows at all is all that can be."""
+        return measured if tried.enough or not tried.draws else [_open(each) for each in measured]
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""
         return [self.summary.weights[each] for each in (index, self.baseline) if each is not None]
 
-    def _needed(self, gap: EstimateWithInterval | None, *, weights: WeightTally) -> int | None:
+    def _needed(self, gap: EstimateWithInterval | None) -> int | None:
         """Rows needed for a verdict; None where too little is known for a forecast."""
-        if gap is None or gap.low is None or gap.high is None or gap.biased or weights.effective_rows < FEWEST:
+        if gap is None or gap.low is None or gap.high is None or gap.biased:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
 

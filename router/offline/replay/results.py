@@ -124,6 +124,8 @@ class CandidateResult:
     learned: Literal["folds", "along", "before"] | None = None
     #: it is the policy that logged: the difference is between what each had learned, not between policies
     same_policy: bool = False
+    #: why the difference has no interval and no verdict: not tried enough; None where it was
+    missing: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 from ragbandit.shared.formats import number, one_line, percent
 
 _SOURCES = {
@@ -50,23 +49,16 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     name, difference = one_line(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
         return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
+    if candidate.missing is not None:
+        return f"{side(candidate)} against {_other_side(replayed)}: {candidate.missing}"
     ends = interval(difference, sign="+")
-    between = f"between {ends[0]} and {ends[1]}" if ends else _no_interval(candidate, replayed=replayed)
+    between = f"between {ends[0]} and {ends[1]}" if ends else "no interval can be computed"
     if ends and difference.biased:
         between += " by sampling error alone"
     elif ends and replayed.plan.anytime:
         between += ", valid at every look"
     gain = f"{estimate(difference, sign='+')} reward per question ({between})"
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
-
-
-def _no_interval(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """Why a difference has no interval."""
-    compared_with = (other for other in replayed.candidates if other.verdict == "baseline")
-    effective = min(each.weights.effective_rows for each in (candidate, *compared_with))
-    if effective < FEWEST_EFFECTIVE:
-        return f"too few rows: {effective:.0f} effective, {FEWEST_EFFECTIVE} needed"
-    return "no interval can be computed"
 
 
 def side(candidate: CandidateResult) -> str:
@@ -225,6 +217,8 @@ def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
         reward = " to ".join(estimate(EstimateWithInterval(value=bound)) for bound in candidate.bounds or ())
         difference = " to ".join(interval(candidate.difference, sign="+") or ())
         return reward or "not known", difference or "not known", "not known", "not known"
+    if candidate.missing is not None:
+        return ("not tried enough",) * 4
     difference = "" if candidate.difference is None else cell(candidate.difference, sign="+")
     return cell(candidate.reward), difference, estimate(candidate.quality), estimate(candidate.cost)
 

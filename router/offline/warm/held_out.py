@@ -29,6 +29,7 @@ from ragbandit.router.offline.warm.material import WarmRows, question_key, tells
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.evidence import Tried
 from ragbandit.shared.types import ArmName, finite_json
 
 
@@ -168,8 +169,8 @@ def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tu
 
 def _mean(values: Vector) -> EstimateWithInterval:
     """Mean over questions, with the interval of a normal mean at 95 %."""
-    mean = float(values.mean())
-    if len(values) < 2:
+    mean, rows = float(values.mean()), len(values)
+    if not Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough:
         return EstimateWithInterval(value=mean)
     low, high = normal(mean, standard_error=float(values.std(ddof=1)) / math.sqrt(len(values)), confidence=0.95)
     return EstimateWithInterval(value=mean, low=low, high=high)

@@ -64,6 +64,21 @@ def test_no_data_holds_and_says_how_much_is_missing():
     assert "effective rows are there" in few.waits_for
 
 
+def test_no_interval_is_printed_before_it_was_tried_enough():
+    """A few rows, or policies that agree, give no difference and no bound; then all three are there, and points."""
+    for world, count in ((SAME, 30), (World(name="agree", gap=0.0, differing=0.001), 600)):
+        facts = facts_of(VERSION, evidence=evidence_of(world, count=count))
+        assert (facts["difference"], facts["low"], facts["high"], facts["points"]) == (None, None, None, [])
+        assert facts["missing"].startswith(f"not tried enough: {count} draws, {count} judged; 50 effective rows needed")
+    few = facts_of(VERSION, evidence=evidence_of(SAME, count=8))["guardrails"]["failures"]
+    assert (few["excess"], few["low"], few["high"]) == (None, None, None)
+    assert few["missing"].startswith("not tried enough: 8 draws")
+    facts = facts_of(VERSION, evidence=evidence_of(SAME))
+    assert facts["low"] < facts["difference"] < facts["high"]
+    assert (facts["missing"], facts["guardrails"]["failures"]["missing"]) == (None, None)
+    assert facts["points"]
+
+
 def test_a_step_needs_time_and_kept_guardrails():
     """Enough rows wait for the time; then the next weight is due, at the last one the proof that it is better."""
     evidence = evidence_of(SAME)

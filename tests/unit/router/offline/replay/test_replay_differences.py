@@ -292,14 +292,14 @@ def test_anytime_heeds_the_reward_model():
 
 
 def test_few_rows_promise_nothing():
-    """Below 20 effective rows no number of rows is forecast, above it there is one."""
+    """Below 10 effective rows no number of rows is forecast, above it there is one."""
     near = [[0.49, 0.31, 0.2]] * 60
     few, many = (
         judged(with_extra(lived_rows(count, weight=0.0), "near", near[:count]), "column:near").candidates[0]
-        for count in (19, 60)
+        for count in (9, 60)
     )
     assert (few.verdict, many.verdict) == ("cannot tell", "cannot tell")
-    assert few.weights.effective_rows < 20 < many.weights.effective_rows
+    assert few.weights.effective_rows < 10 < many.weights.effective_rows
     assert (few.rows_needed, many.rows_needed is not None) == (None, True)
 
 
@@ -330,7 +330,9 @@ def test_few_effective_rows_give_no_verdict():
     (found,) = judged(rows_from(records), f"fixed:{ARMS[1]}").candidates
     assert found.weights.effective_rows == pytest.approx(6.0)
     assert (found.verdict, found.difference.low) == ("cannot tell", None)
-    assert "no verdict: fewer than 10 effective rows, of it or of the baseline" in found.notes
+    assert found.missing == (
+        "not tried enough: 6 draws, 6 judged; 10 effective rows needed, about 400 questions more at this rate"
+    )
 
 
 def test_repeated_questions_are_told():

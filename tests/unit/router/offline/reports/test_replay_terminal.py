@@ -197,8 +197,8 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
             "...+0.040 reward per question (no interval can be computed): cannot tell yet",
         ),
         (
-            candidate(difference=measured(0.04), verdict="cannot tell", weights=replace(WEIGHTS, effective_rows=7.2)),
-            "...(too few rows: 7 effective, 10 needed): cannot tell yet",
+            candidate(difference=measured(0.04), verdict="cannot tell", missing="not tried enough: 9 draws"),
+            f"linucb {SERVED}: not tried enough: 9 draws",
         ),
     ],
 )

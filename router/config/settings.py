@@ -37,6 +37,7 @@ __all__ = [
     "GeneratorSettings",
     "GuardrailSettings",
     "HealthSettings",
+    "HoldbackSettings",
     "InfluenceSettings",
     "JudgeSettings",
     "LearningSettings",
@@ -66,6 +67,18 @@ Share = Annotated[float, Field(ge=0, le=1)]
 FLOORS: Final = 0.04
 
 
+class HoldbackSettings(Section):
+    """A standing share of the questions for one arm, whatever the policy says: what `ragbandit report` compares with.
+
+    Not of forced arms, turns that stay, pinned arms and questions that offer this arm alone or not at all.
+    """
+
+    #: the arm that would answer without a router; with policy.incumbent, the same one
+    arm: Annotated[str, Field(min_length=1)]
+    #: its share of the questions, beside what the policy gives it
+    share: Annotated[float, Field(gt=0, le=0.5)] = 0.02
+
+
 class PolicySettings(Section):
     """The policy that decides, and the ledger that it learns from."""
 
@@ -89,6 +102,8 @@ class PolicySettings(Section):
     incumbent: str | None = None
     #: share of the incumbent's reward that may be lost, above 0
     harm: Annotated[float, Field(gt=0, le=1)] = 0.05
+    #: a standing share of the questions for the arm that would answer without a router; null: none
+    holdback: HoldbackSettings | None = None
 
     def floor_of(self, arms: int) -> float:
         """The floor in force where so many arms (>= 1) are offered."""

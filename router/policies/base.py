@@ -1,9 +1,9 @@
 """The contract of choosing: a policy gives one pmf; the draw and the logged propensity both come from it.
 
 From values to a decision in pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
-floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> `choose` (draw seeded by the decision id).
-`draw` takes all after the first at once, wherever a decision is made or made again: live, in `verify --deep`, in
-`simulate`. Anybody who has the row can take the last step again.
+floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> holdback (a standing share for one arm)
+-> `choose` (draw seeded by the decision id). `draw` takes all after the first at once, wherever a decision is made or
+made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last step again.
 """
 
 import math

@@ -25,6 +25,7 @@ def check_policy(settings: Settings) -> None:
     """
     check_fallback(settings)
     check_incumbent(settings)
+    _check_holdback(settings)
     configured = settings.policy
     params = with_settings(configured.name, params=configured.params, schema=settings.context)
     policy = make_policy(configured.name, params=params)
@@ -74,6 +75,20 @@ def check_incumbent(settings: Settings) -> None:
             f"the policy {CONSERVATIVE} has an incumbent of its own",
             field="policy.incumbent",
             remedy="leave it out, or name the policy inside in policy.name",
+        )
+
+
+def _check_holdback(settings: Settings) -> None:
+    """Refuse a holdback whose arm is none, or another one than the incumbent, which nothing may fall behind."""
+    holdback, incumbent = settings.policy.holdback, settings.policy.incumbent
+    if holdback is None:
+        return
+    _check_arm(holdback.arm, field="policy.holdback.arm", settings=settings)
+    if incumbent not in (None, holdback.arm):
+        raise ConfigError(
+            f"{holdback.arm!r} would have its share whatever it costs against policy.incumbent, {incumbent!r}",
+            field="policy.holdback.arm",
+            remedy=f"set it to {incumbent}, or leave one of the two out",
         )
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput
+from ragbandit.router.policies.holdback import HOLDBACK, Holdback
 from ragbandit.router.policies.restraint import INCUMBENT, held_back, held_back_wholly
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
@@ -120,13 +121,15 @@ def draw(
     seed: int,
     raised: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
+    holdback: Holdback | None = None,
 ) -> Drawn:
     """Gate, floor, draw: the whole way from a policy's output for a question to the arm it gets.
 
     raised: the arms whose floor is higher, with that floor; it goes into the facts, so that the row tells it.
     Where the policy raised, or its output fails the gate, the fallback arm (None: single_step; the first one where
     that is not offered) has all the probability but the floor, and the fault says why. incumbent: the arm that nothing
-    may fall behind; it then has all of the probability. What holds a policy back to it is in the facts.
+    may fall behind; it then has all of the probability. What holds a policy back to it is in the facts. holdback:
+    mixed in last, where it applies to these arms.
     """
     scores: tuple[float, ...] | None = None
     facts: dict[str, Json] = {}
@@ -147,8 +150,17 @@ def draw(
         pmf, floor, facts[INCUMBENT] = held_back_wholly(incumbent, floor=floor, arms=arms)
     elif restraint is not None:
         pmf, floor, facts[INCUMBENT] = held_back(pmf, restraint=restraint, floor=floor, arms=arms)
+    if holdback is not None and holdback.applies(arms):
+        facts[HOLDBACK] = holdback.facts(floor=floor)
+        rest, added = 1.0 - holdback.share, _shares_of(holdback, arms=arms)
+        pmf, floor = tuple(rest * p + more for p, more in zip(pmf, added, strict=True)), rest * floor
     scores = None if scores is None else tuple(scores)
     return Drawn(index=choose(pmf, seed=seed), pmf=pmf, floor=floor, scores=scores, facts=facts, fault=fault)
+
+
+def _shares_of(holdback: Holdback, *, arms: Sequence[ArmName]) -> list[float]:
+    """What the holdback adds to the probability of each arm."""
+    return [holdback.share if arm == holdback.arm else 0.0 for arm in arms]
 
 
 def draw_group(
@@ -160,6 +172,7 @@ def draw_group(
     seeds: Sequence[int],
     raised: Mapping[ArmName, float] | None = None,
     incumbent: ArmName | None = None,
+    holdback: Holdback | None = None,
 ) -> list[Drawn]:
     """`draw` for many questions with the same arms, as arrays: every number has the same bits as there.
 
@@ -167,12 +180,16 @@ def draw_group(
     goes through `draw` itself.
     """
     drawn: dict[int, Drawn] = {}
+    if holdback is not None and not holdback.applies(arms):
+        holdback = None
     if len(outputs) >= _LEAST_GROUP:
         try:
-            drawn = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised)
+            drawn = _drawn_as_arrays(outputs, arms=arms, floor=floor, seeds=seeds, raised=raised, holdback=holdback)
         except Exception:  # values that are no numbers, lengths that differ: `draw` says for each what is wrong
             drawn = {}
-    alone = partial(draw, arms=arms, floor=floor, fallback=fallback, raised=raised, incumbent=incumbent)
+    alone = partial(
+        draw, arms=arms, floor=floor, fallback=fallback, raised=raised, incumbent=incumbent, holdback=holdback
+    )
     return [drawn.get(at) or alone(output, seed=seeds[at]) for at, output in enumerate(outputs)]
 
 
@@ -183,11 +200,12 @@ def _drawn_as_arrays(
     floor: float,
     seeds: Sequence[int],
     raised: Mapping[ArmName, float] | None,
+    holdback: Holdback | None,
 ) -> dict[int, Drawn]:
     """Place in `outputs` -> its draw, for those that pass the gate. Raises whatever numpy does for odd values.
 
     Bits: a sum over the arms is math.fsum as in `gate`, the edges are added from left to right as in `choose`, and
-    all else is one operation per element in the order that `with_floor` has.
+    all else is one operation per element in the order that `with_floor` and `draw` have.
     """
     usable = {at: o for at, o in enumerate(outputs) if not isinstance(o, Exception) and o.restraint is None}
     scored = {at: output.scores for at, output in usable.items() if output.scores is not None}
@@ -200,11 +218,15 @@ def _drawn_as_arrays(
     passed = (pmf >= 0.0).all(axis=1) & (np.abs(total - 1.0) <= 1e-6)
     places = [at for at, good in zip(places, passed.tolist(), strict=True) if good]
     floored = _floored(pmf[passed] / total[passed, None], floor=floor, raised=raised, arms=arms)
+    more: dict[str, Json] = {COLD_START_FLOOR: dict(raised)} if raised else {}
+    if holdback is not None:
+        more[HOLDBACK] = holdback.facts(floor=floor)
+        floored = (1.0 - holdback.share) * floored + np.array(_shares_of(holdback, arms=arms))
+        floor = (1.0 - holdback.share) * floor
     u = (np.array([seeds[at] for at in places], dtype=np.uint64) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     below = u[:, None] < np.add.accumulate(floored, axis=1)
     last = len(arms) - 1 - (floored > 0.0)[:, ::-1].argmax(axis=1)
     index = np.where(below.any(axis=1), below.argmax(axis=1), last)
-    more = {COLD_START_FLOOR: dict(raised)} if raised else {}
     return {
         at: Drawn(
             index=drawn,
@@ -333,6 +355,8 @@ def drawn_by_arms(
 ) -> list[Drawn]:
     """The draw of each question: questions with the same arms are drawn together."""
     policy = settings.policy
+    kept = policy.holdback
+    holdback = None if kept is None else Holdback(arm=ArmName(kept.arm), share=kept.share)
     places: dict[tuple[ArmName, ...], list[int]] = {}
     for at, offered in enumerate(arms):
         places.setdefault(offered, []).append(at)
@@ -349,6 +373,7 @@ def drawn_by_arms(
             seeds=[seeds[at] for at in group],
             raised=raised,
             incumbent=None if policy.incumbent is None else ArmName(policy.incumbent),
+            holdback=holdback,
         )
         by_index.update(zip(group, drawn, strict=True))
     return [by_index[at] for at in range(len(outputs))]

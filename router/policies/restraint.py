@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from ragbandit.router.policies.base import Restraint
+from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.shared.types import ArmName, Decision, Json
 
 #: the key of a decision's facts with what held it back: arm, share, slack, reason, floor
@@ -47,7 +48,7 @@ def _facts(arm: ArmName, *, share: float, slack: float | None, reason: str | Non
 
 
 def configured_floor(decision: Decision) -> float:
-    """The floor that a decision was made with, before it was held back; its `floor` is what is left of that."""
-    facts = decision.facts.get(INCUMBENT)
+    """The floor that a decision was made with, before restraint and holdback; its `floor` is what is left of that."""
+    facts = decision.facts.get(INCUMBENT, decision.facts.get(HOLDBACK))
     floor = facts.get("floor") if isinstance(facts, Mapping) else None
     return float(floor) if isinstance(floor, int | float) else decision.floor

@@ -21,8 +21,8 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, Json, PolicyVersion
 
-#: what a version may not change: its label is made for it, and what an incumbent is promised holds for all versions
-_NOT_THEIRS: Final = ("label", "incumbent", "harm")
+#: what a version may not change: its label is made for it; incumbent and holdback are those of all versions
+_NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
 
 
 def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:

@@ -18,6 +18,7 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, PolicyOutput, apply, pmf_of_one, tolerance_of
 from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
+from ragbandit.router.policies.holdback import holdback_of
 from ragbandit.router.policies.restraint import configured_floor
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -256,4 +257,5 @@ def _made_again(decision: Decision, *, policy: Policy) -> Drawn:
         fallback=decision.arm,
         seed=decision.seed,
         raised=raised_floors(decision.facts),
+        holdback=holdback_of(decision.facts),
     )

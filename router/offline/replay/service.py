@@ -93,6 +93,8 @@ def service_note(settings: Settings) -> str:
         words += f", {policy.cold_start_floor:g} for an arm until it has {policy.cold_start_outcomes} learned outcomes"
     if policy.incumbent is not None:
         words += f"; policies by name are held back to {policy.incumbent} (harm {policy.harm:g})"
+    if policy.holdback is not None:
+        words += f"; {policy.holdback.arm} has a holdback of {policy.holdback.share:g}"
     return words
 
 

@@ -6,6 +6,7 @@ from itertools import accumulate
 
 from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies.draw import raised_floors
+from ragbandit.router.policies.holdback import holdback_of
 from ragbandit.router.policies.restraint import INCUMBENT, configured_floor
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, Json
@@ -99,7 +100,7 @@ def _parts(decision: Decision) -> list[dict[str, float]]:
 def _of_one_policy(
     decision: Decision, arms: Sequence[ArmName], pmf: Sequence[float], *, floor: float
 ) -> list[dict[str, float]]:
-    """As `with_floor` and `held_back` have put them together, taken apart again."""
+    """As `with_floor`, `held_back` and the holdback have put them together, taken apart again."""
     count = len(pmf)
     held = mapping_of(decision.facts.get(INCUMBENT))
     share, incumbent = held.get("share"), held.get("arm") if held.get("arm") in decision.arms else None
@@ -110,18 +111,21 @@ def _of_one_policy(
     more = [max(0.0, float(raised.get(arm, 0.0)) - floor) for arm in arms]
     wanted = sum(more)
     scale = 1.0 if wanted <= room else room / wanted
+    holdback = holdback_of(decision.facts)
+    rest = 1.0 if holdback is None else 1.0 - holdback.share
     parts = []
     for arm, p, cold in zip(arms, pmf, more, strict=True):
         fixed = {
-            "floor": share * floor,
-            "cold_start": share * scale * cold,
-            "incumbent": 1.0 - share if arm == incumbent else 0.0,
+            "floor": rest * share * floor,
+            "cold_start": rest * share * scale * cold,
+            "incumbent": rest * (1.0 - share) if arm == incumbent else 0.0,
+            "holdback": holdback.share if holdback is not None and arm == holdback.arm else 0.0,
         }
-        rest = p - sum(fixed.values())
-        if rest < -1e-9:  # of a floor that the row does not tell: say no more than is known
+        own = p - sum(fixed.values())
+        if own < -1e-9:  # of a floor that the row does not tell: say no more than is known
             parts.append({"policy": p})
             continue
         named = {name: part for name, part in fixed.items() if part > 0.0}
         # What is left below a rounding error is none of the policy's.
-        parts.append(({"policy": rest} if rest > 1e-12 else {}) | named)
+        parts.append(({"policy": own} if own > 1e-12 else {}) | named)
     return parts

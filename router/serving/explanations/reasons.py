@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.router.policies.restraint import INCUMBENT
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.chances import mapping_of
@@ -16,6 +17,7 @@ OWN_FACTS: Final = frozenset(
         CANDIDATE,
         KILLED,
         INCUMBENT,
+        HOLDBACK,
         EXCLUDED_ARMS,
         REBUILDING,
         STICKY,
@@ -31,6 +33,7 @@ _PARTS: Final = {
     "floor": "the exploration floor",
     "cold_start": "the higher floor of a new arm",
     "incumbent": "the incumbent's share",
+    "holdback": "the holdback, a standing share of the questions",
     "candidate": "the candidate",
     "given": "what was settled before any draw",
 }

@@ -35,7 +35,7 @@ class ArmChance:
     probability: float
     """The probability that it was drawn with, floors included."""
     parts: Mapping[str, float]
-    """Its parts: policy, floor, cold_start, incumbent, candidate, given; they add up to `probability`."""
+    """Its parts: policy, floor, cold_start, incumbent, holdback, candidate, given; they add up to `probability`."""
     score: float | None
     """The policy's value of it, in units of reward; null if it has none."""
     quality: float | None

@@ -2,12 +2,13 @@
 
 import pytest
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay.candidates import check_candidate
 from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.offline.simulation import simulate
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import make_policy
-from ragbandit.router.policies.checks import check_arms
+from ragbandit.router.policies.checks import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import TableRow
 from tests.support.policy_examples import EXAMPLES
@@ -36,6 +37,18 @@ def test_a_mistyped_arm_is_refused(name, params, field):
         check_arms(make_policy(name, params=params), arms=ARMS, where="policy.params")
     assert caught.value.field == f"policy.params.{field}"
     assert caught.value.remedy == "use one of no_retrieval, single_step, multi_step"
+
+
+def test_the_arm_of_a_holdback():
+    """It is one of the arms; beside an incumbent it is the incumbent, which nothing may fall behind."""
+    check_policy(Settings.model_validate({"policy": {"holdback": {"arm": "single_step"}, "incumbent": "single_step"}}))
+    for policy, message in (
+        ({"holdback": {"arm": "single_stepp"}}, "is not among the arms"),
+        ({"holdback": {"arm": "multi_step"}, "incumbent": "single_step"}, "whatever it costs"),
+    ):
+        with pytest.raises(ConfigError, match=message) as caught:
+            check_policy(Settings.model_validate({"policy": policy}))
+        assert caught.value.field == "policy.holdback.arm"
 
 
 @pytest.mark.parametrize(("name", "params", "field"), MISTYPED, ids=lambda value: str(value)[:30])

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from ragbandit.router.policies import draw as draws
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, draw_group, seed_of
+from ragbandit.router.policies.holdback import Holdback
 from tests.support.examples import steady
 
 ARMS = ("one", "two", "three", "four", "five", "six")
 
 weights = st.floats(0, 1e6) | st.sampled_from([0.0, 1e-300, 5e-324, 1.0])
 floors = st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]) | st.floats(0, 1)
+held_back = st.builds(Holdback, arm=st.sampled_from(ARMS), share=st.sampled_from([0.02, 0.5]) | st.floats(1e-9, 0.5))
 #: what no pmf may be, and what only looks like one
 odd_values = st.sampled_from([float("nan"), float("inf"), -0.1, -0.0, 2.0, None, "0.5", True, 1, Decimal("0.5"), 1j])
 #: a pmf as a policy may round it: the gate lets a sum through that is off by 1e-6
@@ -50,18 +52,28 @@ def outputs(draw_, *, arms: int) -> Any:
 def bits(drawn: Any) -> Any:
     """The draw by its bits: -0.0 is not 0.0, and a number keeps its type."""
     pmf = tuple(value.hex() for value in drawn.pmf)
-    return (drawn.index, pmf, repr(drawn.scores), drawn.facts, drawn.fault, {type(value) for value in drawn.pmf})
+    return (
+        drawn.index,
+        pmf,
+        drawn.floor.hex(),
+        repr(drawn.scores),
+        drawn.facts,
+        drawn.fault,
+        {type(value) for value in drawn.pmf},
+    )
 
 
 @steady
-@given(data=st.data(), arms=st.integers(1, 6), floor=floors, share=st.none() | st.floats(0, 1))
-def test_group_draws_as_one_by_one(data, arms, floor, share):
+@given(
+    data=st.data(), arms=st.integers(1, 6), floor=floors, share=st.none() | st.floats(0, 1), held=st.none() | held_back
+)
+def test_group_draws_as_one_by_one(data, arms, floor, share, held):
     """Every draw of a group has the bits that it has alone, whatever the others are: pmf, arm, scores, facts, fault."""
     offered = ARMS[:arms]
     said = data.draw(st.lists(outputs(arms=arms), min_size=8, max_size=24))
     seeds = [seed_of(str(at)) for at in range(len(said))]
     raised = None if share is None else {offered[0]: share, offered[-1]: share / 2}
-    common = {"arms": offered, "floor": floor, "fallback": None, "raised": raised}
+    common = {"arms": offered, "floor": floor, "fallback": None, "raised": raised, "holdback": held}
     alone = [draw(output, seed=seed, **common) for output, seed in zip(said, seeds, strict=True)]
     assert list(map(bits, draw_group(said, seeds=seeds, **common))) == list(map(bits, alone))
 

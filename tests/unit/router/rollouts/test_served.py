@@ -83,6 +83,7 @@ def test_a_version_is_the_configuration_with_its_changes():
     [
         ({"policy": {"label": "other"}}, "policy.label"),
         ({"policy": {"incumbent": "single_step"}}, "policy.incumbent"),
+        ({"policy": {"holdback": {"arm": "single_step"}}}, "policy.holdback"),
         ({"policy": {"name": "nonsense"}}, "policy.name"),
         ({"policy": {"params": {"nonsense": 1}}}, "policy.params.nonsense"),
         ({"policy": {"floor": 2.0}}, "policy.floor"),

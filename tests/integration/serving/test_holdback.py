@@ -1,0 +1,90 @@
+"""A holdback in a service: in whose draws it has its share, what rows and explanations tell of it, and the audit."""
+
+import json
+
+import pytest
+from sqlalchemy import update
+
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.holdback import HOLDBACK
+from ragbandit.router.rollouts import verbs
+from ragbandit.router.serving.explanations.explain import explain
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.types import CANDIDATE, PolicyLabel, Query
+
+ARM = "multi_step"
+SHARE = 0.25
+HELD = {"arm": ARM, "share": SHARE}
+
+
+def share_of(decision):
+    return decision.pmf[decision.arms.index(ARM)]
+
+
+def test_a_canary_and_its_champion_have_the_same_holdback(make_world):
+    """It is exact in the mixture too, rows tell it in full, and the deep audit makes every pmf again."""
+    world = make_world(policy={"holdback": HELD, "cold_start_floor": 0.1}, rollout={"steps": [0.5]})
+    world.judged(20)
+    world.learn()
+    base = PolicyLabel("main")
+    changes = {"policy": {"name": "fixed", "params": {"arm": "no_retrieval"}, "floor": 0.0, "cold_start_floor": 0.0}}
+    verbs.add(world.database, base=base, changes=changes, actor="test", reason="tried", now=world.now)
+    for verb in ("shadow", "canary"):
+        act = verbs.Act(verb=verb, name="v1", base=base, actor="test", reason="tried", now=world.now)
+        verbs.perform(world.database, act, settings=world.settings.rollout)
+    world.router.refresh()
+    made = [world.route() for _ in range(20)]
+    for decision in made:
+        candidate = decision.facts[CANDIDATE]
+        assert candidate["pmf"][decision.arms.index(ARM)] == SHARE
+        assert share_of(decision) == pytest.approx(0.5 * candidate["champion"][decision.arms.index(ARM)] + 0.5 * SHARE)
+        assert decision.facts[HOLDBACK] == HELD | {"floor": world.settings.policy.floor_of(3)}
+        assert min(share_of(decision) - SHARE, *decision.pmf) >= decision.floor - 1e-12
+    verified = world.router.verify(deep=True)
+    assert verified.ok
+    assert verified.deep_decisions == 40
+    explained = explain(world.store, made[0].id, rule=closing_rule(world.settings.learning))
+    parts = {arm.arm: arm.parts for arm in explained.arms}
+    assert parts[ARM]["holdback"] == pytest.approx(0.5 * SHARE)
+    assert [sum(part.values()) for part in parts.values()] == pytest.approx([a.probability for a in explained.arms])
+
+
+def test_a_row_without_its_holdback_is_found(make_world):
+    """A row whose draw is sound, but from a pmf that its holdback does not give, is a mismatch."""
+    world = make_world(policy={"holdback": HELD})
+    less = (0.4, 0.4, 0.2)
+    last = next(d for d in map(world.route, map(str, range(50))) if d.arms[choose(less, seed=d.seed)] == d.arm)
+    changed = {"pmf": json.dumps(less), "propensity": less[last.arms.index(last.arm)], "floor": 0.0}
+    world.write(update(decisions).where(decisions.c.id == last.id).values(**changed))
+    verified = world.router.verify(deep=True)
+    assert (verified.propensity_mismatches, verified.deep_mismatches) == (0, 1)
+
+
+def test_where_nothing_is_drawn_it_has_no_share(make_world):
+    """Forced arms, one arm alone, its arm not offered, turns that stay: the row has no holdback."""
+    world = make_world(policy={"holdback": HELD}, conversation={"sticky_turns": 2})
+    asked = [
+        Query(text="q", arms=("single_step",), forced=True),
+        Query(text="q", arms=(ARM,)),
+        Query(text="q", arms=("single_step", "no_retrieval")),
+        Query(text="q", session="s"),
+        Query(text="and then?", session="s"),
+    ]
+    made = [world.router.submit(query, run_by="caller").result(30) for query in asked]
+    assert [HOLDBACK in decision.facts for decision in made[:4]] == [False, False, False, True]
+    assert made[4].pmf == (1.0,)
+    assert made[4].facts["sticky"]["first"] == made[3].id
+    assert world.router.verify(deep=True).ok
+
+
+def test_with_an_incumbent_it_is_the_incumbent_that_has_it(make_world):
+    """Beside what holds the policy back; a policy that fails leaves the incumbent all."""
+    world = make_world(policy={"holdback": {"arm": "single_step", "share": 0.1}, "incumbent": "single_step"})
+    for _ in range(3):
+        for decision in world.judged(10, reward=0.5):
+            assert decision.floor <= 0.9 * world.settings.policy.floor_of(3)
+            assert decision.facts[HOLDBACK]["floor"] * 0.9 == decision.floor
+        world.learn()
+    assert world.route().facts["incumbent"]["share"] > 0.0
+    assert world.router.verify(deep=True).ok

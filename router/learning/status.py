@@ -120,7 +120,8 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         decided_then = connection.execute(learned).scalar()
     decided = last_seq + counts.waiting + counts.closed + counts.quarantined
     unlabelled = decided - (decided_then or last_seq)
-    learning = None if serving is None else read_diagnosis(diagnosis, unlabelled=unlabelled)
+    is_silent = serving is None and diagnosis is None
+    learning = None if is_silent else read_diagnosis(diagnosis, unlabelled=unlabelled)
     return Status(
         counters=counts,
         last_seq=last_seq,

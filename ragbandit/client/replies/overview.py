@@ -2,6 +2,8 @@
 
 from typing_extensions import TypedDict
 
+from ragbandit.client.replies.status import LearningReply
+
 
 class TotalsReply(TypedDict):
     """What was decided, answered and learned."""
@@ -135,6 +137,8 @@ class OverviewReply(TypedDict):
     """Seconds from `counted_to` to the newest decision."""
     updates_behind: int
     """Updates of the ledger that are not in the totals yet."""
+    learning: LearningReply | None
+    """How far the policy has learned; null where it does not say."""
     lag_s: float
     """Age of the oldest decision that is ready to be learned, seconds."""
     waiting: int

@@ -108,7 +108,7 @@ class LagReply(TypedDict):
     """Number of feedbacks measured."""
 
 
-LearningWord = Literal["decided", "learning", "held back", "stuck", "drifting", "starved"]
+LearningWord = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
 
 
 class ArmLearningReply(TypedDict):
@@ -128,7 +128,11 @@ class LearningReply(TypedDict):
     """How far the policy has learned, by the newest decisions."""
 
     state: LearningWord
-    """In a word: that of the arm that is worst off; `starved`: no labels come."""
+    """In a word; `starved`: no labels come."""
+    sentence: str
+    """Why, with the numbers."""
+    slack: float | None
+    """Reward that may be lost before the promise to the incumbent is broken; null without an incumbent."""
     remedy: str
     """What to do."""
     arms: dict[str, ArmLearningReply]

@@ -104,10 +104,10 @@ def worker_metrics(state: RouterState) -> Iterator[Metric]:
     yield counter("ragbandit_updates", "Updates of the ledger.", ledger.last_seq)
     yield gauge("ragbandit_updates_behind", "Updates that the newest snapshot does not have.", ledger.behind)
     if ledger.learning is not None:
-        text = "1 for how far an arm is learned: decided, learning, held back, stuck or drifting."
+        text = "1 for how far an arm is learned: steady, learning, held back, stuck or drifting."
         states = {(arm, one.state): 1.0 for arm, one in ledger.learning.arms.items()}
         yield gauge("ragbandit_arm_learning", text, states, labels=["arm", "state"])
-        text = "1 for how far the policy has learned: the state of the arm that is worst off, or starved."
+        text = "1 for how far the policy has learned: as of an arm, or starved."
         yield gauge("ragbandit_learning", text, {(ledger.learning.state,): 1.0}, labels=["state"])
     if state.workers is not None:
         counts = Counter((one.queue, one.state if one.state in _STATES else "other") for one in state.workers)

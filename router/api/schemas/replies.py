@@ -247,6 +247,7 @@ def overview_json(
         counted_to=overview.progress.decided_to,
         behind_s=overview.progress.behind_s,
         updates_behind=overview.progress.updates_behind,
+        learning=_learning(status.learning),
         lag_s=status.lag_s,
         waiting=status.counters.waiting,
         behind=status.behind,

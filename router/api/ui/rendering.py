@@ -56,10 +56,11 @@ def state_sign(state: str | None) -> Markup:
 
 
 _KINDS: Final = (
-    dict.fromkeys(("learned", "answered", "ok", "champion", "promote", "step", "healthy", "idle"), "good")
+    dict.fromkeys(("learned", "answered", "ok", "champion", "promote", "step", "healthy", "idle", "steady"), "good")
     | dict.fromkeys(("waiting", "defaulted", "exhausted", "shadow", "canary", "hold", "held"), "busy")
-    | dict.fromkeys(("half_open", "busy"), "busy")
+    | dict.fromkeys(("half_open", "busy", "learning", "held back", "drifting"), "busy")
     | dict.fromkeys(("quarantined", "failed", "rolled_back", "open", "rollback", "invalid", "killed", "down"), "bad")
+    | dict.fromkeys(("stuck", "starved"), "bad")
 )
 
 

@@ -79,16 +79,16 @@ def _headline(state: Status) -> str:
 
 
 def _learned(state: Status) -> dict[str, object]:
-    """How far the policy has learned, in a word, with the remedy, and each arm."""
+    """How far the policy has learned, in a word and a sentence, and each arm."""
     if state.learning is None:
         return {}
     arms = [f"{arm}: {_arm_learned(one)}" for arm, one in state.learning.arms.items()]
-    return {"state": f"{state.learning.state}; {state.learning.remedy}", "learned of": arms}
+    return {"state": state.learning.line, "learned of": arms}
 
 
 def _arm_learned(one: ArmDiagnosis) -> str:
-    if one.state == "decided":
-        return "decided"
+    if one.state == "steady":
+        return one.state
     wait = "never" if one.questions is None else f"{one.questions:,} questions"
     return f"{one.state}; knowing it is worth {one.worth:.3f} a question, {one.labels} labels, {wait}"
 

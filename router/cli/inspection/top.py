@@ -148,6 +148,8 @@ def _untried(reply: OverviewReply) -> Iterator[Text]:
 
 
 def _service(reply: OverviewReply) -> Iterator[Text]:
+    if reply["learning"] is not None:
+        yield _text(f"{reply['learning']['state']}: {reply['learning']['sentence']}")
     lag = f"lag {reply['lag_s']:.1f} s  waiting {reply['waiting']}"
     lag += f"  not yet counted {reply['updates_behind']}" if reply["updates_behind"] else ""
     if reply["behind_s"] > 60.0:

@@ -8,12 +8,15 @@ other arm), as the policy's posterior has it:
     labels  (s^2 / RESOLUTION^2 - s^2 / d^2) / 4, s^2 the rewards' variance, d^2 that of D: what settles the question
     wait    labels / (probability of the arm * share of decisions that are labelled), in questions
 
-    decided    worth is below WORTH: there is nothing to learn that pays
+    steady     worth is below WORTH, and the arm is judged often enough to know: there is nothing to learn that pays
     learning   the wait is below PATIENCE questions, or a week of this traffic
     held back  it is longer, but would not be without the restraint to the incumbent
     stuck      it is longer even then
     drifting   the arm's rewards changed a few rows ago; it is learned anew
     starved    (of all arms) no label came with the newest decisions
+
+The word of all arms is the first that is true: starved; drifting, of any arm; stuck, of all arms but one or none; held
+back, learning, of any arm; steady.
 
 Rewards are those of the reward setting; a word is for people and steers nothing. The idea is that of the value of
 information (Howard 1966) and of knowledge-gradient policies (Frazier, Powell and Dayanik 2008).
@@ -24,7 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -33,9 +36,13 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Decision
 
-LearningState = Literal["decided", "learning", "held back", "stuck", "drifting", "starved"]
+LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
+#: what stores say for "steady": services of before know it by this word
+_STORED_STEADY: Final = "decided"
 
 #: reward a question below which knowing an arm better does not pay
 WORTH: Final = 0.005
@@ -53,7 +60,7 @@ _ANEW: Final = 100
 
 #: what to do about a state; {arm} is the arm
 REMEDIES: Final[Mapping[LearningState, str]] = {
-    "decided": "nothing to do",
+    "steady": "nothing to do",
     "learning": "nothing to do: it learns {arm} from the labels that come",
     "held back": "the restraint to the incumbent lets too few questions have {arm}: raise policy.harm, or label {arm}",
     "stuck": "too few labels of {arm} come: label its answers, raise policy.floor, or use `ragbandit policy warm`",
@@ -81,12 +88,69 @@ class Diagnosis:
 
     state: LearningState
     arms: Mapping[ArmName, ArmDiagnosis] = field(default_factory=dict)
+    #: judged answers that were learned of each arm; empty where a version of before wrote it
+    judged: Mapping[ArmName, int] = field(default_factory=dict)
+    #: the arm that the others are held back to, and the reward that may be lost before that promise is broken
+    incumbent: ArmName | None = None
+    slack: float | None = None
+    #: decisions since the newest that was learned
+    unlabelled: int = 0
 
     @property
     def remedy(self) -> str:
-        """What to do, of the arm that the state is about."""
-        arms = [arm for arm, one in self.arms.items() if one.state == self.state]
-        return REMEDIES[self.state].format(arm=", ".join(arms))
+        """What to do, of the arms that the state is about."""
+        return REMEDIES[self.state].format(arm=", ".join(self._arms(self.state)))
+
+    @property
+    def sentence(self) -> str:
+        """Why the state is what it is, with its numbers."""
+        match self.state:
+            case "starved":
+                return f"no label came with the newest {self.unlabelled:,} decisions"
+            case "drifting":
+                text = f"the rewards of {', '.join(self._arms('drifting'))} changed a few rows ago"
+            case "stuck":
+                known = ", ".join(arm for arm in self.arms if arm not in self._arms("stuck"))
+                return f"no arm{known and f' but {known}'} is tried enough to know: {self._needs('stuck')}"
+            case "held back":
+                text = (
+                    f"the promise to {self.incumbent or 'the incumbent'}{self._slack} lets too few questions try others"
+                )
+                text += f": {self._needs('held back')}"
+            case "learning":
+                text = self._needs("learning")
+            case "steady":
+                text = f"knowing an arm better would bring less than {WORTH:g} of reward a question"
+        stuck = ", ".join(self._arms("stuck"))
+        return f"{text}; too few labels come of {stuck}" if stuck else text
+
+    @property
+    def line(self) -> str:
+        """Word, sentence, and what to do where there is something."""
+        remedy = "" if self.state in ("steady", "learning") else f"; {self.remedy}"
+        return f"{self.state}: {self.sentence}{remedy}"
+
+    @property
+    def _slack(self) -> str:
+        if self.slack is None:
+            return ""
+        return (
+            f" (slack {number(self.slack)} of reward)"
+            if self.slack >= 0.0
+            else f" (broken by {number(-self.slack)} of reward)"
+        )
+
+    def _arms(self, state: LearningState) -> list[ArmName]:
+        return [arm for arm, one in self.arms.items() if one.state == state]
+
+    def _needs(self, state: LearningState) -> str:
+        return "; ".join(f"{arm} {self._need(arm)}" for arm in self._arms(state))
+
+    def _need(self, arm: ArmName) -> str:
+        one = self.arms[arm]
+        judged = f"has {self.judged[arm]:,} judged answers and " if arm in self.judged else ""
+        wait = "none come at this rate" if one.questions is None else f"{one.questions:,} questions at this rate"
+        return f"{judged}needs about {one.labels:,} more ({wait})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,12 +185,28 @@ def diagnosed(
             if len(decision.arms) > 1:
                 evidence.setdefault(arm, []).append(_evidence(output, decision, place=place, free=free[place]))
     anew = {arm for arm in getattr(policy, "alarms", {}) if policy_age(policy, arm) < _ANEW}
+    judged = {arm: int(min(policy.seen.get(arm, 0), policy_age(policy, arm))) for arm in sorted(evidence)}
     arms = {
-        arm: _of_arm(some, noise=float(noise), traffic=traffic, is_drifting=arm in anew)
-        for arm, some in sorted(evidence.items())
+        arm: _of_arm(evidence[arm], noise=float(noise), traffic=traffic, judged=count, is_drifting=arm in anew)
+        for arm, count in judged.items()
     }
-    order = get_args(LearningState)
-    return Diagnosis(state=max((one.state for one in arms.values()), key=order.index, default="decided"), arms=arms)
+    restraint = outputs[-1].restraint
+    return Diagnosis(
+        state=_of_all([one.state for one in arms.values()]),
+        arms=arms,
+        judged=judged,
+        incumbent=None if restraint is None else restraint.arm,
+        slack=None if restraint is None else restraint.slack,
+    )
+
+
+def _of_all(states: Sequence[LearningState]) -> LearningState:
+    """The word of all arms."""
+    if "drifting" in states:
+        return "drifting"
+    if "stuck" in states and len(states) - states.count("stuck") <= 1:
+        return "stuck"
+    return "held back" if "held back" in states else "learning" if "learning" in states else "steady"
 
 
 def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash: str) -> str | None:
@@ -146,7 +226,19 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
         return None
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
-    return None if read is None else canonical(asdict(read))
+    return None if read is None else _stored(read)
+
+
+def _stored(read: Diagnosis) -> str:
+    values = asdict(read)
+    for one in (values, *values["arms"].values()):
+        one["state"] = _STORED_STEADY if one["state"] == "steady" else one["state"]
+    del values["unlabelled"]
+    return canonical(values)
+
+
+def _word(stored: str) -> Any:
+    return "steady" if stored == _STORED_STEADY else stored
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
@@ -154,8 +246,18 @@ def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
     if text is None and unlabelled < STARVED:
         return None
     values: dict[str, Any] = {"state": "starved"} if text is None else json.loads(text)
-    arms = {ArmName(arm): ArmDiagnosis(**one) for arm, one in values.get("arms", {}).items()}
-    return Diagnosis(state="starved" if unlabelled >= STARVED else values["state"], arms=arms)
+    arms = {
+        ArmName(arm): ArmDiagnosis(**one | {"state": _word(one["state"])})
+        for arm, one in values.get("arms", {}).items()
+    }
+    return Diagnosis(
+        state="starved" if unlabelled >= STARVED else _word(values["state"]),
+        arms=arms,
+        judged=values.get("judged", {}),
+        incumbent=values.get("incumbent"),
+        slack=values.get("slack"),
+        unlabelled=unlabelled,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,12 +287,17 @@ def _evidence(output: PolicyOutput, decision: Decision, *, place: int, free: flo
     return _Evidence(gain=gain, hope=hope, variance=variance, served=decision.pmf[place], free=free)
 
 
-def _of_arm(evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, is_drifting: bool) -> ArmDiagnosis:
+def _of_arm(
+    evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, judged: int, is_drifting: bool
+) -> ArmDiagnosis:
     count = len(evidence)
     worth = max(math.fsum(one.hope - one.gain for one in evidence) / count, 0.0)
     variance = math.fsum(one.variance for one in evidence) / count
     square = noise * noise
     labels = max((square / RESOLUTION**2 - square / variance) / 4.0, 0.0) if variance > 0.0 else 0.0
+    few = FEWEST_EFFECTIVE - judged
+    if few > 0:  # a posterior that is sure without them is sure of its prior
+        labels = float(few) if worth < WORTH else max(labels, float(few))
     wait, free = (
         labels / chance if (chance := traffic.labelled * math.fsum(part) / count) > 0.0 else math.inf
         for part in ([one.served for one in evidence], [one.free for one in evidence])
@@ -198,8 +305,8 @@ def _of_arm(evidence: Sequence[_Evidence], *, noise: float, traffic: Traffic, is
     state: LearningState = "stuck"
     if is_drifting:
         state = "drifting"
-    elif worth < WORTH:
-        state = "decided"
+    elif worth < WORTH and few <= 0:
+        state = "steady"
     elif wait < traffic.patience:
         state = "learning"
     elif free < traffic.patience:

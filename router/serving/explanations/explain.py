@@ -89,12 +89,14 @@ def explain(
 
 
 def _learned(database: Database, decision: Decision) -> Iterator[str]:
-    """How far the drawn arm is learned by now, if the policy says."""
+    """How far the policy and the drawn arm are learned by now, if the policy says."""
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with database.read() as connection:
         read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    of_arm = None if read is None else read.arms.get(decision.arm)
-    if of_arm is not None:
+    if read is None:
+        return
+    yield f"Its policy is now {read.line}."
+    if (of_arm := read.arms.get(decision.arm)) is not None:
         remedy = REMEDIES[of_arm.state].format(arm=decision.arm)
         yield f"By the newest decisions, learning of {decision.arm} is now {of_arm.state!r}: {remedy}."
 

@@ -7,14 +7,18 @@ import pytest
 
 from ragbandit.router.learning.monitoring.diagnosis import (
     STARVED,
+    ArmDiagnosis,
     Diagnosis,
     Traffic,
+    _of_all,
+    _stored,
     diagnosed,
     read_diagnosis,
 )
 from ragbandit.router.policies.base import PolicyOutput, Restraint
 from ragbandit.shared.types import Query
 from ragbandit.testing.policy_examples import ARMS
+from tests.support.cases import every_case
 from tests.support.examples import made_decision
 
 PAIR = ARMS[:2]
@@ -28,8 +32,8 @@ class Known:
 
     noise = 0.41
 
-    def __init__(self, alarms=None, age=1000):
-        self.alarms, self._age = alarms or {}, age
+    def __init__(self, alarms=None, age=1000, seen=1000):
+        self.alarms, self._age, self.seen = alarms or {}, age, dict.fromkeys(ARMS, seen)
 
     def age(self, arm):
         return self._age
@@ -60,9 +64,11 @@ def test_worth_and_labels_are_those_of_the_equations():
 
 
 def test_the_gain_of_playing_it_already_is_no_worth():
-    """An arm that is surely better, or surely worse, is decided."""
+    """An arm that is surely better, or surely worse, is steady; not before ten of its answers were judged."""
     for gap in (-0.5, 0.5):
-        assert {one.state for one in read(output(gap, spread=0.1)).arms.values()} == {"decided"}
+        assert {one.state for one in read(output(gap, spread=0.1)).arms.values()} == {"steady"}
+    few = read(output(-0.5, spread=0.1), policy=Known(seen=9))
+    assert {(one.state, one.labels) for one in few.arms.values()} == {("learning", 1)}
 
 
 def test_few_labels_are_stuck_and_a_restraint_holds_back():
@@ -88,16 +94,17 @@ def test_no_labels_at_all():
     """Where nothing is labelled no wait has an end; without a label for long, learning starves whatever it knew."""
     never = read(output(-0.1, spread=0.2), labelled=0.0).arms[PAIR[1]]
     assert (never.state, never.questions) == ("stuck", None)
-    assert read_diagnosis('{"state": "decided", "arms": {}}', unlabelled=STARVED - 1) == Diagnosis(state="decided")
-    assert read_diagnosis('{"state": "decided", "arms": {}}', unlabelled=STARVED).state == "starved"
-    assert read_diagnosis(None, unlabelled=STARVED).state == "starved"
+    assert read_diagnosis(OF_BEFORE, unlabelled=STARVED).state == "starved"
+    assert (
+        "no label came with the newest 500 decisions; no labels come: send" in read_diagnosis(None, unlabelled=500).line
+    )
     assert read_diagnosis(None, unlabelled=0) is None
 
 
 def test_an_arm_that_was_begun_anew_drifts():
     """After an alarm, until 100 rows of it are learned."""
     assert read(output(-0.5, spread=0.1), policy=Known({PAIR[1]: 1}, age=99)).state == "drifting"
-    assert read(output(-0.5, spread=0.1), policy=Known({PAIR[1]: 1}, age=100)).state == "decided"
+    assert read(output(-0.5, spread=0.1), policy=Known({PAIR[1]: 1}, age=100)).state == "steady"
 
 
 def test_a_policy_without_a_posterior_says_nothing():
@@ -106,3 +113,63 @@ def test_a_policy_without_a_posterior_says_nothing():
     bare = Known()
     bare.noise = None
     assert read(output(0.0, spread=0.2), policy=bare) is None
+
+
+OF_BEFORE = (
+    '{"arms": {"a": {"state": "decided", "worth": 0.0, "labels": 0, "questions": 0}, '
+    '"b": {"state": "held back", "worth": 0.1, "labels": 5, "questions": 9}}, "state": "held back"}'
+)
+
+
+def test_what_is_stored_is_read_again_also_of_before():
+    """A store of before says "decided"; so does what is stored now, which services of before read."""
+    before = read_diagnosis(OF_BEFORE, unlabelled=0)
+    assert (before.arms["a"].state, before.slack) == ("steady", None)
+    assert "promise to the incumbent lets too few questions try others: b needs about 5 more" in before.sentence
+    restraint = Restraint(arm=PAIR[0], risks=(0.0, 1.0), allowance=0.0, slack=17.25, reason="")
+    now = read(output(-0.5, spread=0.1, restraint=restraint))
+    again = read_diagnosis(_stored(now), unlabelled=3)
+    assert again == replace(now, unlabelled=3)
+    assert (again.state, again.slack, again.incumbent) == ("steady", 17.25, PAIR[0])
+    assert "steady" not in _stored(now)
+
+
+def test_the_word_of_all_arms_and_its_sentence():
+    """Stuck where no arm but one is tried enough; with two that are, the others' word, and the stuck one is named."""
+
+    def said(*states, **more):
+        arms = {
+            f"arm{at}": ArmDiagnosis(state=one, worth=0.1, labels=105, questions=9_000) for at, one in enumerate(states)
+        }
+        return Diagnosis(state=_of_all(states), arms=arms, judged=dict.fromkeys(arms, 2), **more)
+
+    cases = {
+        (
+            "steady",
+            "stuck",
+        ): "stuck: no arm but arm0 is tried enough to know: arm1 has 2 judged answers and needs about 105 more"
+        " (9,000 questions at this rate); too few labels of arm1 come",
+        ("stuck", "stuck"): "stuck: no arm is tried enough to know: arm0 has 2",
+        (
+            "steady",
+            "steady",
+            "stuck",
+        ): "steady: knowing an arm better would bring less than 0.005 of reward a question; too few"
+        " labels come of arm2",
+        (
+            "learning",
+            "steady",
+        ): "learning: arm0 has 2 judged answers and needs about 105 more (9,000 questions at this rate)",
+        (
+            "held back",
+            "steady",
+        ): "held back: the promise to arm1 (slack 17.1 of reward) lets too few questions try others: arm0",
+        (
+            "drifting",
+            "stuck",
+        ): "drifting: the rewards of arm0 changed a few rows ago; too few labels come of arm1; the rewards",
+    }
+    with every_case() as case:
+        for states, line in cases.items():
+            with case(*states):
+                assert said(*states, incumbent="arm1", slack=17.1).line.startswith(line)

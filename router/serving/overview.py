@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 from sqlalchemy import Connection, func, select
 
+from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
@@ -113,16 +114,20 @@ class Earned:
     versions: tuple[PolicyVersion, ...]
     #: the kill switch decides
     killed: bool
+    #: the side that the log of these two weeks favours; None: none
+    uneven: SampleRatio | None
 
 
-def earned(database: Database, *, policy: PolicyLabel) -> Earned:
-    """One row for each arm, and those of the versions. Raises StoreError."""
+def earned(database: Database, *, policy: PolicyLabel, now: float) -> Earned:
+    """One row for each arm, its hours of two weeks, and the rows of the versions. Raises StoreError."""
+    uneven = lately(database, policy=policy, now=now)
     with database.read() as connection:
         return Earned(
             arms=totals_ever(connection, policy=policy),
             progress=_progress(connection, policy=policy),
             versions=tuple(versions_of(connection, base=policy)[-MOST_VERSIONS:]),
             killed=control_of(connection, base=policy).killed is not None,
+            uneven=uneven,
         )
 
 

@@ -471,7 +471,7 @@ class Router:
             failed_notifications=self.notifier.failed_notifications,
             feedback_to_policy_ms=percentiles(tuple(snapshots.lags)),
             route_queue=self.service.batcher.depth(),
-            earned=earned(self.database, policy=self.ledger.label),
+            earned=earned(self.database, policy=self.ledger.label, now=time.time()),
             jobs=None if bells is None else {"answer": 0, "judge": ledger.judge.waiting, **bells},
             workers=self._from_redis(self.jobs.workers),
             work=self._from_redis(self.jobs.work),

@@ -74,7 +74,7 @@ from ragbandit.shared.types.queries import (
     Message,
     Query,
 )
-from ragbandit.shared.types.totals import LATENCY_EDGES, ArmTotals, sum_of
+from ragbandit.shared.types.totals import LATENCY_EDGES, ArmTotals, SampleStage, sum_of
 from ragbandit.shared.types.versions import (
     LIVE_STATES,
     PolicyControl,
@@ -140,6 +140,7 @@ __all__ = [
     "Role",
     "Round",
     "RunBy",
+    "SampleStage",
     "SnapshotInfo",
     "Source",
     "StatusNote",

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Final
+from typing import Final, Literal
 
 from ragbandit.shared.types.importance_weights import effective_rows
 
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+
+#: rows of which the arms are counted: all decisions, those with an outcome, those that were judged
+SampleStage = Literal["drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,6 +74,15 @@ class ArmTotals:
     expected_cubes: float = 0.0
     #: over all compared: sum of the range of the reward, maximum - minimum
     reward_range: float = 0.0
+
+    #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions,
+    #: those with an outcome, and those that were judged (storage/totals/excesses.py)
+    drawn_excess: float = 0.0
+    drawn_spread: float = 0.0
+    ended_excess: float = 0.0
+    ended_spread: float = 0.0
+    judged_excess: float = 0.0
+    judged_spread: float = 0.0
 
     def __add__(self, other: "ArmTotals") -> "ArmTotals":
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.name not in _TIMES}

@@ -7,7 +7,7 @@ of rewards may fall and are gauges: `delta()` of them over `increase()` of the u
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
@@ -15,7 +15,7 @@ from ragbandit.router.api.metrics.families import counter, gauge
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Earned, saved_of
 from ragbandit.shared.evidence import FEWEST_EFFECTIVE
-from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals
+from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, SampleStage
 
 _QUEUES: Final = ("answer", "judge", "learn")
 _STATES: Final = ("idle", "busy")
@@ -26,6 +26,11 @@ def earned_metrics(earned: Earned) -> Iterator[Metric]:
     yield from _traffic(earned.arms)
     yield from _rewards(earned.arms)
     yield from _latency(earned.arms)
+    text = "1 where draws, outcomes or ratings favour an arm beyond chance, by what is counted: comparisons wait."
+    uneven = {
+        stage: float(earned.uneven is not None and earned.uneven.stage == stage) for stage in get_args(SampleStage)
+    }
+    yield gauge("ragbandit_sample_ratio_uneven", text, uneven, labels=["stage"])
     progress, versions = earned.progress, earned.versions
     text = "Seconds from the last decision in the totals of the arms to the newest one."
     yield gauge("ragbandit_totals_behind_seconds", text, progress.behind_s)

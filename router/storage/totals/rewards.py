@@ -10,6 +10,7 @@ from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.differences import comparisons
+from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import IMPORTED
 
@@ -66,6 +67,8 @@ def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
     if row["policy"] != label:  # another ledger decided: this one's policy did not serve it
         return
+    if kind == "learned":
+        add_excess(deltas, row, policy=label, hour=hour, stage="judged")
     for arm, amounts in _comparisons(row):
         deltas.add((label, hour, arm), **amounts)
 

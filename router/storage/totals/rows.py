@@ -6,7 +6,7 @@ KEPT are deleted.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from operator import add
 from typing import Any, Final
@@ -110,6 +110,20 @@ def hours_of(connection: Connection, *, policy: str, since: int, until: int) -> 
     here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
     rows = connection.execute(select(arm_hours).where(*here).order_by(arm_hours.c.hour, arm_hours.c.arm))
     return [_hour(row) for row in rows]
+
+
+def summed(
+    connection: Connection, *, policy: str, since: int, until: int, names: Collection[str]
+) -> dict[ArmName, ArmTotals]:
+    """Arm -> the sums of some counts over since <= hour < until; quicker than all of `hours_of`."""
+    here = arm_hours.c.policy == policy, arm_hours.c.hour >= max(since, 0), arm_hours.c.hour < until
+    sums: dict[ArmName, dict[str, Any]] = {}
+    for arm, text in connection.execute(select(arm_hours.c.arm, arm_hours.c.totals).where(*here)):
+        own, totals = sums.setdefault(ArmName(arm), {}), json.loads(text)
+        for name in names:
+            if name in totals:
+                own[name] = own.get(name, 0) + totals[name]
+    return {arm: ArmTotals(**sums[arm]) for arm in sorted(sums)}
 
 
 def totals_ever(connection: Connection, *, policy: str) -> dict[ArmName, ArmTotals]:

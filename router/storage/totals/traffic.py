@@ -15,6 +15,7 @@ from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import Segment, read_segment
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
+from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
 
@@ -24,6 +25,8 @@ TRAFFIC: Final = "arm_hours"
 SETTLED_S: Final = 20.0
 #: age at which an hour that is over is compared with its rows, seconds
 RECHECKED_S: Final = 900.0
+#: columns of a decision that its draw is read of
+_DRAW: Final = ("arm", "arms", "pmf")
 _START: Final = (-1.0, "")
 _FORCED: Final = '"forced":true'
 _COUNTED_AGAIN: Final = (
@@ -93,11 +96,12 @@ def _page(
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
         faulty, forced = decisions.c.fault.is_not(None), decisions.c.request.contains(_FORCED)
-        names = decisions.c["id", "made_at", "policy", "arm", "explored", "facts"]
+        names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts"]
         query, key = select(*names, faulty.label("faulty"), forced.label("was_forced")), decisions.c.id
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
-        query, key = select(*names, *decisions.c["policy", "arm", "facts"]), outcomes.c.decision_id
+        query = select(*names, *decisions.c["policy", *_DRAW, "facts"], decisions.c.made_at.label("decided_at"))
+        key = outcomes.c.decision_id
         query = query.join_from(outcomes, decisions, decisions.c.id == outcomes.c.decision_id)
     time = table.c.made_at
     # The first bound is for the index, which has no ids.
@@ -114,8 +118,10 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             flags = {"explored": row["explored"], "faults": row["faulty"], "forced": row["was_forced"]}
             flags |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
+            add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
         else:
             _count_outcome(key, row, deltas)
+            add_excess(deltas, row, policy=key[0], hour=hour_of(row["decided_at"]), stage="ended")
 
 
 def _has(facts: str, key: str) -> bool:
@@ -148,7 +154,8 @@ def _count_segment(segment: Segment, *, positions: Mapping[str, tuple[Any, ...]]
         if (row["made_at"], row["id"]) > positions["decisions"]
     ]
     then = [
-        {**row, **{name: by_id[row["decision_id"]][name] for name in ("policy", "arm", "facts")}}
+        {**row, **{name: by_id[row["decision_id"]][name] for name in ("policy", *_DRAW, "facts")}}
+        | {"decided_at": by_id[row["decision_id"]]["made_at"]}
         for row in rows["outcomes"]
         if row["decision_id"] in by_id and (row["made_at"], row["decision_id"]) > positions["outcomes"]
     ]

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.doctor import files
 from ragbandit.router.cli.doctor.checks import CHECKS, examine
 from ragbandit.router.cli.doctor.findings import Installation, run_checks
+from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
 from ragbandit.router.offline.logs.full_information import arm_rows
 from ragbandit.router.offline.logs.ledger_transfer import take_in
 from ragbandit.router.queue.jobs import RedisJobs, connect
@@ -23,7 +24,8 @@ from ragbandit.router.queue.presence import Presence, card_of, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.tables import policies
+from ragbandit.router.storage.sql.tables import arm_hours, policies
+from ragbandit.router.storage.totals.rows import hour_of
 from ragbandit.shared.types import PolicyLabel, TableRow
 from ragbandit.workers.cli import app
 from tests.support.cases import every_case
@@ -68,6 +70,21 @@ def listening(client):
         subscription.subscribe(CHANNEL)
         assert subscription.get_message(timeout=5.0)["type"] == "subscribe"
         yield
+
+
+def test_ratings_that_favour_an_arm(doctor, make_world):
+    """One arm's answers are rated 61 %, the other's 9 %: a warning names them; an hour ago all was too new."""
+    now, hour = time.time(), hour_of(time.time()) - 1
+    rated = {"premium": 305, "cheap": 45}
+    world = make_world()
+    for arm, count in rated.items():
+        totals = {"decided": 500, "answered": 500, "learned": count, "judged_spread": 87.5}
+        totals["judged_excess"] = count - 175.0
+        world.write(arm_hours.insert().values(policy="main", hour=hour, arm=arm, totals=json.dumps(totals)))
+    level, told = doctor("sample ratio", clock=lambda: now + SETTLED_S)["sample ratio"]
+    assert level == "warning"
+    assert "arm premium has 61 % of its answers rated and cheap 9 %" in told
+    assert doctor("sample ratio", clock=lambda: now - SETTLED_S)["sample ratio"][0] == "ok"
 
 
 def test_a_process_that_does_not_listen(doctor, redis_client):

@@ -77,6 +77,18 @@ def test_totals_are_what_the_tables_hold(world):
         values = [row[column] for row in learned]
         assert getattr(everything, name) == pytest.approx(sum(values))
         assert getattr(everything, f"{name}_squares") == pytest.approx(sum(value**2 for value in values))
+    assert_excesses(world, made)
+
+
+def assert_excesses(world, made):
+    """By how much oftener each arm was drawn than promised, over all rows, those with an outcome, those judged."""
+    judged = {update.decision_id for update in world.ledger.read(after=0)}
+    for arm, one in totals(world).items():
+        for stage, rows in (("drawn", made), ("ended", made), ("judged", [d for d in made if d.id in judged])):
+            chances = [d.pmf[d.arms.index(arm)] for d in rows]
+            excess = sum(d.arm == arm for d in rows) - sum(chances)
+            assert getattr(one, f"{stage}_excess") == pytest.approx(excess, abs=1e-9)
+            assert getattr(one, f"{stage}_spread") == pytest.approx(sum(p * (1.0 - p) for p in chances))
 
 
 def test_hours_add_up_to_all(world):
@@ -139,6 +151,7 @@ def test_the_archive_is_counted(world, tmp_path, before):
     second = lived(world, 5)
     extend(world)
     everything = sum_of(totals(world).values())
+    assert_excesses(world, first + second)
     assert everything.decided == everything.answered == len(first) + len(second) == 11
     assert everything.learned == len(list(world.ledger.read(after=0))) > 4
 

@@ -45,6 +45,7 @@ WELL = {
     'ragbandit_ledger{place="held"}': "5+0x100",
     'ragbandit_policy_version{state="canary",version="v2"}': "1+0x100",
     "ragbandit_kill_switch": "0+0x100",
+    'ragbandit_sample_ratio_uneven{stage="judged"}': "0+0x100",
 }
 #: alert -> what is otherwise; None: the series is missing. Samples are a minute apart, the last is asked for
 AMISS = {
@@ -68,6 +69,7 @@ AMISS = {
     "RagBanditArmSlow": {'ragbandit_arm_answer_seconds_bucket{arm="a",le="10"}': "0+90x100"},
     "RagBanditArmSuspended": {'ragbandit_arm_offered{arm="a"}': "0+0x100"},
     "RagBanditNoArmHealthy": {"ragbandit_decisions_fail_open_total": "0+1x100"},
+    "RagBanditUneven": {'ragbandit_sample_ratio_uneven{stage="judged"}': "1+0x100"},
     "RagBanditQuarantined": {'ragbandit_ledger{place="quarantined"}': "0+1x100"},
     "RagBanditHeld": {'ragbandit_ledger{place="held"}': "500+0x100"},
     "RagBanditSnapshots": {"ragbandit_snapshots_refused_total": "0+1x100"},

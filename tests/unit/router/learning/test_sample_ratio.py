@@ -1,0 +1,63 @@
+"""Sample ratios: few clean logs alarm at any look, a side that is favoured is noticed, and the sentence says which."""
+
+import numpy as np
+
+from benchmarks.sample_ratio import FAULTS, first_alarms
+from ragbandit.router.learning.monitoring.sample_ratio import uneven
+from ragbandit.shared.types import ArmTotals
+from tests.support.cases import every_case
+
+
+def test_clean_logs_rarely_alarm_and_faulty_ones_do():
+    """Of 400 clean worlds at most 5 % alarm at any of 200 looks where 5 % may; 9 instead of 61 % rated is seen."""
+    small = {"worlds": 400, "rows": 2_000, "rare": 0.3}
+    assert np.isfinite(first_alarms(lost=FAULTS["none"], alpha=0.05, **small)).mean() <= 0.05
+    small["worlds"] = 40
+    seen = first_alarms(lost=FAULTS["its answers are rated 9 % instead of 61 %"], alpha=0.001, **small)
+    assert np.isfinite(seen).all()
+
+
+def totals(*, p, decided=20_000, drawn=1.0, ended=1.0, rated=0.3):
+    """An arm with these shares of what it should have, against another one with all of it, without chance."""
+    counts = {"drawn": decided * drawn, "ended": decided * drawn * ended, "judged": decided * drawn * ended * rated}
+    base = {"drawn": decided, "ended": decided, "judged": decided * 0.3}
+    arms = {}
+    for name, own in (("cheap", True), ("premium", False)):
+        q = p if own else 1.0 - p
+        sums = {"decided": round(q * (counts if own else base)["drawn"])}
+        sums |= {"answered": round(q * (counts if own else base)["ended"])}
+        sums |= {"learned": round(q * (counts if own else base)["judged"])}
+        for stage in base:
+            rows = p * counts[stage] + (1.0 - p) * base[stage]
+            sums[f"{stage}_excess"] = q * (counts if own else base)[stage] - q * rows
+            sums[f"{stage}_spread"] = rows * p * (1.0 - p)
+        arms[name] = ArmTotals(**sums)
+    return arms
+
+
+def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
+    """The first stage that is uneven is told; small differences of outcomes and ratings are not."""
+    cases = {
+        "even": (totals(p=0.3), None),
+        "nothing": ({}, None),
+        "of before": (
+            {"cheap": ArmTotals(decided=500, learned=3), "premium": ArmTotals(decided=500, learned=400)},
+            None,
+        ),
+        "lost": (
+            totals(p=0.5, drawn=0.9),
+            "arm cheap was drawn 9,000 times where the logged probabilities promise 9,500",
+        ),
+        "outcomes": (totals(p=0.3, ended=0.6), "arm premium has 100 % of its draws with an outcome and cheap 60 %"),
+        "ratings": (
+            totals(p=0.5, rated=0.09),
+            "arm premium has 30 % of its answers rated and cheap 9 %: comparisons of",
+        ),
+        "favoured": (totals(p=0.02, rated=0.9), "arm cheap has 90 % of its answers rated and premium 30 %"),
+        "small": (totals(p=0.5, decided=10**7, rated=0.29), None),
+    }
+    with every_case() as case:
+        for name, (arms, told) in cases.items():
+            with case(name):
+                one = uneven(arms)
+                assert (one and one.sentence.startswith(told)) if told else one is None

@@ -53,7 +53,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "archive, erasure, backup": ("router/retention/*.py", "router/storage/archive/*.py"),
     "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
-    "rates and quotas": ("router/api/limiting/*.py",),
+    "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py",),
     "the dashboard": ("router/api/ui/*.py",),
     "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.storage import answer_queue
+from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions.feedback_writes import write_feedback
 from ragbandit.router.storage.decisions.idempotency import is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.decisions.links import write_links
@@ -207,15 +208,17 @@ class DecisionStore:
             rows = [row | KEPT_OF_OUTCOME for row in rows]
         with self._writing() as (connection, moves):
             ids = {row["decision_id"] for row in rows}
-            known = {key: row["run_by"] for key, row in _by_id(connection, ids, columns=("id", "run_by")).items()}
+            owned = _by_id(connection, ids, columns=("id", "run_by", "tenant", "api_key"))
+            known = {key: row["run_by"] for key, row in owned.items()}
             accepted = [row for row in rows if row["decision_id"] in known and not is_foreign(row, known)]
             new = insert_new(connection, outcomes, accepted, key="decision_id")
             if new:
                 open_rows = lock_waiting(connection, new)
                 flag_waiting(connection, open_rows.values(), moves=moves, has_outcome=True)
                 answer_queue.remove(connection, [key for key in new if known[key] == "worker"])
+                fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
+                count_spending(moves, fresh.values(), rows=owned)
                 if self.judge is not None:
-                    fresh = {outcome.decision_id: outcome for outcome in reversed(group) if outcome.decision_id in new}
                     sample_outcomes(
                         connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
                     )

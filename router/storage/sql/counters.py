@@ -84,11 +84,15 @@ class Moves:
     """What one transaction changes of the counters."""
 
     def __init__(self) -> None:
-        self._moved: Counter[tuple[str, CounterName]] = Counter()
+        self._moved: Counter[tuple[str, str]] = Counter()
 
     def add(self, name: CounterName, count: int = 1, *, label: str = ALL) -> None:
         """Move a counter by `count`, which may be negative."""
         self._moved[label, name] += count
+
+    def spend(self, label: str, *, day: str, amount: int) -> None:
+        """Add to what a spender has spent on a day (`storage.access.spending`): no count of rows, never recounted."""
+        self._moved[label, day] += amount
 
     def updates(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `updates`, or with sign -1 leave it."""
@@ -203,7 +207,7 @@ def recount(connection: Connection) -> dict[str, tuple[int, int]]:
             rows[owner, name] = value
             if before[name] != value:
                 wrong[f"{owner} {name}".strip()] = (before[name], value)
-    connection.execute(delete(counters))
+    connection.execute(delete(counters).where(counters.c.name.in_(get_args(CounterName))))
     counts = [{"label": label, "name": name, "shard": 0, "value": value} for (label, name), value in rows.items()]
     connection.execute(insert(counters), counts)
     return wrong

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, func, select
 
+from ragbandit.router.storage.access.spending import forget_spending
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import move_position, position_of
@@ -109,6 +110,7 @@ class Extender:
         with self.database.write() as connection:
             if self._lease.is_held(connection, holder=self.holder):
                 forget_hours(connection, now=now)
+                forget_spending(connection, now=now)
         self._forgot_at = hour_of(now)
 
 

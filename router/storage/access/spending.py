@@ -1,0 +1,84 @@
+"""Dollars that tenants and API keys have spent on answers, by day (UTC).
+
+Each is a counter of `counters`, moved in the transaction that writes the outcome: exact at once, whatever Redis forgets
+and whatever moves to the archive. Its label is a hash, as names of tenants are longer than labels; its name is the day.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from sqlalchemy import Connection, delete, func, select
+
+from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.tables import counters
+from ragbandit.shared.types import Outcome
+
+#: counters are whole numbers: of billionths of a dollar
+_UNIT: Final = 1e-9
+#: most that one outcome counts, dollars: whoever reports more must not fill a 64-bit counter
+MOST_DOLLARS: Final = 10_000.0
+#: days that are kept
+KEPT_DAYS: Final = 400
+_PREFIX: Final = "spent:"
+
+
+@dataclass(frozen=True, slots=True)
+class Spender:
+    """Who spends: a tenant by its name, or a key by its public id."""
+
+    kind: Literal["tenant", "key"]
+    name: str
+
+    @property
+    def label(self) -> str:
+        """The label of its counters."""
+        return _PREFIX + hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spent:
+    """Dollars that a spender has spent in the day and in the month (UTC) of a time."""
+
+    day: float = 0.0
+    month: float = 0.0
+
+
+def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Mapping[str, str | None]]) -> None:
+    """Count what new outcomes cost. rows: decision id -> a row with the `tenant` and the `api_key` of the decision."""
+    for outcome in outcomes:
+        amount = round(min(max(outcome.cost.dollars, 0.0), MOST_DOLLARS) / _UNIT)
+        if not amount:
+            continue
+        row, day = rows[outcome.decision_id], day_of(outcome.made_at)
+        moves.spend(Spender("tenant", row["tenant"] or "").label, day=day, amount=amount)
+        if row["api_key"] is not None:
+            moves.spend(Spender("key", row["api_key"]).label, day=day, amount=amount)
+
+
+def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:
+    """What each of them has spent in the day and the month of `now`. A range of the primary key for each."""
+    today = day_of(now)
+    month = counters.c.name >= f"{today[:7]}-01", counters.c.name <= today
+    query = select(counters.c.label, counters.c.name, func.sum(counters.c.value)).where(
+        counters.c.label.in_([one.label for one in spenders]), *month
+    )
+    days: dict[str, dict[str, float]] = {}
+    for label, day, amount in connection.execute(query.group_by(counters.c.label, counters.c.name)):
+        days.setdefault(label, {})[day] = float(amount) * _UNIT
+    found = {one: days.get(one.label, {}) for one in spenders}
+    return {one: Spent(day=by_day.get(today, 0.0), month=sum(by_day.values())) for one, by_day in found.items()}
+
+
+def forget_spending(connection: Connection, *, now: float) -> None:
+    """Delete the days that are too old."""
+    oldest = day_of((datetime.fromtimestamp(now, UTC) - timedelta(days=KEPT_DAYS)).timestamp())
+    ours = counters.c.label >= _PREFIX, counters.c.label < _PREFIX[:-1] + ";"
+    connection.execute(delete(counters).where(*ours, counters.c.name < oldest))
+
+
+def day_of(seconds: float) -> str:
+    """The day (UTC) of a time, as 2026-11-22."""
+    return datetime.fromtimestamp(seconds, UTC).date().isoformat()

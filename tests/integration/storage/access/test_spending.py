@@ -1,0 +1,53 @@
+"""Spending on SQLite and PostgreSQL: what outcomes cost is counted once, by tenant, key and day, and outlives them."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from ragbandit.router.retention.archiving import archive
+from ragbandit.router.storage.access.spending import KEPT_DAYS, MOST_DOLLARS, Spender, forget_spending, spent
+from ragbandit.router.storage.sql.counters import recount
+from ragbandit.shared.types import Query
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp()
+DAY_S = 86_400.0
+ACME, GLOBEX, KEY = Spender("tenant", "acme"), Spender("tenant", "globex"), Spender("key", "acme")
+
+
+def test_what_outcomes_cost(make_world, database_url, tmp_path):
+    """By tenant and key, day and month (UTC); a repetition counts nothing; a recount and the archive take nothing."""
+    world = make_world(database_url=database_url, now=NOON, archive=str(tmp_path / "archive"))
+
+    def answer(dollars: float, *, tenant: str = "acme", key: str | None = "acme") -> None:
+        query = Query(text="q", tenant=tenant, api_key=key)
+        decision = world.router.submit(query, run_by="caller").result(30)
+        for _ in range(2):
+            world.outcome(decision, cost={"dollars": dollars})
+        world.feedback(decision, reward=0.5)
+
+    def sums(now: float):
+        with world.database.read() as connection:
+            read = spent(connection, [ACME, GLOBEX, KEY], now=now)
+        return [amount for one in (ACME, GLOBEX, KEY) for amount in (read[one].day, read[one].month)]
+
+    world.now = NOON - DAY_S  # in October
+    answer(8.0)
+    world.now = NOON
+    answer(0.25)
+    answer(0.5, key=None)
+    answer(1e-9, tenant="globex", key=None)
+    world.now = NOON + DAY_S
+    answer(2.0)
+    answer(1e6, tenant="globex")
+    world.learn()
+    for _ in range(2):
+        assert sums(NOON) == pytest.approx([0.75, 0.75, 1e-9, 1e-9, 0.25, 0.25])
+        most = MOST_DOLLARS
+        assert sums(NOON + DAY_S) == pytest.approx([2.0, 2.75, most, most + 1e-9, 2.0 + most, 2.25 + most])
+        archive(world.database, root=world.settings.archive_root, before=world.now + 1.0, now=world.now + 2.0)
+        with world.database.write() as connection:
+            recount(connection)
+    with world.database.write() as connection:
+        forget_spending(connection, now=NOON + KEPT_DAYS * DAY_S)
+    assert sums(NOON - DAY_S)[:2] == [0.0, 0.0]
+    assert sums(NOON)[:2] == pytest.approx([0.75, 0.75])

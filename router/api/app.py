@@ -28,6 +28,7 @@ from ragbandit.router.api.endpoints import (
     sessions,
 )
 from ragbandit.router.api.http_server.threads import Reads
+from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
@@ -39,6 +40,7 @@ from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.ui.endpoints import DASHBOARD
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.processes.service_process import ServiceProcess
@@ -132,6 +134,12 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     foreign = router.jobs.outage.foreign
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits, foreign=foreign)
     state.quotas = Quotas(router.settings.tenants, limiter=state.rate_limiter)
+    state.budgets = Budgets(
+        router.settings,
+        database=router.database,
+        read=state.reads.run,
+        paces=lambda: serves_prices(router.service.serving.policy),
+    )
     state.metrics.limiters.append(state.rate_limiter)
     shows_metrics = state.processes is not None and state.port != "public"
     if shows_metrics:

@@ -41,7 +41,8 @@ def create_key(
     tenant: Annotated[str | None, typer.Option(help="it sees and judges this tenant's decisions alone")] = None,
     expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
     scope: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE, arms=[a,b], forced=false or rate=600/minute; repeat it")
+        list[str] | None,
+        typer.Option(help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, dollars_per_day=5; repeat it"),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

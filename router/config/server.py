@@ -1,4 +1,4 @@
-"""Settings of the HTTP service: address, limits, and what a tenant may have in a day."""
+"""Settings of the HTTP service: address, limits, and what a tenant may have in a day and a month."""
 
 from typing import Annotated, get_args
 
@@ -100,10 +100,23 @@ class ServerSettings(Section):
         return rates
 
 
+#: a budget in dollars
+Dollars = Annotated[float, Field(gt=0)]
+
+
 class TenantSettings(Section):
-    """What a tenant may have in a day (UTC); beyond it 429, with Retry-After until midnight."""
+    """What a tenant may have in a day and a month (UTC); beyond it 429, with Retry-After until the end of it."""
 
     #: decisions, also those of a request that is sent again with the same id; None: no limit
     decisions_per_day: Count | None = None
     #: items of feedback that come with the tenant's keys, and with the tokens that they signed; None: no limit
     feedback_per_day: Count | None = None
+    #: dollars that its answers may cost in a day. As they are spent the weight of cost of its questions rises, so that
+    #: they last for the day (docs/price.md); None: no budget. Under a budget the right to choose the arm of a question
+    #: is the scope forced=true of a key
+    dollars_per_day: Dollars | None = None
+    #: the same in a month
+    dollars_per_month: Dollars | None = None
+    #: refuse questions once a budget is spent, with 429; false: they go on at the highest price. A policy that has no
+    #: price for each question stops in any case
+    budget_stop: bool = False

@@ -227,18 +227,25 @@ def epsilon_greedy(scores: Sequence[float], *, epsilon: float) -> tuple[float, .
     return tuple(epsilon / len(scores) + ((1.0 - epsilon) / ties if s == best else 0.0) for s in scores)
 
 
-def heads_of(reward: Reward, *, weight: float) -> tuple[float, float, float]:
+def usual_weight(query: Query, *, usual: float) -> float:
+    """What `heads_of` is given as `usual`: inf for a question without a weight of its own, or where none is known."""
+    return math.inf if own_weight(query) is None or usual <= 0.0 else usual
+
+
+def heads_of(reward: Reward, *, weight: float, usual: float = math.inf) -> tuple[float, float, float]:
     """(quality, cost, weight) as a policy with heads apart learns them; weight: the one in force where it was decided.
 
     Where the caller gave the reward itself, its cost is inside already: quality is then what makes
     quality - weight * cost equal to it. A cost beyond what the reward's lower bound can express counts as that much:
-    one answer that cost a million must not drown all others.
+    one answer that cost a million must not drown all others. usual: weight of questions without one of their own; a
+    row at a higher one (a budget's) tells as much of the cost as theirs do.
     """
     if not reward.has_parts:
         most = (reward.maximum - reward.minimum) / weight if weight > 0.0 else math.inf
         cost = min(reward.cost, most)
         return reward.value + weight * cost, cost, weight
-    most = (reward.quality - reward.minimum) / reward.weight if reward.weight > 0.0 else math.inf
+    least = min(reward.weight, usual)
+    most = (reward.quality - reward.minimum) / least if least > 0.0 else math.inf
     return reward.quality, min(reward.cost, max(most, 0.0)), reward.weight
 
 

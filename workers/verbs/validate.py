@@ -11,7 +11,7 @@ from rich.markup import escape
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.monitoring.price import in_words
+from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.requirements import check_packages, check_weights
 from ragbandit.workers.judge.checks import check_judge
@@ -43,6 +43,8 @@ def validate(
         if any(key.startswith("reward.") for key, _, _ in rows):
             for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
                 console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
+        for line in budget_warnings(loaded.settings):
+            console.print(escape(f"tenants: {line}"), soft_wrap=True, highlight=False)
 
 
 def _by_the_log(settings: Settings) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
+from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import headers, route_json
@@ -76,6 +77,7 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     metrics: Metrics = request.app.state.metrics
     router = router_of(request)
     questions = await _questions(request, items)
+    questions = [await _within_budgets(request, question) for question in questions]
     questions = await _within_quotas(request, questions)
     queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
     began = time.perf_counter()
@@ -113,6 +115,15 @@ def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException
         else:
             span.fail(type(result).__name__)
         span.end()
+
+
+async def _within_budgets(request: Request, question: Query | BaseException) -> Query | BaseException:
+    """The question as its budgets leave it, or their refusal."""
+    budgets: Budgets = request.app.state.budgets
+    try:
+        return await budgets.paced(question, caller=caller_of(request)) if isinstance(question, Query) else question
+    except BudgetSpent as error:
+        return error
 
 
 async def _within_quotas(request: Request, questions: Sequence[Query | BaseException]) -> list[Query | BaseException]:
@@ -178,6 +189,8 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     """
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
+    budgets: Budgets = request.app.state.budgets
+    query = await budgets.paced(query, caller=caller_of(request))
     quotas: Quotas = request.app.state.quotas
     await quotas.take("decisions", tenant=query.tenant)
     tracing = tracing_of(request)
@@ -214,7 +227,7 @@ def _query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=body.question,
         context=body.context,
-        arms=permitted_arms(arms, turns=body.sticky_turns, request=request, run_by=run_by),
+        arms=permitted_arms(arms, turns=body.sticky_turns, tenant=tenant, request=request, run_by=run_by),
         budget=Budget(**body.budget.model_dump()) if "budget" in body.model_fields_set else Budget(),
         tenant=tenant,
         session=body.session_id,

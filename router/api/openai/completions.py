@@ -62,13 +62,15 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
         return _task_reply(body, text=task_answer(task, turns=turns))
     forced = forced_arm(body.model, router=router)
     links = links_of(request.headers)
+    caller = caller_of(request)
+    tenant = caller.tenant or "default"
     query = query_of_chat(
         body,
         headers=request.headers,
         key=key,
         forced=forced is not None,
-        arms=permitted_arms(None if forced is None else (forced,), request=request, run_by="worker"),
-        caller=caller_of(request),
+        arms=permitted_arms(None if forced is None else (forced,), tenant=tenant, request=request, run_by="worker"),
+        caller=caller,
         schema=router.settings.context,
         links=traced_links(request, links, traceparent=request.headers.get("traceparent")),
     )

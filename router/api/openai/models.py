@@ -5,6 +5,7 @@ from typing import Final
 
 from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.replies import Model, ModelList
+from ragbandit.router.api.security.ownership import may_force
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import ArmName, Caller
 
@@ -20,7 +21,8 @@ def model_list(router: Router, *, caller: Caller) -> ModelList:
     """`auto`, and one model for each arm that our workers run and this caller may choose; or none."""
     allowed = caller.scopes.get("arms")
     arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
-    forced = arms if caller.scopes.get("forced") is not False else []
+    tenant = caller.tenant or "default"
+    forced = arms if may_force(caller, tenant=tenant, tenants=router.settings.tenants) else []
     names = [AUTO, *(f"arm/{arm}" for arm in forced)] if arms else []
     return {"object": "list", "data": [_model(name) for name in names]}
 

@@ -4,12 +4,14 @@ Another tenant's decision is to it what a decision that was never made is: the s
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
+from ragbandit.router.api.limiting.budgets import budgets_of
+from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Decision, RunBy
@@ -53,33 +55,43 @@ def tenant_of(caller: Caller, *, given: str | None) -> str:
 
 
 def permitted_arms(
-    arms: tuple[ArmName, ...] | None, *, turns: int | None = None, request: Request, run_by: RunBy
+    arms: tuple[ArmName, ...] | None, *, turns: int | None = None, tenant: str, request: Request, run_by: RunBy
 ) -> tuple[ArmName, ...] | None:
     """The arms of a question as the caller may ask it: those that it names, or that its key is narrowed to.
 
-    arms, turns: what the caller names, and for how many turns it wants to stay. Raises Forbidden.
+    arms, turns: what the caller names, and for how many turns it wants to stay. tenant: the question's. Raises
+    Forbidden.
     """
     caller, router = caller_of(request), router_of(request)
-    if caller.scopes.get("forced") is False:
+    if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
         _check_unforced(arms, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     return _narrowed(arms, caller=caller, offered=offered)
+
+
+def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettings]) -> bool:
+    """Whether the caller may choose the arm of a question: its scope `forced` says so, else where no budget holds."""
+    allowed = caller.scopes.get("forced")
+    if isinstance(allowed, bool):
+        return allowed
+    return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 
 def _check_unforced(arms: tuple[ArmName, ...] | None, *, turns: int | None, sticky_turns: int) -> None:
     """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn."""
     if arms is not None:
         raise Forbidden(
-            "this key leaves the choice of the arm to the policy",
+            "this caller leaves the choice of the arm to the policy",
             field="arms",
-            remedy="leave arms out, or use the model auto",
+            remedy="leave arms out, or use the model auto; under a dollar budget the scope forced=true is the right to",
         )
     most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
     if turns is not None and turns > most:
         raise Forbidden(
-            f"this key leaves the choice to the policy, and may not stay on an arm for {turns} turns",
+            f"this caller leaves the choice to the policy, and may not stay on an arm for {turns} turns",
             field="sticky_turns",
-            remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns)",
+            remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns); under a dollar budget "
+            "the scope forced=true is the right to more",
         )
 
 

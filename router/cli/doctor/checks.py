@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.cli.doctor import configuration, database, files, price, processes, redis, sample_ratio
+from ragbandit.router.cli.doctor import budgets, configuration, database, files, price, processes, redis, sample_ratio
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -14,6 +14,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("learner", database.learner),
     ("reward.weight", price.weight),
     ("sample ratio", sample_ratio.even),
+    ("dollar budgets", budgets.budgets),
     ("counters", database.counters),
     ("leases", database.held),
     ("Redis", redis.reachable),

@@ -9,6 +9,7 @@ import typer
 from ragbandit.router.api.schemas.replies import ledger_json
 from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
+from ragbandit.router.cli.doctor.budgets import budget_states, state_in_words
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings
@@ -64,6 +65,10 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
             facts |= {"notes": notes} if notes else {}
+            now = time.time()
+            states = budget_states(ledger.database, settings=settings, now=now)
+            lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
+            facts |= {"budgets": lines} if lines else {}
             show({"policy": ledger.label, "learning": _headline(state)} | _learned(state) | facts, as_json=False)
         if not state.counters.balanced:
             raise typer.Exit(1)

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from ragbandit.router.policies import make_policy
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Matrix
 
 if TYPE_CHECKING:
-    from ragbandit.router.config.settings import RewardSettings
+    from ragbandit.router.config.settings import RewardSettings, Settings
 
 #: labels of an arm before it is compared
 LEAST_LABELS: Final = 50
@@ -131,6 +133,21 @@ def remedy(price: Price) -> str:
     if price.verdict == "worse":
         return f"drop {price.arms[-1].arm}, unless there are questions that it alone gets right"
     return f"{_ASK}; if nobody can say, to {number(price.proposed, 2)}. A change begins no new ledger"
+
+
+def budget_warnings(settings: "Settings") -> list[str]:
+    """What keeps the price from pacing the dollar budgets of the settings, as sentences."""
+    if not any(one.dollars_per_day or one.dollars_per_month for one in settings.tenants.values()):
+        return []
+    words = []
+    if not serves_prices(make_policy(settings.policy.name, params=settings.policy.params)):
+        name = settings.policy.name
+        words.append(f"policy.name: {name} has one weight of cost for all questions: dollar budgets only stop (429)")
+    elif settings.reward.weight == 0.0:
+        words.append("reward.weight is 0: no factor raises it, so dollar budgets pace no question that names no price")
+    if not settings.reward.cost.get("dollars"):
+        words.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
+    return words
 
 
 def in_words(reward: "RewardSettings") -> list[str]:

@@ -26,7 +26,16 @@ import numpy as np
 
 from ragbandit.router.config.context_schema import ContextSchema
 from ragbandit.router.encoders.projection import LENGTHS
-from ragbandit.router.policies.base import Arrays, Facts, counted_state, heads_of, restored_counts, rows_of, weight_of
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    counted_state,
+    heads_of,
+    restored_counts,
+    rows_of,
+    usual_weight,
+    weight_of,
+)
 from ragbandit.router.policies.context.columns import ContextColumns
 from ragbandit.router.policies.context.products import SKETCHED, sketch
 from ragbandit.router.policies.linear.points import Means, PointHeads
@@ -190,7 +199,8 @@ class ContextHeads:
         rows = rows_of(update)
         joined = self._row(features, query=update.query)
         inputs = self._inputs(joined)
-        heads = heads_of(update.reward, weight=weight_of(update.query, default=self.weight))
+        usual = usual_weight(update.query, usual=self.weight)
+        heads = heads_of(update.reward, weight=weight_of(update.query, default=self.weight), usual=usual)
         if not all(np.abs(row).max() <= _MOST_FEATURE for row in inputs.values()):  # also where one is NaN
             beyond = f"a feature is not finite, or beyond {_MOST_FEATURE:g}"
             raise PolicyFault(f"{beyond}; use an encoder whose features are near 1")

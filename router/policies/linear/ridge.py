@@ -42,6 +42,7 @@ from ragbandit.router.policies.base import (
     restored_counts,
     rows_of,
     tally,
+    usual_weight,
     weight_of,
 )
 from ragbandit.shared.errors import PolicyFault
@@ -250,7 +251,8 @@ class RidgeHeads:
 
     def _targets(self, update: Update) -> tuple[float, float, float]:
         """What the heads regress: quality and cost, and the weight between them."""
-        return heads_of(update.reward, weight=weight_of(update.query, default=self.weight))
+        usual = usual_weight(update.query, usual=self.weight)
+        return heads_of(update.reward, weight=weight_of(update.query, default=self.weight), usual=usual)
 
     def _follow(self, update: Update, *, weight: float) -> None:
         """Serve questions that come without a weight of cost at that of the last such row."""

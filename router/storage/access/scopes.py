@@ -1,5 +1,6 @@
 """Scopes: what a key is narrowed to beyond its role and tenant."""
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -14,14 +15,26 @@ def _names(value: Json) -> bool:
     return isinstance(value, list) and 0 < len(value) <= 100 and all(isinstance(name, str) and name for name in value)
 
 
+def _dollars(value: Json) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf
+
+
+def _flag(value: Json) -> bool:
+    return isinstance(value, bool)
+
+
 #: scope -> whether a value is one of it, and what it should be
 SCOPES: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
     # the only arms that its questions may be given to
     "arms": (_names, "a list of names of arms"),
-    # false: it may not choose the arm of a question itself
-    "forced": (lambda value: isinstance(value, bool), "true or false"),
+    # whether it may choose the arm of a question itself; without it: where neither it nor its tenant has a budget
+    "forced": (_flag, "true or false"),
     # how many requests may come with it; counts instead of server.rate_limits
     "rate": (lambda value: isinstance(value, str) and bool(_RATE.fullmatch(value)), 'a rate, for example "600/minute"'),
+    # what its answers may cost in a day and a month (UTC), and whether its questions are refused beyond
+    "dollars_per_day": (_dollars, "a number of dollars above 0"),
+    "dollars_per_month": (_dollars, "a number of dollars above 0"),
+    "budget_stop": (_flag, "true or false"),
 }
 
 

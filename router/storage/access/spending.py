@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, delete, func, select
 
-from ragbandit.router.storage.sql.counters import Moves
+from ragbandit.router.storage.sql.counters import Moves, Row
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import Outcome
 
@@ -46,14 +46,14 @@ class Spent:
     month: float = 0.0
 
 
-def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Mapping[str, str | None]]) -> None:
+def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row]) -> None:
     """Count what new outcomes cost. rows: decision id -> a row with the `tenant` and the `api_key` of the decision."""
     for outcome in outcomes:
         amount = round(min(max(outcome.cost.dollars, 0.0), MOST_DOLLARS) / _UNIT)
         if not amount:
             continue
         row, day = rows[outcome.decision_id], day_of(outcome.made_at)
-        moves.spend(Spender("tenant", row["tenant"] or "").label, day=day, amount=amount)
+        moves.spend(Spender("tenant", row["tenant"]).label, day=day, amount=amount)
         if row["api_key"] is not None:
             moves.spend(Spender("key", row["api_key"]).label, day=day, amount=amount)
 

@@ -26,7 +26,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import arm_hours, policies
 from ragbandit.router.storage.totals.rows import hour_of
-from ragbandit.shared.types import PolicyLabel, TableRow
+from ragbandit.shared.types import PolicyLabel, Query, TableRow
 from ragbandit.workers.cli import app
 from tests.support.cases import every_case
 
@@ -220,6 +220,36 @@ def test_weight_against_the_labels(doctor, make_world, tmp_path, monkeypatch):
             assert "reward.weight: one unit of cost is worth 0.2 right answers" in told
             assert "reward.weight: half the slope from cheap to dear is 0.05" in told
             assert "dear 80.0, and adds 40.0" in told
+
+
+def test_dollar_budgets(doctor, make_world, tmp_path):
+    """A spent budget of a tenant or a key is a warning with its end; so is what keeps the price from pacing it."""
+    world, now = make_world(), time.time()
+    keys = KeyStore(world.database)
+    key = keys.create(
+        name="k", role="app", tenant="acme", scopes={"dollars_per_month": 0.5}, now=now, actor="cli:t"
+    ).key
+    world.now = now
+    decision = world.router.submit(Query(text="q", tenant="acme", api_key=key.public_id), run_by="caller").result(30)
+    world.outcome(decision, cost={"dollars": 0.6})
+
+    def look(dollars, **given):
+        tenants = {"acme": {"dollars_per_day": dollars, "budget_stop": True}, "other": {"dollars_per_day": 1.0}}
+        return doctor("dollar budgets", tenants=tenants, reward={"cost": {"dollars": 1.0}, "weight": 10.0}, **given)
+
+    assert f"key {key.public_id} has spent 120 % of its 0.5 dollars of the month" in look(9.0)["dollar budgets"][1]
+    keys.revoke(key.public_id, actor="cli:t", now=now)
+    assert look(9.0)["dollar budgets"][:1] == ("ok",)
+    level, told = look(0.5)["dollar budgets"]
+    assert level == "warning"
+    assert "tenant acme has spent 120 % of its 0.5 dollars of the day (UTC)" in told
+    assert "are refused (429) until" in told
+    assert "uniform has one weight of cost" in look(9.0, policy={"name": "uniform"})["dollar budgets"][1]
+    lines = "tenants: {acme: {dollars_per_day: 9}}\nreward: {weight: 0}\n"
+    (tmp_path / "b.yaml").write_text(f"{lines}encoder: {{model: hashing}}\ndata_dir: {tmp_path / 'none'}\n")
+    told = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "b.yaml"), "--changed"]).stdout
+    assert "tenants: reward.weight is 0" in told
+    assert "tenants: reward.cost prices no dollars" in told
 
 
 def test_counters_that_do_not_add_up(doctor, make_world):

@@ -468,3 +468,17 @@ def test_few_rows_are_not_discounted():
     heads.discount(ARMS[0], rows=100.0)
     assert np.abs(heads._mean[ARMS[0]] - mean).max() < 1e-12
     assert heads.age(ARMS[0]) == 0
+
+
+def test_a_price_of_its_own_hides_no_cost():
+    """What a row at 500 times the usual weight costs is learned whole; at the usual weight it is cut as before."""
+    zero = np.zeros(SIZE)
+    usual = row_of(zero, cost=1.0, weight=0.1)
+    own = row_of(zero, cost=1.0, weight=50.0)
+    own = replace(own, query=replace(own.query, cost_weight=50.0))
+
+    def cost_after(rows):
+        return heads_after([usual, *rows]).predict(zero.astype(np.float32), arms=ARMS[:1]).cost[0]
+
+    assert cost_after([own] * 30) == cost_after([usual] * 30)
+    assert cost_after([row_of(zero, cost=1e6, weight=0.1)] * 30) < 20.0

@@ -1,0 +1,204 @@
+"""Dollar budgets of tenants and keys, by day and by month (UTC): spending is paced by the price, and can be stopped.
+
+A question's weight of cost is raised by a factor that depends on how far the budget is ahead of the clock. With f the
+share of the budget that is spent and t the share of the period that is over, ahead = (f - t) / (1 - t + LATE) is the
+part of the remaining time for which no money is left, and
+
+    factor = MOST ** min(1, ahead / FULL)  where ahead > 0,  1 elsewhere.
+
+Where the questions want more than the budget, `ahead` settles at the price at which they cost what is left per time: as
+1 - t shrinks, f ends at 1 (proportional control of the logarithm of the price; for price as the dual variable of a
+budget: Balseiro and Gur 2019, "Learning in repeated auctions with budgets"). Spent dollars are read from SQL
+(`storage.access.spending`), where they stand with the outcomes: a question counts once its outcome is there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal
+
+from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR
+from ragbandit.router.storage.access.spending import Spender, Spent, spent
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.shared.errors import TooManyRequests
+from ragbandit.shared.formats import moment
+from ragbandit.shared.types import Caller, Json, Query
+
+log = logging.getLogger("ragbandit.api")
+
+Period = Literal["day", "month"]
+
+#: largest factor: at it the cheapest arm has all but the floors
+MOST: Final = 1000.0
+#: part of the remaining time without money at which the factor is MOST
+FULL: Final = 0.1
+#: of the period: at its end a budget is not held more closely than that
+LATE: Final = 0.01
+#: for how long a process uses what it has read, seconds
+FRESH_S: Final = 2.0
+#: spenders that a process remembers; all are forgotten beyond
+MOST_SPENDERS: Final = 10_000
+#: from one warning that a budget is spent to the next, seconds
+_QUIET_S: Final = 600.0
+
+
+class BudgetSpent(TooManyRequests):
+    """This tenant or key has spent its budget."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DollarBudget:
+    """A budget that holds for a question."""
+
+    spender: Spender
+    period: Period
+    dollars: float
+    #: refuse what is beyond
+    stop: bool
+    #: the setting or the scope that says so
+    setting: str
+
+    def spent_of(self, sums: Spent) -> float:
+        """The part of the spender's sums that is in the period, dollars."""
+        return sums.day if self.period == "day" else sums.month
+
+    def factor(self, sums: Spent, *, now: float) -> float:
+        """The factor on the weight of cost."""
+        begin, end = bounds(self.period, now=now)
+        return price_factor(spent=self.spent_of(sums) / self.dollars, elapsed=(now - begin) / (end - begin))
+
+
+def price_factor(*, spent: float, elapsed: float) -> float:
+    """The factor on the weight of cost, in [1, MOST]. spent, elapsed: shares of the budget (>= 0) and of the period."""
+    if spent >= 1.0:
+        return MOST
+    ahead = (spent - elapsed) / (1.0 - elapsed + LATE)
+    return float(f"{MOST ** min(1.0, max(0.0, ahead / FULL)):.4g}")  # it stands in every row
+
+
+def bounds(period: Period, *, now: float) -> tuple[float, float]:
+    """Begin and end of the day or month (UTC) of a time, seconds since the epoch."""
+    begin = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    if period == "day":
+        return begin.timestamp(), (begin + timedelta(days=1)).timestamp()
+    begin = begin.replace(day=1)
+    return begin.timestamp(), (begin + timedelta(days=32)).replace(day=1).timestamp()
+
+
+def tenant_settings(tenant: str, *, tenants: Mapping[str, TenantSettings]) -> tuple[str, TenantSettings]:
+    """Under which name the settings hold a tenant's, and these."""
+    name = tenant if tenant in tenants else "default"
+    return name, tenants.get(name) or TenantSettings()
+
+
+def budgets_of(
+    tenant: str, *, key: str | None, scopes: Mapping[str, Json], tenants: Mapping[str, TenantSettings]
+) -> tuple[DollarBudget, ...]:
+    """The budgets of a question of this tenant that comes with this key; none where nothing bounds it."""
+    if not tenants and not scopes:
+        return ()
+    name, given = tenant_settings(tenant, tenants=tenants)
+    found = [
+        (Spender("tenant", tenant), period, dollars, given.budget_stop, f"the setting tenants.{name}.{field}")
+        for period, field in _FIELDS.items()
+        if (dollars := getattr(given, field)) is not None
+    ]
+    stop = bool(scopes.get("budget_stop", given.budget_stop))
+    found += [
+        (Spender("key", key or ""), period, float(dollars), stop, f"the scope {field} of the key")
+        for period, field in _FIELDS.items()
+        if isinstance(dollars := scopes.get(field), int | float)
+    ]
+    return tuple(
+        DollarBudget(spender=spender, period=period, dollars=dollars, stop=stop, setting=setting)
+        for spender, period, dollars, stop, setting in found
+    )
+
+
+_FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
+
+
+class Budgets:
+    """The budgets of one process, on one event loop.
+
+    read: runs a blocking read on a thread. paces: whether the policy in use has a price for each question; one that
+    has none can only be stopped.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        database: Database,
+        read: Callable[[Callable[[], Mapping[Spender, Spent]]], Awaitable[Mapping[Spender, Spent]]],
+        paces: Callable[[], bool],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings, self._database, self._read = settings, database, read
+        self._paces, self._clock = paces, clock
+        self._lock = asyncio.Lock()
+        #: what was read, and until when it is used (`clock`)
+        self._known: dict[Spender, tuple[Spent, float]] = {}
+        self._throttle = Throttle(_QUIET_S)
+
+    def of(self, caller: Caller, *, tenant: str) -> tuple[DollarBudget, ...]:
+        """The budgets of a caller's question."""
+        return budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=self._settings.tenants)
+
+    async def paced(self, query: Query, *, caller: Caller) -> Query:
+        """The query with the factor on its weight of cost. Raises BudgetSpent, StoreError."""
+        factor = await self.factor(caller, tenant=query.tenant)
+        return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
+
+    async def factor(self, caller: Caller, *, tenant: str) -> float:
+        """The factor on the weight of cost of a question, 1 without budgets. Raises BudgetSpent, StoreError."""
+        if not (budgets := self.of(caller, tenant=tenant)):
+            return 1.0
+        now, paces = self._clock(), self._paces()
+        sums = await self._spent({one.spender for one in budgets}, now=now)
+        beyond = [one for one in budgets if one.spent_of(sums[one.spender]) >= one.dollars]
+        if stopping := [one for one in beyond if one.stop or not paces]:
+            raise refusal(max(stopping, key=lambda one: bounds(one.period, now=now)[1]), now=now)
+        for one in beyond:
+            self._warn(one)
+        return max(one.factor(sums[one.spender], now=now) for one in budgets) if paces else 1.0
+
+    async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
+        if any(self._is_stale(one, now=now) for one in spenders):
+            async with self._lock:  # all who come meanwhile wait for one read
+                if stale := [one for one in spenders if self._is_stale(one, now=now)]:
+                    if len(self._known) > MOST_SPENDERS:
+                        self._known.clear()
+                    for one, sums in (await self._read(lambda: self._sums(stale, now=now))).items():
+                        self._known[one] = sums, now + FRESH_S
+        return {one: self._known[one][0] for one in spenders}
+
+    def _is_stale(self, spender: Spender, *, now: float) -> bool:
+        known = self._known.get(spender)
+        return known is None or not now < known[1]
+
+    def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
+        with self._database.read() as connection:
+            return spent(connection, spenders, now=now)
+
+    def _warn(self, budget: DollarBudget) -> None:
+        if self._throttle.lets_pass((budget.spender.kind, budget.period)):
+            facts = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
+            log.warning("a dollar budget is spent: questions go on at the highest price", extra=facts)
+
+
+def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:
+    """What a caller gets beyond its budget."""
+    _, end = bounds(budget.period, now=now)
+    who = f"the tenant {budget.spender.name!r}" if budget.spender.kind == "tenant" else "this key"
+    return BudgetSpent(
+        f"{who} has spent its {budget.dollars:g} dollars of the {budget.period} (UTC), which ends at {moment(end)}",
+        field="tenant" if budget.spender.kind == "tenant" else None,
+        remedy=f"wait until then, or have {budget.setting} raised",
+        retry_after_s=end - now,
+    )

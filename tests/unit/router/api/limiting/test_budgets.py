@@ -1,0 +1,52 @@
+"""Dollar budgets: the factor on the price, the periods, and which budgets hold for a question."""
+
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pytest
+
+from ragbandit.router.api.limiting.budgets import MOST, bounds, budgets_of, price_factor
+from ragbandit.router.config.settings import TenantSettings
+
+
+def test_the_factor():
+    """1 up to the pace of the clock, growing beyond it without a leap, MOST where nothing is left."""
+    assert [price_factor(spent=spent, elapsed=0.5) for spent in (0.0, 0.3, 0.5)] == [1.0, 1.0, 1.0]
+    rising = [price_factor(spent=0.5 + 0.001 * step, elapsed=0.5) for step in range(60)]
+    assert all(before < after <= 1.2 * before for before, after in pairwise(rising) if after < MOST)
+    assert rising[-1] == MOST
+    assert [price_factor(spent=spent, elapsed=elapsed) for spent, elapsed in ((1.0, 0.9999), (7.0, 0.2))] == [
+        MOST,
+        MOST,
+    ]
+    for elapsed in (0.1, 0.5, 0.9):  # what is left per time decides, whenever it is
+        assert price_factor(spent=elapsed + 0.02 * (1.01 - elapsed), elapsed=elapsed) == pytest.approx(
+            MOST**0.2, rel=1e-3
+        )
+
+
+def test_the_periods():
+    """A day and a month begin and end at midnight UTC; December ends with the year."""
+    now = datetime(2026, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
+    end = datetime(2027, 1, 1, tzinfo=UTC).timestamp()
+    assert bounds("day", now=now) == (end - 86_400.0, end)
+    assert bounds("month", now=now) == (end - 31 * 86_400.0, end)
+
+
+def test_whose_budgets_hold():
+    """The tenant's own settings, else "default"; and the key's scopes, which stop as they or the tenant say."""
+    tenants = {
+        "default": TenantSettings(dollars_per_day=1.0, budget_stop=True),
+        "free": TenantSettings(decisions_per_day=3),
+    }
+
+    def of(tenant, **scopes):
+        found = budgets_of(tenant, key="k", scopes=scopes, tenants=tenants)
+        return [(one.spender.kind, one.spender.name, one.period, one.dollars, one.stop) for one in found]
+
+    own = ("tenant", "acme", "day", 1.0, True)
+    assert of("acme") == [own]
+    assert of("free", rate="1/second") == []
+    assert of("free", dollars_per_month=5) == [("key", "k", "month", 5.0, False)]
+    assert of("acme", dollars_per_day=2.5, budget_stop=False) == [own, ("key", "k", "day", 2.5, False)]
+    assert budgets_of("acme", key=None, scopes={}, tenants={}) == ()

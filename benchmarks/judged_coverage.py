@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.coverage import Found, Rows, World, fixed, worlds
+from benchmarks.coverage.methods import Found, Rows, World, fixed, worlds
 from ragbandit.router.offline.estimation.rated_rewards import Completed, Pricing, Ratings, completed
 from ragbandit.router.offline.types import Vector
 

@@ -16,7 +16,7 @@ from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Judged
 from ragbandit.shared.confidence_sequences import BettingSequence, FairBets, MeanClaim, asymptotic_width, robust_scores
 from ragbandit.shared.evidence import BURN_IN_EFFECTIVE, Tried
-from ragbandit.shared.types import effective_rows
+from ragbandit.shared.types import surely_effective_rows
 
 #: they differ on a row where more probability than that lies elsewhere
 _SAME: Final = 1e-6
@@ -60,6 +60,7 @@ class RewardEvidence:
     _squares: float = 0.0
     _ratios: float = 0.0
     _ratio_squares: float = 0.0
+    _expected_squares: float = 0.0
     _differing: float = 0.0
     _predictions: Predictions = field(default_factory=Predictions)
 
@@ -78,11 +79,13 @@ class RewardEvidence:
         plain = (share * guess).sum(axis=1) + draws.drawn(share) / draws.drawn(draws.pmf) * (value - draws.drawn(guess))
         # Where they agree the score is 0 whatever comes: many such rows and few others look like certainty.
         differs = np.abs(share).sum(axis=1) > 2.0 * _SAME
-        ratio, first = draws.ratio, 0
+        ratio, expected, first = draws.ratio, draws.expected_squares, 0
         while first < len(draws):  # cut where a point of the picture is due, so that pages do not show
             upto = min(len(draws), first + self._stride - self.rows % self._stride)
             here = slice(first, upto)
-            self._take(cut[:, here], plain=plain[here], ratio=ratio[here], differs=differs[here])
+            self._take(
+                cut[:, here], plain=plain[here], ratio=ratio[here], expected=expected[here], differs=differs[here]
+            )
             first = upto
         for key, reward in zip(draws.ids, judged.reward, strict=True):
             self.digest.update(f"{key} {float(reward)!r}\n".encode())
@@ -102,8 +105,10 @@ class RewardEvidence:
 
     @property
     def effective(self) -> float:
-        """Effective rows of the candidate: (sum of weights)^2 / sum of squared weights."""
-        return effective_rows(self._ratios, squares=self._ratio_squares)
+        """Effective rows of the candidate, by its weights as they were drawn or as they are expected."""
+        return surely_effective_rows(
+            self._ratios, squares=self._ratio_squares, rows=self.rows, expected_squares=self._expected_squares
+        )
 
     @property
     def tried(self) -> Tried:
@@ -133,25 +138,25 @@ class RewardEvidence:
     def _range(self) -> float:
         return self.maximum - self.minimum
 
-    def _take(self, cut: Array, *, plain: Array, ratio: Array, differs: npt.NDArray[np.bool_]) -> None:
+    def _take(self, cut: Array, *, plain: Array, ratio: Array, expected: Array, differs: npt.NDArray[np.bool_]) -> None:
         assert self.better is not None
         self.better.add(cut)
         rows = self.rows + np.arange(1.0, len(plain) + 1.0)
         sums, squares = self._sum + np.cumsum(plain), self._squares + np.cumsum(plain**2)
         ratios, ratio_squares = self._ratios + np.cumsum(ratio), self._ratio_squares + np.cumsum(ratio**2)
-        differing = self._differing + np.cumsum(differs)
+        expected_squares, differing = self._expected_squares + np.cumsum(expected), self._differing + np.cumsum(differs)
         if self.worse_at is None:
             mean = sums / rows
             deviation = np.sqrt(np.maximum(squares / rows - mean**2, 0.0))
             high = mean + deviation * _half_width(rows, alpha=self.settings.rollback_alpha)
-            effective = ratios**2 / np.maximum(ratio_squares, 1e-12)
+            effective = np.minimum(ratios**2 / np.maximum(ratio_squares, 1e-12), rows**2 / expected_squares)
             enough = np.minimum(effective, differing) >= BURN_IN_EFFECTIVE
             worse = (high < -self.settings.harm / self._range - _ROUNDING) & enough
             if worse.any():
                 self.worse_at = int(rows[np.argmax(worse)])
         self.rows, self._sum, self._squares = int(rows[-1]), float(sums[-1]), float(squares[-1])
         self._ratios, self._ratio_squares = float(ratios[-1]), float(ratio_squares[-1])
-        self._differing = float(differing[-1])
+        self._expected_squares, self._differing = float(expected_squares[-1]), float(differing[-1])
         if self.points_wanted and self.tried.enough and self.rows % self._stride == 0:
             self.points.append((self.rows, self.difference, self.low, self.high))
             if len(self.points) >= _POINTS:

@@ -13,7 +13,7 @@ from ragbandit.router.rollouts.predictions import Predictions
 from ragbandit.router.rollouts.rows import Array, Draws, Outcomes
 from ragbandit.shared.confidence_sequences import BettingSequence, MeanClaim, robust_scores
 from ragbandit.shared.evidence import Tried
-from ragbandit.shared.types import effective_rows
+from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 GuardrailName = Literal["failures", "latency", "cost"]
 GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
@@ -40,6 +40,7 @@ class Guardrail:
     _sum: float = 0.0
     _ratios: float = 0.0
     _ratio_squares: float = 0.0
+    _expected_squares: float = 0.0
     _predictions: Predictions = field(default_factory=Predictions)
 
     def __post_init__(self) -> None:
@@ -59,15 +60,16 @@ class Guardrail:
         self._sum += float(((share * guess).sum(axis=1) + share[at] / pmf[at] * (value - guess[at])).sum())
         self.rows += len(value)
         ratio = draws.ratio[seen]
-        self._ratios, self._ratio_squares = (
-            self._ratios + float(ratio.sum()),
-            self._ratio_squares + float(ratio @ ratio),
-        )
+        self._ratios += float(ratio.sum())
+        self._ratio_squares += float(ratio @ ratio)
+        self._expected_squares += float(draws.expected_squares[seen].sum())
 
     @property
     def tried(self) -> Tried:
         """What the excess rests on; `draws` and `judged` count outcomes."""
-        effective = effective_rows(self._ratios, squares=self._ratio_squares)
+        effective = surely_effective_rows(
+            self._ratios, squares=self._ratio_squares, rows=self.rows, expected_squares=self._expected_squares
+        )
         return Tried(draws=self.rows, judged=self.rows, effective=effective, questions=self.rows)
 
     @property

@@ -46,6 +46,13 @@ class Draws:
         return self.drawn(self.candidate) / self.drawn(self.pmf)
 
     @property
+    def expected_squares(self) -> Array:
+        """Expectation of the candidate's squared importance weight over the draw, shape (n,)."""
+        squares = np.divide(self.candidate**2, self.pmf, out=np.zeros_like(self.pmf), where=self.pmf > 0.0)
+        expected: Array = squares.sum(axis=1)
+        return expected
+
+    @property
     def champion_ratio(self) -> Array:
         """Importance weights of the champion, shape (n,)."""
         return self.drawn(self.champion) / self.drawn(self.pmf)

@@ -11,7 +11,7 @@ from ragbandit.shared.types.feedback import (
     JoinedDecision,
     Receipt,
 )
-from ragbandit.shared.types.importance_weights import effective_rows
+from ragbandit.shared.types.importance_weights import effective_rows, surely_effective_rows
 from ragbandit.shared.types.ledger import (
     Checkpoint,
     Counters,
@@ -155,4 +155,5 @@ __all__ = [
     "effective_rows",
     "finite_json",
     "sum_of",
+    "surely_effective_rows",
 ]

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
-from ragbandit.shared.types.importance_weights import effective_rows
+from ragbandit.shared.types.importance_weights import surely_effective_rows
 
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -111,8 +111,9 @@ class ArmTotals:
         By the probabilities alone n rows are worth n^2 / sum 1 / p: questions on which the arm is all but never drawn
         count there also while none of them drew it.
         """
-        drawn = effective_rows(self.weight, squares=self.weight_squares)
-        return min(drawn, effective_rows(self.compared, squares=self.expected_squares))
+        return surely_effective_rows(
+            self.weight, squares=self.weight_squares, rows=self.compared, expected_squares=self.expected_squares
+        )
 
     @property
     def latency_range(self) -> tuple[float, float] | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.types import Matrix, Vector
-from ragbandit.shared.types import effective_rows
+from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 #: chance that a right log is called wrong, over all checks of a replay together
 ALPHA = 1e-3
@@ -134,6 +134,12 @@ class WeightTally:
     def effective_rows(self) -> float:
         """(sum w)^2 / sum w^2."""
         return effective_rows(self.total, squares=self.squares)
+
+    @property
+    def surely_effective_rows(self) -> float:
+        """These, or as many as the probabilities alone expect, whichever are fewer."""
+        expected = float(self.powers[0])
+        return surely_effective_rows(self.total, squares=self.squares, rows=self.rows, expected_squares=expected)
 
     def mean_interval(self, *, alpha: float = ALPHA) -> tuple[float, float]:
         """Interval of the mean weight; 1 - unsupported_mass lies outside for at most a share alpha of right logs."""

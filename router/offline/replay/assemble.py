@@ -34,9 +34,11 @@ from ragbandit.router.offline.replay.results import (
     SegmentResult,
 )
 from ragbandit.router.offline.replay.sums import LogSummary, RowGroup, ScoreColumns, ScoreSums
-from ragbandit.router.offline.types import Matrix
+from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.shared.evidence import Tried
 
+#: why nothing of a log has an interval whose arms were not drawn, or not rated, as it says
+WRONG_LOG = "the log contradicts its own probabilities, so that no interval holds"
 #: versions that are named
 MOST_VERSIONS = 4
 
@@ -53,6 +55,8 @@ class ResultAssembler:
     baseline: int | None
     #: intervals that hold at every look, unsupported decisions included; or None
     sequences: Sequences | None
+    #: arms were not drawn or rated as logged: no interval holds
+    is_wrong: bool = False
 
     @property
     def compared(self) -> int:
@@ -77,7 +81,7 @@ class ResultAssembler:
             quality_difference=better,
             cost_difference=dearer,
             verdict=standing,
-            missing=tried.missing,
+            missing=WRONG_LOG if self.is_wrong else tried.missing,
             rows_needed=self._needed(gap) if standing == "cannot tell" else None,
             weights=_weights(weights, alpha=alpha),
             unsupported={
@@ -237,7 +241,8 @@ class ResultAssembler:
         rows = group.moments.rows
         tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
-        if not tried.enough or self.sequences is not None or any(each.unsupported_mass for each in self._both(index)):
+        unknown = self.is_wrong or not tried.enough or any(each.unsupported_mass for each in self._both(index))
+        if unknown or self.sequences is not None:
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return SegmentResult(
@@ -275,12 +280,13 @@ class ResultAssembler:
         found = [Tried(draws=rows, judged=rows, effective=rows, questions=rows)]
         for weights in (self.summary.weights[index] for index in candidates if index is not None):
             draws = int(weights.counts.sum())
-            found.append(Tried(draws=draws, judged=draws, effective=weights.effective_rows, questions=rows))
+            found.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
         return min(found, key=lambda one: one.effective)
 
     def _shown(self, measured: list[EstimateWithInterval], tried: Tried) -> list[EstimateWithInterval]:
         """These numbers, without intervals where the log has too little; that of no rows at all is all that can be."""
-        return measured if tried.enough or not tried.draws else [_open(each) for each in measured]
+        holds = not self.is_wrong and (tried.enough or not tried.draws)
+        return measured if holds else [_open(each) for each in measured]
 
     def _both(self, index: int) -> list[WeightTally]:
         """The weights that a difference to the baseline rests on."""
@@ -291,6 +297,19 @@ class ResultAssembler:
         if gap is None or gap.low is None or gap.high is None or gap.biased:
             return None
         return rows_needed((gap.low, gap.high), rows=self.summary.rows, value=gap.value)
+
+
+def mean_of(values: Vector, *, possible: Interval, confidence: float) -> EstimateWithInterval:
+    """Mean of rows of weight 1, shape (n,), with an interval; without one where there are too few.
+
+    possible: the least and the largest value that a row can have: a few rows need not show either.
+    """
+    mean, rows = float(values.mean()), len(values)
+    if not Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough:
+        return EstimateWithInterval(value=mean)
+    moments, extremes = Moments.of(values, np.ones(rows)), extreme_rows([1.0], rewards=possible)
+    low, high = cressie_read(moments, confidence=confidence, extremes=extremes, value=mean)
+    return EstimateWithInterval(value=mean, low=low, high=high)
 
 
 def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWithInterval:

@@ -10,7 +10,7 @@ what they give is merged in the order of the files.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import TypeVar
 
@@ -283,6 +283,8 @@ def _result(
     plan, summary = assembler.plan, assembler.summary
     #: chance that each check calls a right log wrong
     alpha = ALPHA / (1 + len(summary.names) + len(summary.weights))
+    faults = faults_of(summary, candidates=candidates, alpha=alpha)
+    assembler = replace(assembler, is_wrong=bool(faults))
     versions: Mapping[str, int] = summary.fields.get("version", {})
     reward, quality, cost = assembler.baseline_values()
     timed = summary.begin <= summary.end
@@ -309,7 +311,7 @@ def _result(
         pairs=assembler.pairs([spec.name for spec in candidates]),
         skipped_rows=len(skipped),
         skipped=tuple(skipped[:MOST_NAMED]),
-        faults=faults_of(summary, candidates=candidates, alpha=alpha),
+        faults=faults,
         notes=tuple(notes),
     )
 

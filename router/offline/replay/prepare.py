@@ -13,13 +13,12 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.intervals import cressie_read, extreme_rows
-from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.place import check_shared
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
+from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import (
     CandidatePmf,
     CandidatePolicy,
@@ -36,7 +35,7 @@ from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan, baselines, parse_candidates
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
-from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult
+from ragbandit.router.offline.replay.results import CandidateResult, ReplayResult
 from ragbandit.router.offline.replay.service import (
     logged_policies,
     served_policy,
@@ -360,10 +359,7 @@ def _rejected(candidate: CandidateResult, *, log: Log, plan: Plan) -> CandidateR
     """log: the rows that were accepted."""
     if not len(log):
         return candidate
-    moments = Moments.of(log.reward, np.ones(len(log)))
-    value = float(log.reward.mean())
-    extremes = extreme_rows([1.0], rewards=(log.minimum, log.maximum))
-    low, high = cressie_read(moments, confidence=plan.confidence, extremes=extremes, value=value)
-    # It holds for one look.
-    mean = EstimateWithInterval(value=value) if plan.anytime else EstimateWithInterval(value=value, low=low, high=high)
+    mean = mean_of(log.reward, possible=(log.minimum, log.maximum), confidence=plan.confidence)
+    if plan.anytime:  # it holds for one look
+        mean = replace(mean, low=None, high=None)
     return replace(candidate, others={**candidate.others, "rejection": mean})

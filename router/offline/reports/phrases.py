@@ -30,8 +30,12 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    caveat = "If the log were right: " if replayed.faults else ""  # whoever quotes the sentence alone quotes the caveat
-    return [caveat + _sentence(candidate, replayed=replayed) for candidate in compared(replayed)]
+    return [_with_caveat(_sentence(one, replayed=replayed), one, replayed=replayed) for one in compared(replayed)]
+
+
+def _with_caveat(sentence: str, candidate: CandidateResult, *, replayed: ReplayResult) -> str:
+    """Whoever quotes the sentence alone quotes the caveat."""
+    return f"If the log were right: {sentence}" if replayed.faults and candidate.missing is None else sentence
 
 
 def compared(replayed: ReplayResult) -> list[CandidateResult]:

@@ -6,18 +6,17 @@ as the ledger gives them. Where the rows tell the outcome of every arm of every 
 as in a replay, with its interval.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.price import Price, means_of, price_of
 from ragbandit.router.offline.estimation.bandit_log import Log
-from ragbandit.router.offline.estimation.intervals import normal
 from ragbandit.router.offline.estimation.reward_models import folds_of
+from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf, CandidatePolicy, array_pmf, crossfitted
 from ragbandit.router.offline.replay.engine import judge
 from ragbandit.router.offline.replay.opening import MemoryLog, memory_log
@@ -29,8 +28,10 @@ from ragbandit.router.offline.warm.material import WarmRows, question_key, tells
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.evidence import Tried
 from ragbandit.shared.types import ArmName, finite_json
+
+#: of the intervals
+CONFIDENCE: Final = 0.95
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,27 +154,25 @@ def _counted(log: MemoryLog, *, question: Choices, pmf: Matrix, name: str) -> tu
         always = np.zeros(shape)
         always[:, column] = 1.0
         ways.append((f"always {arm}", always))
-    ours = (shares * sums["reward"]).sum(axis=1)
+    ours, rewards = (shares * sums["reward"]).sum(axis=1), (arrays.minimum, arrays.maximum)
+    apart = rewards[0] - rewards[1], rewards[1] - rewards[0]
     return tuple(
         Standing(
             name=way,
-            reward=_mean((chosen * sums["reward"]).sum(axis=1)),
+            reward=mean_of((chosen * sums["reward"]).sum(axis=1), possible=rewards, confidence=CONFIDENCE),
             quality=_mean((chosen * sums["quality"]).sum(axis=1)),
             cost=_mean((chosen * sums["cost"]).sum(axis=1)),
             shares=dict(zip(arrays.arms, map(float, chosen.mean(axis=0)), strict=True)),
-            gain=None if chosen is shares else _mean(ours - (chosen * sums["reward"]).sum(axis=1)),
+            gain=None
+            if chosen is shares
+            else mean_of(ours - (chosen * sums["reward"]).sum(axis=1), possible=apart, confidence=CONFIDENCE),
         )
         for way, chosen in ways
     )
 
 
 def _mean(values: Vector) -> EstimateWithInterval:
-    """Mean over questions, with the interval of a normal mean at 95 %."""
-    mean, rows = float(values.mean()), len(values)
-    if not Tried(draws=rows, judged=rows, effective=rows, questions=rows).enough:
-        return EstimateWithInterval(value=mean)
-    low, high = normal(mean, standard_error=float(values.std(ddof=1)) / math.sqrt(len(values)), confidence=0.95)
-    return EstimateWithInterval(value=mean, low=low, high=high)
+    return EstimateWithInterval(value=float(values.mean()))
 
 
 def _replayed(

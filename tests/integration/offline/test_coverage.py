@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from benchmarks.coverage import PRINTED, USUAL, missed, shares, worlds
+from benchmarks.coverage.methods import PRINTED, USUAL, missed, shares, worlds
 
 NAMES = tuple(world.name for world in worlds())
 #: runs by number of rows: the long ones cost most and miss least

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from benchmarks.coverage import worlds
+from benchmarks.coverage.methods import worlds
 from benchmarks.judged_coverage import HIDDEN, KINDS, WAYS, shares
 
 NAMES = tuple(world.name for world in worlds())

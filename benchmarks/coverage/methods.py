@@ -409,7 +409,7 @@ def _likely(world: World, rows: Rows, scores: Vector) -> Interval:
 
 def main(arguments: Sequence[str] = ()) -> None:
     """Print a table for every world, and one of looking again and again."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage.methods", description=__doc__)
     parser.add_argument("--runs", type=int, default=1000, help="logs of every world and length")
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
     asked = parser.parse_args(arguments)

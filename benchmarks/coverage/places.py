@@ -1,0 +1,295 @@
+"""Places that print an interval, each by the code that prints it, on made lives; what they print against the truth.
+
+A place is a function of (kind of life, seed) that gives, for each line that it prints, what the line said at each look.
+To add a place, write such a function and put it into PLACES.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
+from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
+from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
+from ragbandit.router.offline.replay.assemble import mean_of
+from ragbandit.router.offline.replay.candidates import CandidatePmf
+from ragbandit.router.offline.replay.results import EstimateWithInterval
+from ragbandit.router.offline.warm.held_out import CONFIDENCE
+from ragbandit.router.rollouts.guardrails import GUARDRAILS
+from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
+from ragbandit.router.rollouts.verdicts import Evidence, facts_of
+from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
+
+#: decisions after which somebody looks
+LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
+#: a replay at every look costs more: so often for one that may be looked at again
+FEW_LOOKS: Final = (500, 1_000, DECISIONS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look:
+    """What a line said at a look; without ends it was withheld."""
+
+    truth: float
+    low: float | None
+    high: float | None
+
+    @property
+    def printed(self) -> bool:
+        """There was an interval."""
+        return self.low is not None and self.high is not None
+
+    @property
+    def missed(self) -> bool:
+        """There was one, and it left out the truth."""
+        return not (self.low is None or self.high is None or self.low - 1e-9 <= self.truth <= self.high + 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A number that a place prints with an interval, and its promise."""
+
+    name: str
+    #: 0 to 1
+    confidence: float
+    #: the promise holds at every look, else at one alone
+    every_look: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """How often a line held the truth."""
+
+    #: last looks, of which so many had an interval, and so many of these held the truth
+    looks: int = 0
+    printed: int = 0
+    covered: int = 0
+    #: lives with an interval at any look, and those in which every one held the truth
+    ever: int = 0
+    always: int = 0
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
+
+    @classmethod
+    def of(cls, looks: Sequence[Look], *, every_look: bool) -> "Tally":
+        """Of one life. The looks of a line that promises nothing of a second look are lines beside each other."""
+        printed = [look for look in looks if look.printed]
+        last = [look for look in (looks[-1:] if every_look else looks) if look.printed]
+        return cls(
+            looks=1 if every_look else len(looks),
+            printed=len(last),
+            covered=sum(not look.missed for look in last),
+            ever=int(bool(printed)),
+            always=int(bool(printed) and not any(look.missed for look in printed)),
+        )
+
+    def keeps(self, line: Line) -> bool:
+        """The line's promise is kept, but for chance: three standard errors."""
+        held, count = (self.always, self.ever) if line.every_look else (self.covered, self.printed)
+        slack = 3.0 * math.sqrt(line.confidence * (1.0 - line.confidence) * count)
+        return held >= line.confidence * count - slack
+
+
+#: (kind of life, seed) -> what each line said at every look
+Place = Callable[[Kind, int], Mapping[Line, Sequence[Look]]]
+
+
+def replay(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """`ragbandit replay`, once."""
+    lived = life(kind, seed=seed)
+    rated = lived.part(lived.rated)
+    return _of_replay(rated, _replayed(rated, plan=Plan(segments=("half",))), every_look=False)
+
+
+def anytime(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """`ragbandit replay --anytime`, again and again."""
+    lived, lines = life(kind, seed=seed), dict[Line, list[Look]]()
+    for look in FEW_LOOKS:
+        rated = lived.part(slice(0, look)).part(lived.rated[:look])
+        for line, looks in _of_replay(rated, _replayed(rated, plan=Plan(anytime=True)), every_look=True).items():
+            lines.setdefault(line, []).extend(looks)
+    return lines
+
+
+def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
+    log = _log(rated)
+    candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
+    always = np.tile(np.eye(3)[-1], (len(log), 1))
+    return judge(
+        [MemoryPart(log=replace(log, candidates=(always, rated.candidate)))],
+        candidates=candidates,
+        candidate_pmfs=[CandidatePmf(described=one.name) for one in candidates],
+        plan=plan,
+        log="a made life",
+    )
+
+
+def _log(rated: Life) -> Log:
+    count = len(rated.action)
+    no, zero = np.zeros(count, dtype=np.bool_), np.zeros(count)
+    return Log(
+        arms=tuple(map(ArmName, ARMS)),
+        keys=_keys(np.arange(count)),
+        questions=_keys(rated.question),
+        known_by=np.full(count, BY_TEXT, dtype=np.intp),
+        action=rated.action,
+        pmf=rated.pmf,
+        offered=np.ones(rated.pmf.shape, dtype=np.bool_),
+        reward=rated.reward,
+        quality=rated.reward,
+        cost=zero,
+        minimum=0.0,
+        maximum=1.0,
+        raw=no,
+        defaulted=no,
+        late=no,
+        made_at=zero,
+        features=rated.features.astype(np.float32),
+        fields={"half": np.where(rated.features[:, 0] > 0.0, "upper", "lower").astype(object)},
+    )
+
+
+def _keys(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.uint64]:
+    return keys_of_bytes(numbers.astype("<i8").view(np.uint8), lengths=np.full(len(numbers), 8))
+
+
+def _of_replay(rated: Life, found: ReplayResult, *, every_look: bool) -> dict[Line, list[Look]]:
+    def line(name: str) -> Line:
+        return Line(name=name, confidence=0.95, every_look=every_look)
+
+    always = np.tile(np.eye(3)[-1], (len(rated.action), 1))
+    values = [float(rated.value(policy).mean()) for policy in (always, rated.candidate, rated.pmf)]
+    lines = {line("logged policy"): [_look(found.baseline_reward, values[2])]}
+    for name, one, value in zip(("always the rarest", "another policy"), found.candidates, values, strict=False):
+        lines[line(f"reward, {name}")] = [_look(one.reward, value)]
+        assert one.difference is not None
+        lines[line(f"difference, {name}")] = [_look(one.difference, value - values[2])]
+        for segment in one.segments.get("half", ()):
+            rows = rated.part((rated.features[:, 0] > 0.0) == (segment.name == "upper"))
+            policy = rows.candidate if name == "another policy" else always[: len(rows.action)]
+            truth = float((rows.value(policy) - rows.value(rows.pmf)).mean())
+            lines.setdefault(line(f"segment, {name}"), []).append(_look(segment.difference, truth))
+    lines[line("one against the other")] = [_look(found.pairs[0].difference, values[0] - values[1])]
+    return lines
+
+
+def _look(measured: EstimateWithInterval, truth: float) -> Look:
+    return Look(truth=truth, low=measured.low, high=measured.high)
+
+
+def shadow(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """A version in shadow: page, `policy show` and audit log, after every 100 decisions."""
+    return _of_version(life(kind, seed=seed), weight=0.0, seed=seed)
+
+
+def canary(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """A version that is a canary of a quarter."""
+    return _of_version(life(kind, seed=seed, weight=0.25), weight=0.25, seed=seed)
+
+
+def _of_version(lived: Life, *, weight: float, seed: int) -> Mapping[Line, Sequence[Look]]:
+    evidence = Evidence(settings=RolloutSettings())
+    failing = np.array([0.02, 0.2, 0.4])
+    failed = (np.random.default_rng([seed, 1]).random(len(lived.action)) < failing[lived.action]).astype(float)
+    apart = lived.candidate - lived.champion
+    reward, failures = (apart * lived.chance).sum(axis=1), apart @ failing
+    settings = evidence.settings
+    promises = (1.0 - settings.alpha - settings.rollback_alpha, 1.0 - 2.0 * settings.rollback_alpha / len(GUARDRAILS))
+    names = ("difference in reward", "guardrail of failures")
+    of_reward, of_failures = (
+        Line(name=name, confidence=promise, every_look=True) for name, promise in zip(names, promises, strict=True)
+    )
+    lines: dict[Line, list[Look]] = {of_reward: [], of_failures: []}
+    for first, look in zip((0, *LOOKS), LOOKS, strict=False):
+        here = lived.part(slice(first, look))
+        draws = _draws(here, first=first, weight=weight)
+        blank = np.full(len(here.action), np.nan)
+        evidence.draws.add(draws)
+        evidence.ended(Outcomes(draws=draws, failed=failed[first:look], seconds=blank, cost=blank * 0.0))
+        rated = here.part(here.rated)
+        evidence.judged(
+            Judged(draws=_draws(rated, first=first, weight=weight), reward=rated.reward, minimum=0.0, maximum=1.0)
+        )
+        facts = facts_of(_VERSION, evidence=evidence)
+        guardrails = facts["guardrails"]
+        assert isinstance(guardrails, dict)
+        seen = lived.rated[:look]
+        lines[of_reward].append(_said(facts, float(reward[:look][seen].mean()) if seen.any() else 0.0))
+        lines[of_failures].append(_said(guardrails["failures"], float(failures[:look].mean())))
+    return lines
+
+
+def _draws(rows: Life, *, first: int, weight: float) -> Draws:
+    count = len(rows.action)
+    return Draws(
+        ids=tuple(f"{first}-{row}" for row in range(count)),
+        arms=ARMS,
+        arm=rows.action,
+        pmf=rows.pmf,
+        candidate=rows.candidate,
+        champion=rows.champion,
+        weight=np.full(count, weight),
+        scores=np.full(rows.pmf.shape, np.nan),
+    )
+
+
+def _said(facts: object, truth: float) -> Look:
+    assert isinstance(facts, dict)
+    return Look(truth=truth, low=facts.get("low"), high=facts.get("high"))
+
+
+_VERSION: Final = PolicyVersion(
+    name="v1",
+    base=PolicyLabel("main"),
+    label=PolicyLabel("main.v1"),
+    state="canary",
+    weight=0.25,
+    former=None,
+    revision=1,
+    reason="made",
+    made_by="benchmark",
+    made_at=0.0,
+    since=0.0,
+)
+
+
+def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """`ragbandit warm` on a table of every arm's outcome: means over as many questions as the life has ratings."""
+    lived = life(kind, seed=seed)
+    rated = lived.part(lived.rated)
+    right = np.random.default_rng([seed, 2]).random(rated.chance.shape) < rated.chance
+    ours, always = (rated.candidate * right).sum(axis=1), right[:, 0].astype(float)
+    truth = float(rated.value(rated.candidate).mean())
+    gain = truth - float(rated.chance[:, 0].mean())
+    return {
+        Line(name="reward", confidence=CONFIDENCE, every_look=False): [
+            _look(mean_of(ours, possible=(0.0, 1.0), confidence=CONFIDENCE), truth)
+        ],
+        Line(name="gain", confidence=CONFIDENCE, every_look=False): [
+            _look(mean_of(ours - always, possible=(-1.0, 1.0), confidence=CONFIDENCE), gain)
+        ],
+    }
+
+
+PLACES: Final[Mapping[str, Place]] = {
+    "replay": replay,
+    "replay --anytime": anytime,
+    "rollout, shadow": shadow,
+    "rollout, canary": canary,
+    "warm": warm,
+}
+
+
+def tallies(place: str, *, kind: str, seeds: Sequence[int]) -> Mapping[Line, Tally]:
+    """Every line of a place on so many lives of a kind."""
+    found: dict[Line, Tally] = {}
+    for seed in seeds:
+        for line, looks in PLACES[place](KINDS[kind], seed).items():
+            found[line] = found.get(line, Tally()) + Tally.of(looks, every_look=line.every_look)
+    return found

@@ -13,6 +13,7 @@ from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.shared.errors import InvalidInput, NotFound
@@ -115,6 +116,7 @@ def _versions(router: Router) -> dict[str, Any]:
         newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
     drawn = {name: _difference(verdict) for name, verdict in newest.items()}
     return {
+        "map": policy_map(router.database, label=base, schema=router.settings.context),
         "base": base,
         "algorithm": router.settings.policy.name,
         "serving": router.service.serving.version,

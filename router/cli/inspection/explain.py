@@ -1,6 +1,7 @@
 """Verb `explain`: one decision, told in text; read from the database, without a running service."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,7 +13,10 @@ from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.explanations import explain as explanations
+from ragbandit.router.serving.explanations.policy_map import FEWEST, PolicyMap, policy_map
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number, percent
 
 #: of the record: what was asked, and by whom
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
@@ -21,21 +25,47 @@ _ENDING: Final = ("status", "stop_reason", "answer", "error", "steps", "cost")
 
 
 def explain(
-    decision_id: Annotated[str, typer.Argument(metavar="ID", help="id of the decision")],
+    decision_id: Annotated[str | None, typer.Argument(metavar="ID", help="id of the decision")] = None,
+    policy: Annotated[bool, typer.Option("--policy", help="what the policy does, by kinds of questions")] = False,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Why a decision was made and what came of it, from its question to its place in the ledger.
+    """Why a decision was made and what came of it, from its question to its place in the ledger; or what a policy does.
 
     Read from the database, and from the archive where it has moved there. --json prints what the service has at
     /v1/decisions/ID/explanation.
     """
+    if policy == (decision_id is not None):
+        raise InvalidInput("one of ID and --policy is needed", field="decision_id", remedy="give an id, or --policy")
     with opened(config, label=label) as (settings, ledger):
+        if decision_id is None:
+            mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context)
+            show(_mapped(mapped, as_json=as_json), as_json=as_json)
+            return
         store = DecisionStore(ledger.database, label=ledger.label)
         explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning), archive=True)
     reply: dict[str, Any] = plain(explanation_json(explained))
     show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
+
+
+def _mapped(mapped: PolicyMap | None, *, as_json: bool) -> dict[str, Any]:
+    """A policy's map, as JSON, or for people."""
+    if mapped is None:
+        return {"map": None if as_json else f"fewer than {2 * FEWEST} questions had a choice of arms"}
+    if as_json:
+        return {"map": asdict(mapped)}
+    rows = [
+        {
+            "questions": ", ".join(one.conditions) or "all",
+            "share": percent(round(one.share, 3)),
+            "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in one.arms.items()),
+            "reward": number(one.reward) if one.tried.enough else f"{one.tried.judged} rated",
+            "for example": " / ".join(one.examples),
+        }
+        for one in mapped.leaves
+    ]
+    return {"policy": mapped.sentence, "What it does": rows}
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:

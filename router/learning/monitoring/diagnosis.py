@@ -41,8 +41,8 @@ from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Decision
 
 LearningState = Literal["steady", "learning", "held back", "stuck", "drifting", "starved"]
-#: what stores say for "steady": services of before know it by this word
-_STORED_STEADY: Final = "decided"
+#: what stores have for "steady": services of before know it by this word
+_OF_BEFORE: Final = '"state":"decided"', '"state":"steady"'
 
 #: reward a question below which knowing an arm better does not pay
 WORTH: Final = 0.005
@@ -226,38 +226,17 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
         return None
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
-    return None if read is None else _stored(read)
-
-
-def _stored(read: Diagnosis) -> str:
-    values = asdict(read)
-    for one in (values, *values["arms"].values()):
-        one["state"] = _STORED_STEADY if one["state"] == "steady" else one["state"]
-    del values["unlabelled"]
-    return canonical(values)
-
-
-def _word(stored: str) -> Any:
-    return "steady" if stored == _STORED_STEADY else stored
+    return None if read is None else canonical(asdict(read)).replace(_OF_BEFORE[1], _OF_BEFORE[0])
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:
     """The diagnosis of its JSON. unlabelled: decisions since the newest that was learned; STARVED or more starve."""
     if text is None and unlabelled < STARVED:
         return None
-    values: dict[str, Any] = {"state": "starved"} if text is None else json.loads(text)
-    arms = {
-        ArmName(arm): ArmDiagnosis(**one | {"state": _word(one["state"])})
-        for arm, one in values.get("arms", {}).items()
-    }
-    return Diagnosis(
-        state="starved" if unlabelled >= STARVED else _word(values["state"]),
-        arms=arms,
-        judged=values.get("judged", {}),
-        incumbent=values.get("incumbent"),
-        slack=values.get("slack"),
-        unlabelled=unlabelled,
-    )
+    values: dict[str, Any] = {"state": "starved"} if text is None else json.loads(text.replace(*_OF_BEFORE))
+    values["arms"] = {arm: ArmDiagnosis(**one) for arm, one in values.get("arms", {}).items()}
+    values |= {"unlabelled": unlabelled} | ({"state": "starved"} if unlabelled >= STARVED else {})
+    return Diagnosis(**values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""The map of a policy, read from a store, by the command line and by the page."""
+
+import json
+
+from typer.testing import CliRunner
+
+from ragbandit.router.serving.explanations.policy_map import policy_map
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.types import Query
+from ragbandit.workers.cli import app
+
+CALLER = {"run_by": "caller"}
+HOSTILE = "Who \x1b[2J <script>alert(1)</script>"
+
+
+def filled(make_world, **given):
+    """Ninety questions of two kinds, each kind with probabilities of its own; two that had no choice."""
+    world = make_world(policy={"name": "uniform"}, **given)
+    arms = world.router.service.arms
+    for number in range(90):
+        world.now += 1.0
+        text = f"Who is number {number}?" if number % 3 else f"How many are {number}?"
+        decision = world.route(HOSTILE if number == 89 else text, tenant="b" if number < 15 else "a")
+        pmf = [0.0] * len(arms)
+        pmf[0 if number % 3 else 1] = 1.0
+        world.write(decisions.update().where(decisions.c.id == decision.id).values(pmf=json.dumps(pmf)))
+        if number % 3 and number % 2:
+            world.outcome(decision)
+            world.feedback(decision, rating=1.0)
+    world.router.submit(Query(text="Why this arm?", arms=(arms[0],))).result(30)
+    world.learn()
+    return world, arms
+
+
+def test_the_map_is_read_from_the_store(make_world):
+    """Each kind has its share, its arm, its mean reward where it was rated, and its newest questions."""
+    world, arms = filled(make_world)
+    mapped = policy_map(world.database, label="main", schema={})
+    assert (mapped.questions, mapped.explained) == (90, 1.0)
+    assert (
+        mapped.sentence == "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions"
+    )
+    who, many = mapped.leaves
+    assert (who.conditions, who.share, who.arms[arms[0]]) == (("question: who",), 60 / 90, 1.0)
+    assert (many.conditions, many.share, many.arms[arms[1]]) == (("question: not who",), 30 / 90, 1.0)
+    assert (who.tried.judged, many.tried.judged, many.reward) == (30, 0, None)
+    assert many.tried.missing.startswith("not tried enough: 30 draws, 0 judged")
+    assert 0.5 < who.reward <= 1.0
+    assert many.examples[0] == "How many are 87?"
+    alone = policy_map(world.database, label="main", schema={}, tenant="a")
+    assert alone.questions == 75
+    assert policy_map(world.database, label="main", schema={}, tenant="b") is None
+
+
+def test_without_texts_there_are_other_facts_and_no_examples(make_world):
+    """Where no text is stored the tree has tenant and context, and no example is shown."""
+    world, _ = filled(make_world, log={"text": "none"}, arms={"a": CALLER, "b": CALLER})
+    mapped = policy_map(world.database, label="main", schema={})
+    assert [(leaf.conditions, leaf.examples) for leaf in mapped.leaves] == [((), ())]
+
+
+def test_the_command_line_shows_it_and_no_hostile_text(make_world, tmp_path, monkeypatch):
+    """`explain --policy` prints kinds with shares and examples; an id as well is refused."""
+    world, arms = filled(make_world)
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(world.settings.data_dir))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["explain", "--policy"], terminal_width=200)
+    assert done.exit_code == 0, done.output
+    assert "these 2 kinds explain 100 %" in done.stdout
+    assert f"{arms[1]} 100 %" in done.stdout
+    assert "\x1b" not in done.stdout
+    told = json.loads(CliRunner().invoke(app, ["explain", "--policy", "--json"]).stdout)
+    assert [leaf["share"] for leaf in told["map"]["leaves"]] == [60 / 90, 30 / 90]
+    assert CliRunner().invoke(app, ["explain", "some-id", "--policy"]).exit_code == 2
+    assert CliRunner().invoke(app, ["explain"]).exit_code == 2

@@ -1,0 +1,102 @@
+"""The map of a policy: its tree is the policy's own where that is one, and it has no leaves that are chance."""
+
+import json
+
+import numpy as np
+
+from ragbandit.router.config.context_schema import ContextKey
+from ragbandit.router.serving.explanations import policy_map
+from ragbandit.router.serving.explanations.policy_map import MOST_LEAVES, facts_of, grown
+from tests.support.cases import every_case
+
+SCHEMA = {
+    "plan": ContextKey(type="category", values=["free", "paid"]),
+    "age": ContextKey(type="number"),
+    "tags": ContextKey(type="words"),
+    "vip": ContextKey(type="boolean"),
+    "length": ContextKey(type="question_length"),
+}
+
+
+def facts(text, *, tenant="acme", **context):
+    return facts_of({"text": text, "tenant": tenant, "context": json.dumps(context)}, schema=SCHEMA)
+
+
+def test_facts_of_questions_in_any_language():
+    """Kind, words, names and numbers; of a text that is not kept, or has none of these, what there is."""
+    cases = {
+        "Who wrote Dracula in 1897?": {"question": "who", "words": 5.0, "names": 1.0, "numbers": 1.0},
+        "How many moons has Mars?": {"question": "how many", "words": 5.0, "names": 1.0, "numbers": 0.0},
+        "how does it work": {"question": "how", "words": 4.0, "names": 0.0, "numbers": 0.0},
+        "In which year?": {"question": "which", "words": 3.0, "names": 0.0, "numbers": 0.0},
+        "Is it?": {"question": "yes or no", "words": 2.0, "names": 0.0, "numbers": 0.0},
+        "¿Quién escribió Drácula?": {"question": "other", "words": 3.0, "names": 1.0, "numbers": 0.0},
+        "谁写了这本书": {"question": "other", "words": 1.0, "names": 0.0, "numbers": 0.0},
+        "\ud800 \u202e ?": {"question": "other", "words": 3.0, "names": 0.0, "numbers": 0.0},
+        "in": {"question": "other", "words": 1.0, "names": 0.0, "numbers": 0.0},
+        "   ": {},
+        "0" * 64: {},
+    }
+    with every_case() as case:
+        for text, told in cases.items():
+            with case(text):
+                assert facts(text) == {"tenant": "acme"} | told
+        with case("context"):
+            given = {"plan": "paid", "age": 40, "tags": ["a", "b"], "vip": True, "length": 7, "other": "x"}
+            assert facts("", **given) == {
+                "tenant": "acme", "plan": "paid", "age": 40.0, "tags a": "yes", "tags b": "yes", "vip": "true"
+            }  # fmt: skip
+        with case("of before it was declared"):
+            assert facts("", plan=3, age="x", tags="a", vip=None) == {"tenant": "acme"}
+
+
+def questions(count, *, seed=0):
+    rng = np.random.default_rng(seed)
+    words = ("who", "when", "why", "how")
+    return [facts(f"{words[rng.integers(4)]} {'x ' * rng.integers(1, 20)}") for _ in range(count)]
+
+
+def mapped(rows, pmfs):
+    tests = policy_map._tests(rows)
+    leaves = grown(pmfs, tests=tests, rows=np.arange(len(rows)))
+    halves = np.arange(len(rows)) % 2 == 0
+    said = {frozenset(policy_map._conditions(path)): here for path, here in leaves}
+    return said, policy_map._explained(pmfs, tests=tests, is_fitted=halves)
+
+
+def test_a_policy_that_is_a_tree_is_found_again():
+    """Long questions to one arm, of the short ones those with who to another: three leaves that explain all of it."""
+    rows = questions(600)
+    long, who = (np.array([row["words"] > 9 for row in rows]), np.array([row["question"] == "who" for row in rows]))
+    pmfs = np.where(long[:, None], [0.1, 0.1, 0.8], np.where(who[:, None], [0.2, 0.7, 0.1], [0.9, 0.05, 0.05]))
+    said, explained = mapped(rows, pmfs)
+    assert set(said) == {
+        frozenset({"words > 9"}),
+        frozenset({"words ≤ 9", "question: who"}),
+        frozenset({"words ≤ 9", "question: not who"}),
+    }
+    assert explained > 0.9
+    again, _ = mapped(rows, pmfs)
+    assert {leaf: here.tolist() for leaf, here in said.items()} == {leaf: here.tolist() for leaf, here in again.items()}
+
+
+def test_chance_makes_no_leaves():
+    """Of pmfs that hang on nothing there is one leaf, or some that explain nothing; of equal ones nothing is told."""
+    rows, rng = questions(600), np.random.default_rng(1)
+    said, explained = mapped(rows, rng.dirichlet([1.0, 1.0, 1.0], 600))
+    assert explained < 0.02
+    assert sum(map(len, said.values())) == 600
+    said, explained = mapped(rows, np.full((600, 3), 1 / 3))
+    assert (list(said), explained) == ([frozenset()], None)
+
+
+def test_leaves_are_few_and_not_small():
+    """A policy that is another one for every length has eight leaves of a fiftieth of the questions or more."""
+    rows, rng = questions(600), np.random.default_rng(2)
+    of_length = rng.dirichlet([0.3, 0.3], 21)
+    pmfs = np.array([of_length[int(row["words"])] for row in rows])
+    said, explained = mapped(rows, pmfs)
+    assert len(said) == MOST_LEAVES
+    assert min(map(len, said.values())) >= 600 / 50
+    assert 0.3 < explained < 1.0
+    assert all(len(leaf) <= 2 for leaf in said)  # "at most 9" says "at most 15" too

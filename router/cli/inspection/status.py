@@ -19,7 +19,6 @@ from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.learning.monitoring.diagnosis import ArmDiagnosis
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
@@ -69,7 +68,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
-            show({"policy": ledger.label, "learning": _headline(state)} | _learned(state) | facts, as_json=False)
+            learned = {} if state.learning is None else {"state": state.learning.line}
+            show({"policy": ledger.label, "learning": _headline(state)} | learned | facts, as_json=False)
         if not state.counters.balanced:
             raise typer.Exit(1)
 
@@ -81,21 +81,6 @@ def _headline(state: Status) -> str:
     if state.lag_s > LATE_S:
         return f"late: feedback has waited for {state.lag_s:.0f} s"
     return f"yes; {state.counters.waiting} decisions wait for feedback or an outcome"
-
-
-def _learned(state: Status) -> dict[str, object]:
-    """How far the policy has learned, in a word and a sentence, and each arm."""
-    if state.learning is None:
-        return {}
-    arms = [f"{arm}: {_arm_learned(one)}" for arm, one in state.learning.arms.items()]
-    return {"state": state.learning.line, "learned of": arms}
-
-
-def _arm_learned(one: ArmDiagnosis) -> str:
-    if one.state == "steady":
-        return one.state
-    wait = "never" if one.questions is None else f"{one.questions:,} questions"
-    return f"{one.state}; knowing it is worth {one.worth:.3f} a question, {one.labels} labels, {wait}"
 
 
 def _facts(state: Status) -> dict[str, object]:

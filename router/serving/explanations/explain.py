@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
-from ragbandit.router.learning.monitoring.diagnosis import REMEDIES, read_diagnosis
+from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.chances import chances_of, draw_of
 from ragbandit.router.serving.explanations.neighbours import nearest
@@ -89,16 +89,12 @@ def explain(
 
 
 def _learned(database: Database, decision: Decision) -> Iterator[str]:
-    """How far the policy and the drawn arm are learned by now, if the policy says."""
+    """How far the policy has learned by now, if it says."""
     query = select(policies.c.diagnosis).where(policies.c.label == decision.policy)
     with database.read() as connection:
         read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
-    if read is None:
-        return
-    yield f"Its policy is now {read.line}."
-    if (of_arm := read.arms.get(decision.arm)) is not None:
-        remedy = REMEDIES[of_arm.state].format(arm=decision.arm)
-        yield f"By the newest decisions, learning of {decision.arm} is now {of_arm.state!r}: {remedy}."
+    if read is not None:
+        yield f"Its policy is now {read.line}."
 
 
 def _record(store: DecisionStore, key: DecisionId, *, archive: bool) -> tuple[DecisionRecord, bool]:

@@ -7,6 +7,7 @@ means; of equal ones the first. R^2 is measured on questions that had no part in
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +49,8 @@ _KINDS: Final = (
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
+#: numbers that are counts of what they are named by
+_COUNTED: Final = frozenset(("words", "names", "numbers"))
 #: a fact of a question: a name or a number
 Facts = Mapping[str, str | float]
 Rows = npt.NDArray[np.intp]
@@ -183,8 +186,11 @@ def _tests(facts: Sequence[Facts]) -> list[_Test]:
         values = np.array([row.get(fact, np.nan) for row in facts], dtype=np.float64)
         known = values[np.isfinite(values)]
         for limit in np.unique(np.quantile(known, np.arange(1, 32) / 32, method="lower")):
-            no = f"{fact} > {number(limit)}{' or unknown' if len(known) < len(values) else ''}"
-            tests.append(_Test(fact=fact, yes=f"{fact} ≤ {number(limit)}", no=no, is_limit=True, holds=values <= limit))
+            yes, no = (f"{sign} {number(limit)} {fact}" for sign in ("at most", "more than"))
+            if fact not in _COUNTED:
+                yes, no = (f"{fact} {sign} {number(limit)}" for sign in ("at most", "above"))
+            no += " or unknown" if len(known) < len(values) else ""
+            tests.append(_Test(fact=fact, yes=yes, no=no, is_limit=True, holds=values <= limit))
     return tests
 
 
@@ -212,7 +218,10 @@ def _squares(targets: Matrix) -> float:
 
 
 def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -> tuple[float, int]:
-    """(squares that it takes, its number) of the best split of these rows; the squares are 0 where there is none."""
+    """(squares that it takes, its number) of the best split of these rows; (0, 0) where that may be chance.
+
+    The best of T splits by a fact that means nothing takes up to about 2 log T of the rows' mean square.
+    """
     count, whole = len(targets), targets.sum(axis=0)
     ones = holds.sum(axis=1)
     sums = holds.astype(np.float64) @ targets
@@ -223,6 +232,8 @@ def _best_split(targets: Matrix, holds: npt.NDArray[np.bool_], *, fewest: int) -
     kept = (sums**2).sum(axis=1) / inside + ((whole - sums) ** 2).sum(axis=1) / outside
     gains = np.where(fits, kept - (whole**2).sum() / count, 0.0)
     most = float(gains.max())
+    if most <= 2.0 * math.log(len(holds)) * _squares(targets) / count:
+        return 0.0, 0
     return most, int(np.argmax(gains >= most - 1e-9 * count))  # of ties the first, however they are rounded
 
 

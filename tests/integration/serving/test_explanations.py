@@ -261,7 +261,7 @@ def test_damaged_features_of_others_are_left_out(make_world):
 
 
 @on_sqlite
-def test_how_far_the_drawn_arm_is_learned(world):
+def test_how_far_its_policy_has_learned(world):
     """The learner's word is in the status, on every arm that was offered, and among the reasons of a decision."""
     decision = world.judged(12)[-1]
     assert world.router.status().learning is None
@@ -269,7 +269,7 @@ def test_how_far_the_drawn_arm_is_learned(world):
     read = world.router.status().learning
     assert set(read.arms) == set(decision.arms)
     assert all(one.worth >= 0.0 and one.labels >= 0 for one in read.arms.values())
-    assert any(repr(read.arms[decision.arm].state) in reason for reason in told(world, decision).reasons)
+    assert f"Its policy is now {read.line}." in told(world, decision).reasons
     for _ in range(STARVED):
         last = world.route()
     assert world.router.status().learning.state == "starved"

@@ -71,9 +71,9 @@ def test_a_policy_that_is_a_tree_is_found_again():
     pmfs = np.where(long[:, None], [0.1, 0.1, 0.8], np.where(who[:, None], [0.2, 0.7, 0.1], [0.9, 0.05, 0.05]))
     said, explained = mapped(rows, pmfs)
     assert set(said) == {
-        frozenset({"words > 9"}),
-        frozenset({"words ≤ 9", "question: who"}),
-        frozenset({"words ≤ 9", "question: not who"}),
+        frozenset({"more than 9 words"}),
+        frozenset({"at most 9 words", "question: who"}),
+        frozenset({"at most 9 words", "question: not who"}),
     }
     assert explained > 0.9
     again, _ = mapped(rows, pmfs)
@@ -81,12 +81,14 @@ def test_a_policy_that_is_a_tree_is_found_again():
 
 
 def test_chance_makes_no_leaves():
-    """Of pmfs that hang on nothing there is one leaf, or some that explain nothing; of equal ones nothing is told."""
-    rows, rng = questions(600), np.random.default_rng(1)
-    said, explained = mapped(rows, rng.dirichlet([1.0, 1.0, 1.0], 600))
-    assert explained < 0.02
-    assert sum(map(len, said.values())) == 600
-    said, explained = mapped(rows, np.full((600, 3), 1 / 3))
+    """Of pmfs that hang on nothing hardly any tree has a second leaf; where all are equal nothing is told."""
+    rng, leaves = np.random.default_rng(1), 0
+    for seed in range(20):
+        said, explained = mapped(questions(200, seed=seed), rng.dirichlet([1.0, 1.0, 1.0], 200))
+        leaves += len(said)
+        assert explained < 0.02
+    assert leaves <= 22
+    said, explained = mapped(questions(200), np.full((200, 3), 1 / 3))
     assert (list(said), explained) == ([frozenset()], None)
 
 

@@ -30,6 +30,7 @@ VERBS: Final[Verbs] = {
     "verify": f"{_CLI}.inspection.status:verify",
     "doctor": f"{_CLI}.doctor.command:doctor",
     "replay": f"{_CLI}.offline.replay:replay_verb",
+    "price": f"{_CLI}.offline.price:price",
     "simulate": f"{_CLI}.offline.simulate:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(

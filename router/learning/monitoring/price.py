@@ -26,6 +26,8 @@ LEAST_LABELS: Final = 50
 FACTOR: Final = 2.0
 #: ... and a difference no noise beyond so many standard errors
 SURE: Final = 2.0
+#: a step that counts as more dollars than that drowns the dollars of answers
+DEAR_STEP: Final = 0.05
 _ASK: Final = "ask what a right answer is worth, in units of reward.cost, and set reward.weight to 1 / that"
 
 #: one answer: its arm, quality, cost, the rows that it counts as (>= 0), the arm's probability there, in (0, 1]
@@ -163,8 +165,17 @@ def in_words(reward: "RewardSettings") -> list[str]:
         cent = number(reward.weight * prices["dollars"])  # .01 dollars, in 100 answers
         words.append(f"an answer that costs 0.01 dollars more must be right on {cent} more questions in 100")
     if {"steps", "dollars"} <= prices.keys():
-        rate = number(prices["steps"] / prices["dollars"])
-        words.append(f"one step counts as much as {rate} in dollars: is that what it costs you beside its dollars?")
-    if "steps" not in prices and reward.weight == type(reward)().weight:
-        words.append(f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}")
+        rate = prices["steps"] / prices["dollars"]
+        words.append(
+            f"one step counts as much as {number(rate)} dollars: is that what it costs you beside its dollars?"
+            if rate <= DEAR_STEP
+            else f"warning: one step counts as much as {number(rate)} dollars, beside which the dollars of an answer "
+            "decide nothing: price dollars alone (reward.cost: {dollars: 1}), or steps alone"
+        )
+    if reward.weight == type(reward)().weight:
+        words.append(
+            f"the weight is the default, which was chosen for steps, and steps have no price: {_ASK}"
+            if "steps" not in prices
+            else "the weight is the default, that of the papers' routing table: `ragbandit price` proposes one of yours"
+        )
     return words

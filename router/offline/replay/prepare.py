@@ -204,7 +204,7 @@ def prepare(
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
     settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
-    preparation = _Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
@@ -260,7 +260,9 @@ def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Preparation:
+class Preparation:
+    """What candidates need of a log before they can be judged."""
+
     plan: Plan
     #: with the floors in force
     settings: Settings

@@ -85,11 +85,12 @@ def test_means_are_of_all_questions_and_errors_those_of_chance():
 def test_weight_and_prices_in_words():
     """What a right answer is worth in each priced term, and what that implies where dollars have a price."""
     rows = [
-        ({"steps": 1.0}, 0.05, ["worth 0.05 right answers: a right answer is worth 20 units of cost, 20 steps"], 1),
-        ({"steps": 2.0}, 0.05, ["10 steps"], 1),
+        ({"steps": 1.0}, 0.05, ["worth 0.05 right answers: a", "20 units of cost, 20 steps", "routing table"], 2),
+        ({"steps": 2.0}, 0.04, ["12.5 steps"], 1),
         ({"dollars": 1.0}, 0.05, ["20 dollars", "0.01 dollars more must be right on 0.05 more", "chosen for steps"], 3),
         ({"dollars": 1.0}, 2.0, ["0.5 dollars", "must be right on 2 more questions in 100"], 2),
-        ({"dollars": 1.0, "steps": 1.0}, 0.05, ["20 dollars or 20 steps", "step counts as much as 1 in dollars"], 3),
+        ({"dollars": 1.0, "steps": 1.0}, 0.05, ["20 dollars or 20 steps", "warning: one step counts as much as 1"], 4),
+        ({"dollars": 1.0, "steps": 0.05}, 2.0, ["step counts as much as 0.05 dollars: is that"], 3),
         ({"steps": 1.0}, 0.0, ["reward.weight is 0: cost counts for nothing"], 1),
         ({"steps": 0.0}, 0.05, ["reward.cost prices nothing: cost counts for nothing"], 1),
     ]  # fmt: skip

@@ -26,6 +26,7 @@ VERBS: Final[Verbs] = {
     "cancel": f"{_CLI}.calls:cancel",
     "status": f"{_CLI}.inspection.status:status",
     "top": f"{_CLI}.inspection.top:top",
+    "report": f"{_CLI}.inspection.report:report",
     "explain": f"{_CLI}.inspection.explain:explain",
     "verify": f"{_CLI}.inspection.status:verify",
     "doctor": f"{_CLI}.doctor.command:doctor",

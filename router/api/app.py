@@ -24,6 +24,7 @@ from ragbandit.router.api.endpoints import (
     operations,
     overview,
     policies,
+    report,
     routing,
     sessions,
 )
@@ -196,7 +197,18 @@ async def _docs() -> Response:
 _ROUTES: Final[tuple[BaseRoute, ...]] = (
     *(
         route
-        for module in (routing, decisions, sessions, openai, feedback, browser_feedback, policies, operations, overview)
+        for module in (
+            routing,
+            decisions,
+            sessions,
+            openai,
+            feedback,
+            browser_feedback,
+            policies,
+            operations,
+            overview,
+            report,
+        )
         for route in module.endpoints.routes
     ),
     *DASHBOARD,

@@ -78,6 +78,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/arms/{arm}/changed": _COMMAND,
     "GET /v1/status": _OPERATE,
     "GET /v1/overview": _OPERATE,
+    "GET /v1/report": _OPERATE,
     "GET /metrics": _OPERATE,
     "GET /ui": _OPERATE,
     "GET /ui/arms": _OPERATE,

@@ -27,6 +27,7 @@ _MODULES: Final = (
     "ragbandit.client.replies.decisions",
     "ragbandit.client.replies.status",
     "ragbandit.client.replies.overview",
+    "ragbandit.client.replies.report",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
     "ragbandit.router.api.schemas.requests",

@@ -11,6 +11,7 @@ from ragbandit.router.api.ui.charts import arm_charts, earned_charts, intervals
 from ragbandit.router.api.ui.drawing import around_zero
 from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.api.ui.report import panel
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.evidence import FEWEST_EFFECTIVE
@@ -35,6 +36,7 @@ async def first(request: Request) -> Response:
         "state": await state_or_none(request),
         "parts": router.readiness.states(),
         "charts": earned_charts(history),
+        **await panel(request, seconds=TIMES[chosen][1]),
     }
     return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
 

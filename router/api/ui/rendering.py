@@ -4,6 +4,7 @@ import time
 import unicodedata
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -18,6 +19,8 @@ from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
+#: scripts, styles and pictures of the pages
+STATIC: Final = Path(__file__).parent / "static"
 _DASH: Final = Markup(NOTHING)  # noqa: S704 - our own sign
 #: path, title, and whether it tells of all tenants
 PAGES: Final = (

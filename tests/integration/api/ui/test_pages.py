@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ragbandit.router.api.ui.endpoints import STATIC
+from ragbandit.router.api.ui.rendering import STATIC
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store

@@ -1,0 +1,212 @@
+"""The report against made services whose truth is known: does it name the dollars, the quality and the verdict?
+
+Every run is a service that learns: two kinds of questions, arms of known prices and qualities, a holdback, floors, and
+a policy whose share of the cheap arm grows. Some answers are rated, those of one arm more often than those of another.
+The report is looked at again and again; a run is missed where any look's interval does not hold the truth: what always
+the other arm would have cost, and its quality, on these very questions.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import Asked, Log
+from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
+from ragbandit.shared.types import Matrix, Vector
+
+ARMS = ("premium", "standard", "cheap")
+#: dollars per answer, mean; and their spread, of a lognormal
+DOLLARS, SPREAD = np.array([0.02, 0.004, 0.0004]), 0.5
+#: after so many questions one looks
+LOOKS = (250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000)
+DAY = 86_400.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A service. quality: of both kinds of questions and each arm, shape (2, arms)."""
+
+    name: str
+    quality: Matrix
+    #: share of answers that are rated, by arm
+    rated: Vector
+    #: which arm the policy comes to prefer, of each kind
+    prefers: tuple[int, int] = (2, 0)
+    holdback: float = 0.02
+    #: every question is asked so often
+    repeats: int = 1
+    #: the policy's expectations are of no use
+    blind: bool = False
+
+
+EVEN, SPECIAL = np.array([[0.9, 0.9, 0.9], [0.9, 0.9, 0.9]]), np.array([[0.93, 0.92, 0.92], [0.9, 0.6, 0.35]])
+WORSE = np.array([[0.93, 0.8, 0.6], [0.9, 0.6, 0.35]])
+THIRTY: Vector = np.full(3, 0.3)
+WORLDS = (
+    World(name="as good, 30 % rated, holdback 5 %", quality=EVEN, rated=THIRTY, prefers=(2, 2), holdback=0.05),
+    World(name="as good, 30 % rated", quality=EVEN, rated=THIRTY, prefers=(2, 2)),
+    World(name="cheap for lookups, 30 % rated", quality=SPECIAL, rated=THIRTY),
+    World(name="cheap for lookups, 5 % rated", quality=SPECIAL, rated=THIRTY / 6),
+    World(name="5, 30, 60 % rated by arm", quality=SPECIAL, rated=np.array([0.05, 0.3, 0.6])),
+    World(name="worse, 30 % rated", quality=WORSE, rated=THIRTY, prefers=(2, 2)),
+    World(name="no holdback, floors alone", quality=SPECIAL, rated=THIRTY, holdback=0.0),
+    World(name="each question five times", quality=SPECIAL, rated=THIRTY, repeats=5),
+    World(name="no use in expectations", quality=SPECIAL, rated=THIRTY, blind=True),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A log, newest first, and what every arm would have cost and been worth, shape (n, arms)."""
+
+    log: Log
+    dollars: Matrix
+    quality: Matrix
+
+    def at(self, count: int) -> Log:
+        """The log after so many questions."""
+        log, rows = self.log, slice(len(self.log.arm) - count, None)
+        parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
+        costs = {unit: values[rows] for unit, values in log.costs.items()}
+        fixed = {name: getattr(log, name) for name in ("arms", "tenants", "prices", "left_out", "cut", "archived")}
+        return Log(costs=costs, **parts, **fixed)
+
+    def truth(self, count: int) -> tuple[float, float]:
+        """What was served less always premium, per question: dollars and quality."""
+        rows = slice(len(self.log.arm) - count, None)
+        drawn = np.arange(count), self.log.arm[rows]
+        return tuple(float((table[rows][drawn] - table[rows][:, 0]).mean()) for table in (self.dollars, self.quality))  # type: ignore[return-value]
+
+
+_BY_ROW = ("made_at", "tenant", "price", "arm", "pmf", "quality", "expected_quality", "expected_cost")
+
+
+def made(world: World, *, count: int, seed: int) -> Run:
+    """A run of so many questions."""
+    random = np.random.default_rng(seed)
+    kind = np.repeat(random.integers(2, size=-(-count // world.repeats)), world.repeats)[:count]
+    kind = kind[random.permutation(count)]
+    chance = world.quality[kind]
+    dollars = DOLLARS * np.exp(random.normal(-(SPREAD**2) / 2, SPREAD, (count, 3)))
+    quality = (random.random((count, 3)) < chance).astype(np.float64)
+    sure = np.minimum(np.arange(count) / 1_000.0, 1.0)[:, None]  # it begins with all alike
+    own = (1 - sure) / 3 + sure * np.eye(3)[np.array(world.prefers)[kind]]
+    floor = 0.04 / 3
+    pmf = (1 - world.holdback) * (floor + (1 - 3 * floor) * own) + world.holdback * np.eye(3)[0]
+    arm = (pmf.cumsum(axis=1)[:, :-1] < random.random((count, 1))).sum(axis=1)
+    drawn = np.arange(count), arm
+    is_rated = random.random(count) < world.rated[arm]
+    guess = np.full((count, 3), 0.5) if world.blind else chance + random.normal(0.0, 0.1, (count, 3))
+    log = Log(
+        arms=ARMS,
+        made_at=np.arange(count, dtype=np.float64) * 60.0,
+        tenant=np.zeros(count, dtype=np.intp),
+        tenants=("default",),
+        price=np.zeros(count, dtype=np.intp),
+        prices=("as configured",),
+        arm=arm,
+        pmf=pmf,
+        costs={"dollars": dollars[drawn], "steps": np.ones(count), "seconds": np.zeros(count)},
+        quality=np.where(is_rated, quality[drawn], np.nan),
+        expected_quality=guess,
+        expected_cost=np.tile(DOLLARS, (count, 1)),
+        left_out={},
+        cut=False,
+        archived=False,
+    )
+    newest = slice(None, None, -1)
+    turned = {name: getattr(log, name)[newest] for name in _BY_ROW}
+    costs = {unit: values[newest] for unit, values in log.costs.items()}
+    log = Log(**{**{name: getattr(log, name) for name in Log.__slots__}, **turned, "costs": costs})
+    return Run(log=log, dollars=dollars[newest], quality=quality[newest])
+
+
+def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line]]:
+    """(questions so far, the line against premium) at every look."""
+    for count in looks:
+        asked = Asked(label="main", since=0.0, until=count * 60.0)
+        found = report_of(run.at(count), asked, policy=PolicySettings(), against="premium")
+        assert found.total is not None
+        yield count, found.total
+
+
+@dataclass(kw_only=True)
+class Score:
+    """What was found of a world, over all runs."""
+
+    runs: int = 0
+    #: runs in which every interval held
+    cost: int = 0
+    quality: int = 0
+    #: runs whose last look names a verdict, and in which a look names one that is false
+    named: int = 0
+    wrong: int = 0
+    #: questions at the first look with a verdict, and the last look's widths, relative to premium's cost
+    first: list[int] = field(default_factory=list)
+    widths: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, run: Run, *, looks: Sequence[int] = LOOKS) -> None:
+        """Take a run in."""
+        lines = list(looked_at(run, looks=looks))
+        truths = [run.truth(count) for count, _ in lines]
+        self.runs += 1
+        self.cost += all(_holds(line.cost, truth[0]) for (_, line), truth in zip(lines, truths, strict=True))
+        self.quality += all(_holds(line.quality, truth[1]) for (_, line), truth in zip(lines, truths, strict=True))
+        last = lines[-1][1]
+        self.named += last.missing is None
+        self.wrong += any(_is_false(line, *truth) for (_, line), truth in zip(lines, truths, strict=True))
+        self.first += [count for count, line in lines if line.missing is None][:1]
+        if last.cost.low is not None and last.quality.low is not None and last.cost.always:
+            cost = (last.cost.high - last.cost.low) / last.cost.always  # type: ignore[operator]
+            self.widths.append((cost, last.quality.high - last.quality.low))  # type: ignore[operator]
+
+
+def _holds(comparison: Comparison, truth: float) -> bool:
+    return comparison.low is None or comparison.high is None or comparison.low <= truth <= comparison.high
+
+
+def _is_false(line: Line, cost: float, quality: float) -> bool:
+    """Whether a verdict is named that is not true. cost, quality: served less always premium."""
+    claims = {
+        "better": quality > 0.0,
+        "as good": quality >= -MARGIN,
+        "worse": quality < 0.0,
+        "cheaper": cost < 0.0,
+        "dearer": cost > 0.0,
+        "same cost": abs(cost) <= SAME_COST * (line.cost.always or 0.0),
+    }
+    return any(word in line.verdict and not holds for word, holds in claims.items())
+
+
+def scores(worlds: Sequence[World] = WORLDS, *, runs: int) -> Mapping[str, Score]:
+    """The score of each world."""
+    found = {world.name: Score() for world in worlds}
+    for number, world in enumerate(worlds):
+        for seed in range(runs):
+            found[world.name].add(made(world, count=max(LOOKS), seed=1_000 * number + seed))
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=100)
+    runs = parser.parse_args(arguments).runs
+    columns = ("service", "dollars held", "quality held", "verdict named", "false at a look", "first verdict", "widths")
+    table = Table(*columns, title=f"{runs} runs, looks after {', '.join(f'{look:,}' for look in LOOKS)} questions")
+    for name, score in scores(runs=runs).items():
+        first = f"{np.median(score.first):,.0f} ({len(score.first)} runs)" if score.first else "-"
+        widths = "-" if not score.widths else " ".join(f"{width:.3f}" for width in np.mean(score.widths, axis=0))
+        counts = (score.cost, score.quality, score.named, score.wrong)
+        table.add_row(name, *(f"{count} of {score.runs}" for count in counts), first, widths)
+    Console(width=160).print(table)
+
+
+if __name__ == "__main__":
+    main()

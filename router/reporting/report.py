@@ -1,0 +1,339 @@
+"""The report of a time: what was spent and at what quality, against always one arm; by tenant, price and week too.
+
+Verdicts come from two intervals, of the difference in quality and of what was saved, each of 95 % and valid at every
+look. Quality is as good where its lower bound is above -MARGIN (non-inferiority); a cost is the same where its interval
+lies within SAME_COST of the other.
+"""
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Final, Literal
+
+import numpy as np
+
+from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
+from ragbandit.router.reporting.reading import UNITS, Asked, Log, Unit, read_log
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import duration
+from ragbandit.shared.types import Matrix, Vector
+
+QualityWord = Literal["better", "as good", "worse"]
+CostWord = Literal["cheaper", "same cost", "dearer"]
+Verdict = Literal[
+    "better and cheaper", "better at the same cost", "better but dearer",
+    "as good and cheaper", "as good at the same cost", "as good but dearer",
+    "worse but cheaper", "worse at the same cost", "worse and dearer",
+    "cannot tell yet",
+]  # fmt: skip
+
+#: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
+MARGIN: Final = 0.05
+#: share of the other's cost within which two costs are called the same
+SAME_COST: Final = 0.02
+#: lines of a table; what is less is left out and counted
+MOST_LINES: Final = 20
+#: for how long a report of a page is kept, seconds, and how many
+_KEPT_S, _KEPT = 60.0, 32
+_WEEK_S: Final = 7 * 86_400.0
+#: 1970-01-05 was a Monday
+_MONDAY_S: Final = 4 * 86_400.0
+#: a forecast of more than so many times the questions so far is none
+_FARTHEST: Final = 1000.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """What was served against always one arm, over some questions. Costs are per question."""
+
+    name: str
+    against: str
+    questions: int
+    cost: Comparison
+    quality: Comparison
+    verdict: Verdict
+    #: why there is no verdict, and how many more questions it takes; None where there is one
+    missing: str | None = None
+
+    @property
+    def cheaper(self) -> float | None:
+        """The share of the other's cost that was saved; None where it is not known."""
+        saved = self.cost
+        return None if saved.difference is None or not saved.always else -saved.difference / saved.always
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A report. Every line is about the questions that could have had the arm that it is compared with."""
+
+    since: float
+    until: float
+    tenant: str | None
+    unit: Unit
+    #: why this arm; None where no arm can be compared
+    why: str | None
+    #: in all; None where there is nothing to compare
+    total: Line | None
+    #: unit -> comparison over the same questions, of the units that outcomes tell
+    costs: Mapping[Unit, Comparison]
+    arms: tuple[Line, ...]
+    tenants: tuple[Line, ...]
+    prices: tuple[Line, ...]
+    weeks: tuple[Line, ...]
+    #: why a question is in no line -> how many
+    left_out: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def report(
+    database: Database, asked: Asked, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
+) -> Report:
+    """The report of what was asked.
+
+    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. alarm: a
+    sentence where labels or outcomes favour an arm: no verdict is given then. Raises InvalidInput for a time that is
+    none and an arm that no question was offered, StoreError.
+    """
+    if not (math.isfinite(asked.since) and math.isfinite(asked.until) and 0.0 <= asked.since < asked.until < 1e11):
+        raise InvalidInput(f"since {asked.since:g}, until {asked.until:g}", field="since", remedy="give an earlier one")
+    return report_of(read_log(database, asked), asked, policy=policy, against=against, alarm=alarm)
+
+
+def report_of(
+    log: Log, asked: Asked, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
+) -> Report:
+    """`report` of rows that are read. Raises InvalidInput."""
+    unit = _unit(log)
+    lines = _Lines(log, unit=unit, days=(asked.until - asked.since) / 86_400.0, alarm=alarm)
+    everything = np.ones(len(log.arm), dtype=np.bool_)
+    arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
+    chosen, why = _against(log, arms, policy=policy, given=against)
+    total = None if chosen is None else arms[chosen]
+    left_out = dict(log.left_out)
+    groups: dict[str, tuple[Line, ...]] = {"tenants": (), "prices": (), "weeks": ()}
+    costs: dict[Unit, Comparison] = {}
+    if chosen is not None and total is not None:
+        if lost := len(log.arm) - total.questions:
+            left_out[f"{total.against} was not offered, or could not be drawn"] = lost
+        week = ((log.made_at - _MONDAY_S) // _WEEK_S).astype(np.intp)
+        names = {number: _day(number * _WEEK_S + _MONDAY_S) for number in np.unique(week).tolist()}
+        groups = {
+            "tenants": lines.table(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
+            "prices": lines.table(log.price, names=dict(enumerate(log.prices)), against=chosen),
+            "weeks": lines.table(week, names={n: f"week of {day}" for n, day in names.items()}, against=chosen),
+        }
+        units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
+        costs = {one: lines.cost(one, log.pmf[:, chosen] > 0.0, against=chosen) for one in units}
+    return Report(
+        since=asked.since,
+        until=asked.until,
+        tenant=asked.tenant,
+        unit=unit,
+        why=why,
+        total=total,
+        costs=costs,
+        arms=tuple(sorted(arms, key=lambda one: (-one.cost.tried.draws, one.name))),
+        **groups,
+        left_out=left_out,
+        notes=tuple(_notes(log, asked, policy=policy, unit=unit)),
+    )
+
+
+def _unit(log: Log) -> Unit:
+    """What the sentence counts in: dollars where some were reported, else steps unless all are alike, else seconds."""
+    if np.nansum(log.costs["dollars"]) > 0.0:
+        return "dollars"
+    steps = log.costs["steps"][~np.isnan(log.costs["steps"])]
+    return "seconds" if len(steps) and np.ptp(steps) == 0.0 and np.nansum(log.costs["seconds"]) > 0.0 else "steps"
+
+
+def _against(
+    log: Log, arms: Sequence[Line], *, policy: PolicySettings, given: str | None
+) -> tuple[int | None, str | None]:
+    """The place of the arm to compare with, and why it is this one."""
+    if given is not None:
+        if given not in log.arms:
+            known = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer time"
+            raise InvalidInput(f"no question of this time was offered {given!r}", field="against", remedy=known)
+        return log.arms.index(given), "as asked"
+    named = (
+        (None if policy.holdback is None else policy.holdback.arm, "the arm of policy.holdback"),
+        (policy.incumbent, "policy.incumbent"),
+    )
+    for arm, why in named:
+        if arm in log.arms:
+            return log.arms.index(arm), why
+    tried = [(line.cost.always, place) for place, line in enumerate(arms) if line.cost.always is not None]
+    if tried:
+        return max(tried)[1], "the dearest arm that is tried enough"
+    return None, None
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Makes lines of a log."""
+
+    log: Log
+    unit: Unit
+    #: length of the time, days
+    days: float
+    alarm: str | None
+
+    def table(self, group: Choices, *, names: Mapping[int, str], against: int) -> tuple[Line, ...]:
+        """A line for each group, the largest first; none where all is one group."""
+        numbers, counts = np.unique(group[self.log.pmf[:, against] > 0.0], return_counts=True)
+        if len(numbers) < 2:
+            return ()
+        first = numbers[np.argsort(-counts, kind="stable")][:MOST_LINES].tolist()
+        return tuple(self.line(names[number], group == number, against=against) for number in first)
+
+    def line(self, name: str, rows: Flags, *, against: int) -> Line:
+        """These rows, as far as they can be compared with always this arm."""
+        rows = rows & (self.log.pmf[:, against] > 0.0)
+        cost = self.cost(self.unit, rows, against=against)
+        told = self.log.quality[rows]
+        known = told[~np.isnan(told)]
+        least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
+        quality = self._compared(told, rows, self.log.expected_quality, against=against, least=least, most=most)
+        quality = _clipped(quality, least - most, most - least)
+        verdict, missing = verdict_of(quality, cost, days=self.days, alarm=self.alarm)
+        return Line(
+            name=name,
+            against=self.log.arms[against],
+            questions=int(rows.sum()),
+            cost=cost,
+            quality=quality,
+            verdict=verdict,
+            missing=missing,
+        )
+
+    def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
+        """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
+        told = self.log.costs[unit][rows]
+        most = told[(self.log.arm[rows] == against) & ~np.isnan(told)].max(initial=0.0)
+        cost = self._compared(told, rows, self.log.expected_cost, against=against, least=0.0, most=float(most))
+        return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
+
+    def _compared(
+        self, value: Vector, rows: Flags, predicted: Matrix, *, against: int, least: float, most: float
+    ) -> Comparison:
+        arm, pmf, predicted = self.log.arm[rows], self.log.pmf[rows], predicted[rows]
+        return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=least, most=most)
+
+
+def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
+    """Its interval within what can be."""
+    if comparison.low is None or comparison.high is None:
+        return comparison
+    return replace(comparison, low=max(comparison.low, low), high=min(comparison.high, high))
+
+
+def verdict_of(
+    quality: Comparison, cost: Comparison, *, days: float, alarm: str | None = None
+) -> tuple[Verdict, str | None]:
+    """The verdict of two comparisons; with "cannot tell yet" what is missing. days: in which their questions came."""
+    if alarm is not None:
+        return "cannot tell yet", alarm
+    worth, price = _quality_word(quality), _cost_word(cost)
+    if worth is not None and price is not None:
+        return _VERDICTS[worth, price], None
+    missing = []
+    if worth is None:
+        missing.append(f"quality: {_missing(quality, _to_settle(quality.difference or 0.0, MARGIN), days=days)}")
+    if price is None:
+        unknown = "no cost was reported" if cost.always == 0.0 else None
+        settled = _to_settle(cost.difference or 0.0, 0.0)
+        missing.append(f"cost: {unknown or _missing(cost, settled, days=days)}")
+    return "cannot tell yet", "; ".join(missing)
+
+
+def _quality_word(quality: Comparison) -> QualityWord | None:
+    if quality.low is None or quality.high is None:
+        return None
+    if quality.low > 0.0:
+        return "better"
+    return "as good" if quality.low >= -MARGIN else "worse" if quality.high < 0.0 else None
+
+
+def _cost_word(cost: Comparison) -> CostWord | None:
+    if cost.low is None or cost.high is None or not cost.always:
+        return None
+    near = SAME_COST * cost.always
+    if -near <= cost.low and cost.high <= near:
+        return "same cost"
+    return "cheaper" if cost.high < 0.0 else "dearer" if cost.low > 0.0 else None
+
+
+_VERDICTS: Final[Mapping[tuple[QualityWord, CostWord], Verdict]] = {
+    ("better", "cheaper"): "better and cheaper",
+    ("better", "same cost"): "better at the same cost",
+    ("better", "dearer"): "better but dearer",
+    ("as good", "cheaper"): "as good and cheaper",
+    ("as good", "same cost"): "as good at the same cost",
+    ("as good", "dearer"): "as good but dearer",
+    ("worse", "cheaper"): "worse but cheaper",
+    ("worse", "same cost"): "worse at the same cost",
+    ("worse", "dearer"): "worse and dearer",
+}
+
+
+def _to_settle(difference: float, margin: float) -> float:
+    """How narrow half of an interval around this difference must be to settle it: above -margin, or below 0."""
+    return max(difference + margin, -difference)
+
+
+def _missing(comparison: Comparison, half: float, *, days: float) -> str:
+    """What the comparison lacks, in words. half: of the interval that settles it."""
+    if comparison.tried.missing is not None or comparison.low is None or comparison.high is None:
+        return comparison.tried.missing or "nothing is known"
+    times = ((comparison.high - comparison.low) / (2.0 * half)) ** 2 if half > 0.0 else math.inf
+    more = comparison.questions * (times - 1.0)
+    if not times < _FARTHEST:
+        return "the two are too near each other: no end in sight at this rate"
+    more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
+    wait = duration(86_400.0 * days * more / comparison.questions)
+    return f"about {more:,.0f} questions more, {wait} at this rate"
+
+
+def _notes(log: Log, asked: Asked, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
+    """What a reader must know of the log."""
+    if log.cut:
+        yield f"the newest {asked.most:,} questions of the time were read, those before were not"
+    if log.archived:
+        yield "decisions of the time that have moved to the archive are not in this report"
+    told = log.costs[unit]
+    ended = int((~np.isnan(told)).sum())
+    if (silent := int((told == 0.0).sum())) and unit == "dollars":
+        yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
+    if policy.holdback is None:
+        yield "no holdback is set: policy.holdback would make verdicts come sooner"
+
+
+def _day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).date().isoformat()
+
+
+class ReportCache:
+    """Reports of the last minute, for a page that is looked at again and again; one is made at a time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._lock = clock, Lock()
+        self._kept: OrderedDict[object, tuple[float, Report]] = OrderedDict()
+
+    def get(self, key: object, make: Callable[[], Report]) -> Report:
+        """The report of this key, made anew where it is older than _KEPT_S. Raises what `make` does."""
+        with self._lock:
+            made_at, found = self._kept.get(key, (-math.inf, None))
+            if found is None or self._clock() - made_at > _KEPT_S:
+                found = make()
+                self._kept[key] = self._clock(), found
+                self._kept.move_to_end(key)
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            return found

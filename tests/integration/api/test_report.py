@@ -1,0 +1,43 @@
+"""The report over CLI, HTTP and page: one sentence everywhere."""
+
+import json
+import time
+
+from typer.testing import CliRunner
+
+from ragbandit.workers.cli import app
+
+DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
+
+
+def test_the_same_everywhere(serve, tmp_path, monkeypatch):
+    """The terminal, its JSON, HTTP, the overview and the file that can be sent have one sentence."""
+    service = serve(policy={"holdback": {"arm": "multi_step", "share": 0.3}})
+    for number in range(40):
+        made = service.http.post("/v1/route", json={"question": f"<b>question</b> {number}"}).json()
+        cost = {"dollars": DOLLARS[made["arm"]]}
+        body = {"decision_id": made["decision_id"], "answer": "Paris", "steps": 1, "status": "answered", "cost": cost}
+        service.http.post("/v1/outcomes", json=body).raise_for_status()
+    found = service.http.get("/v1/report").json()
+    assert found["sentence"].startswith("Last 7 days: 40 questions for $")
+    assert "instead of $4.00 with always multi_step (saved $" in found["sentence"]
+    assert found["total"]["cost"]["draws"] >= 10
+    assert "no answer was rated" in found["sentence"]
+    assert service.http.get("/v1/report", params={"against": "nobody"}).status_code == 422
+    page = service.http.get("/ui").text
+    assert found["sentence"].removeprefix("Last 7 days") in page
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", str(service.router.settings.data_dir))
+    monkeypatch.setenv("RAGBANDIT_POLICY__HOLDBACK__ARM", "multi_step")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["report", "--html", "report.html"], terminal_width=400)
+    assert done.exit_code == 0, done.output
+    assert found["sentence"].split(":")[1] in " ".join(done.stdout.split())
+    told = json.loads(CliRunner().invoke(app, ["report", "--json"]).stdout)
+    assert told["total"] == found["total"]
+    sent = (tmp_path / "report.html").read_text()
+    assert found["sentence"].split(":")[1] in sent
+    assert "<script" not in sent
+    assert "http" not in sent.replace("http://www.w3.org", "")
+    assert time.time() - told["until"] < 600.0
+    nothing = CliRunner().invoke(app, ["report", "--until", "2020-01-01", "--since", "2019-01-01"])
+    assert "no questions that compare two arms" in " ".join(nothing.stdout.split())

@@ -1,0 +1,139 @@
+"""The report of a store: what is read of it, in both databases."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sqlalchemy import insert
+
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
+from ragbandit.router.reporting import reading
+from ragbandit.router.reporting.reading import Asked, read_log
+from ragbandit.router.reporting.report import report
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.rows.conversion import update_row
+from ragbandit.router.storage.sql.tables import archive_segments, updates
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import IMPORTED, KILLED, STICKY, PolicyLabel, Reward, Update
+
+EPOCH, HOUR = 1_700_000_000.0, 3_600.0
+ASKED = Asked(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
+DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
+REWARD = Reward(
+    value=0.0,
+    quality=0.0,
+    cost=0.0,
+    weight=0.0,
+    minimum=-1.0,
+    maximum=1.0,
+    terms={},
+    preset="rating",
+    source="explicit",
+)
+
+
+class Store:
+    """Decisions an hour apart, the newest first; what came of them as the service writes it."""
+
+    def __init__(self, database, make_decision):
+        self.database, self.make_decision = database, make_decision
+        self.store, self.made, self.rows = DecisionStore(database, label=PolicyLabel("main")), [], []
+
+    def add(self, *, quality=None, source="explicit", outcome=True, weight=1.0, price=None, **changes):
+        number = len(self.made)
+        one = self.make_decision(f"decision-{number:05d}")
+        query = replace(one.query, **changes.pop("query", {}), cost_weight=price)
+        one = replace(one, query=query, made_at=EPOCH - number * HOUR, **changes)
+        self.made.append(one)
+        self.store.add_decisions([one])
+        if outcome:
+            cost = {"dollars": DOLLARS[one.arm], "seconds_total": 1.0}
+            made = made_outcome(decision_id=one.id, now=EPOCH, status="answered", answer="a", steps=2.0, cost=cost)
+            self.store.add_outcome(made)
+        if quality is not None:
+            self._judge(one, replace(REWARD, quality=quality, source=source, sample_weight=weight))
+        return one
+
+    def _judge(self, one, reward):
+        update = Update(policy=PolicyLabel("main"), seq=len(self.rows) + 1, decision_id=one.id, query=one.query,
+            arm=one.arm, arms=one.arms, pmf=one.pmf, scores=None, propensity=one.propensity, reward=reward,
+            feedback_ids=(), features=None, made_at=EPOCH)  # fmt: skip
+        self.rows.append(update_row(update, feedback_at=EPOCH, disagreement=None))
+        with self.database.write() as connection:
+            connection.execute(insert(updates), self.rows[-1:])
+
+
+@pytest.fixture
+def store(database, make_decision):
+    return Store(database, make_decision)
+
+
+def test_what_is_read_of_a_store(store, monkeypatch):
+    """Every question that compares arms, in pages; what compares nothing is counted by its reason."""
+    monkeypatch.setattr(reading, "_PAGE", 3)
+    facts = {"quality": [0.1, 0.2, 0.3], "cost": [1.0, 2.0, 4.0]}
+    first = store.add(quality=0.75, facts=facts)
+    store.add(quality=0.5, source="default")
+    store.add(quality=0.5, weight=0.0)
+    store.add(outcome=False, quality=1.0, query={"tenant": "acme"})
+    store.add(facts={"quality": [0.1, "x", 0.3]})
+    for facts in ({STICKY: {"turn": 2}}, {KILLED: {"arm": "single_step"}}, {IMPORTED: True}):
+        store.add(facts=facts)
+    store.add(query={"forced": True, "arms": ("single_step",)})
+    store.add(arms=("single_step",), pmf=(1.0,), arm="single_step", propensity=1.0)
+    store.add(outcome=False)
+    log = read_log(store.database, ASKED)
+    assert len(log.arm) == 5
+    assert [log.arms[place] for place in log.arm] == [one.arm for one in store.made[:5]]
+    assert log.quality[[0, 3]].tolist() == [0.75, 1.0]
+    assert np.isnan(log.quality[[1, 2, 4]]).all()
+    assert log.costs["dollars"][[0, 1]].tolist() == [DOLLARS[one.arm] for one in store.made[:2]]
+    assert np.isnan(log.costs["dollars"][3])
+    assert log.pmf[0].tolist() == list(first.pmf)
+    assert log.expected_quality[0].tolist() == [0.1, 0.2, 0.3]
+    assert np.isnan(log.expected_quality[4]).all()
+    assert log.expected_cost[0].tolist() == [1.0, 2.0, 4.0]
+    assert log.left_out == {
+        "a turn that stayed on its arm": 1,
+        "an arm that was pinned": 1,
+        "an arm that the caller chose": 1,
+        "one arm alone on offer": 1,
+        "no outcome yet": 1,
+    }
+    assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]
+    assert not log.cut
+    assert not log.archived
+    assert len(read_log(store.database, replace(ASKED, tenant="acme")).arm) == 1
+    assert len(read_log(store.database, replace(ASKED, since=EPOCH - 1.5 * HOUR)).arm) == 2
+    newest = read_log(store.database, replace(ASKED, most=4))
+    assert (len(newest.arm), newest.cut) == (4, True)
+
+
+def test_a_report_of_a_store(store):
+    """The plain sums, the arm of the holdback, a line for each tenant, price and week, and what is missing."""
+    for number in range(150):
+        store.add(quality=float(number % 5 > 0), query={"tenant": f"t{number % 2}"}, price=0.25 if number % 3 else None)
+    store.add(arms=("no_retrieval", "single_step"), pmf=(0.5, 0.5), arm="single_step", propensity=0.5)
+    sealed = {"number": 1, "root": "r", "manifest_sha256": "0" * 64, "seal": "0" * 64, "decisions": 1, "spans": "{}"}
+    with store.database.write() as connection:
+        times = {"made_before": EPOCH - 20 * 86_400.0, "made_at": EPOCH, "moved": True}
+        connection.execute(insert(archive_segments).values(**sealed, kept="[]", **times))
+    policy = PolicySettings(holdback=HoldbackSettings(arm="multi_step"))
+    found = report(store.database, ASKED, policy=policy)
+    assert found.unit == "dollars"
+    spent = sum(DOLLARS[one.arm] for one in store.made[:150])
+    assert found.total.cost.served * 150 == pytest.approx(spent)
+    assert found.total.cost.always == pytest.approx(0.1)
+    assert found.total.cost.high < 0.0 < found.costs["seconds"].high
+    assert found.total.quality.low < 0.0 < found.total.quality.high
+    assert found.total.verdict == "cannot tell yet"
+    assert found.total.missing.startswith("quality: about ")
+    assert found.left_out == {"multi_step was not offered, or could not be drawn": 1}
+    assert {line.name: line.questions for line in found.tenants} == {"t0": 75, "t1": 75}
+    assert [line.questions for line in found.prices] == [100, 50]
+    assert sum(line.questions for line in found.weeks) == 150
+    assert {line.name for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
+    assert found.notes == ("decisions of the time that have moved to the archive are not in this report",)
+    with pytest.raises(InvalidInput, match="since"):
+        report(store.database, replace(ASKED, until=ASKED.since), policy=policy)

@@ -1,0 +1,87 @@
+"""Estimates of "always one arm": by hand, where nothing is known, and in made services whose truth is known."""
+
+import numpy as np
+import pytest
+
+from benchmarks.report import WORLDS, Score, made
+from ragbandit.router.reporting.estimates import compared
+
+
+def comparison(value, *, arm, p, against=1, predicted=None):
+    """Of two arms; p: the probability of the second."""
+    pmf = np.stack([1.0 - p, p], axis=1)
+    predicted = np.full(pmf.shape, np.nan) if predicted is None else predicted
+    return compared(value, arm=arm, pmf=pmf, predicted=predicted, against=against, least=0.0, most=2.0)
+
+
+def test_costs_of_all_outcomes():
+    """Where every value is seen, what was served is the plain mean, and the arm's is the mean weighted by 1 / p."""
+    random = np.random.default_rng(1)
+    p = random.uniform(0.1, 0.9, 400)
+    arm = (random.random(400) < p).astype(np.intp)
+    value = 1.0 + arm + random.normal(0.0, 0.1, 400)
+    found = comparison(value, arm=arm, p=p)
+    weight = arm / p
+    assert found.served == pytest.approx(value.mean(), abs=1e-12)
+    assert found.always == pytest.approx(weight @ value / weight.sum(), abs=1e-12)
+    assert found.low < found.difference < found.high
+    assert found.difference == pytest.approx(found.served - found.always)
+    assert found.tried.draws == found.tried.judged == arm.sum()
+
+
+def test_ratings_that_depend_on_the_arm():
+    """An arm that is rated eight times as often counts in what was served by its share of the questions."""
+    arm = np.tile(np.array([0, 0, 0, 1], dtype=np.intp), 400)
+    value = np.where(arm == 1, 1.0, 0.5)
+    value[(arm == 0) & (np.arange(1600) % 24 != 0)] = np.nan
+    found = comparison(value, arm=arm, p=np.full(1600, 0.25))
+    assert np.nanmean(value) > 0.9
+    assert found.served == pytest.approx(0.75 * 0.5 + 0.25 * 1.0)
+    assert found.always == pytest.approx(1.0)
+    assert found.low <= -0.375 <= found.high
+
+
+def test_predictions_narrow_the_interval():
+    """Expectations that know something are control variates; those that know nothing cost next to nothing."""
+    random = np.random.default_rng(2)
+    p, known = np.full(4000, 0.2), random.uniform(0.0, 2.0, 4000)
+    arm = (random.random(4000) < p).astype(np.intp)
+    value = known + random.normal(0.0, 0.1, 4000)
+    widths = []
+    for told in (known, random.uniform(0.0, 2.0, 4000), np.full(4000, np.nan)):
+        found = comparison(value, arm=arm, p=p, predicted=np.stack([told, told], axis=1))
+        assert found.low <= float(value.mean() - known.mean()) <= found.high
+        widths.append(found.high - found.low)
+    assert widths[0] < 0.6 * widths[2]
+    assert widths[1] < 1.02 * widths[2]
+
+
+def test_what_was_not_tried_has_no_interval():
+    """Eight draws are too few, so are none and so are values that nobody saw; what was served is told all the same."""
+    arm = np.zeros(1000, dtype=np.intp)
+    arm[::125] = 1
+    few = comparison(np.ones(1000), arm=arm, p=np.full(1000, 0.01))
+    assert (few.served, few.always, few.low) == (1.0, None, None)
+    assert few.tried.missing.startswith("not tried enough: 8 draws, 8 judged")
+    assert comparison(np.ones(1000), arm=np.zeros(1000, dtype=np.intp), p=np.full(1000, 0.01)).always is None
+    unseen = comparison(np.full(1000, np.nan), arm=arm, p=np.full(1000, 0.5))
+    assert (unseen.served, unseen.tried.effective) == (None, 0.0)
+
+
+def test_an_arm_whose_values_nobody_saw():
+    """Its share of the questions may be worth anything within the range: the interval says so."""
+    arm = np.tile(np.array([0, 1], dtype=np.intp), 500)
+    value = np.where(arm == 1, 1.0, np.nan)
+    found = comparison(value, arm=arm, p=np.full(1000, 0.5))
+    assert found.low <= 0.5 * (0.0 - 1.0) < 0.5 * (2.0 - 1.0) <= found.high
+
+
+@pytest.mark.parametrize("world", [WORLDS[0], WORLDS[4]], ids=lambda world: world.name)
+def test_a_made_service(world):
+    """Looked at again and again, dollars and quality hold the truth, and no verdict is false."""
+    score, looks = Score(), (250, 500, 1_000, 2_000, 4_000)
+    for seed in range(12):
+        score.add(made(world, count=max(looks), seed=seed), looks=looks)
+    assert min(score.cost, score.quality) >= 11
+    assert score.wrong == 0
+    assert score.widths

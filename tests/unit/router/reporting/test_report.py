@@ -1,0 +1,135 @@
+"""Verdicts and words of a report."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.report import WORLDS, made
+from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.report import Line, ReportCache, report_of, verdict_of
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.evidence import Tried
+from tests.support.cases import every_case
+
+DAY = 86_400.0
+ASKED = Asked(label="main", since=0.0, until=7 * DAY)
+
+
+def comparison(low, high, *, always=1.0, questions=12_480, effective=500.0):
+    middle = (low + high) / 2
+    tried = Tried(draws=600, judged=500, effective=effective, questions=questions)
+    return Comparison(
+        questions=questions, tried=tried, served=always + middle, always=always, difference=middle, low=low, high=high
+    )
+
+
+UNTRIED = replace(comparison(0.0, 0.0, effective=4.0), always=None, difference=None, low=None, high=None)
+CHEAPER, SAME, DEARER = (-0.7, -0.6), (-0.01, 0.01), (0.1, 0.2)
+BETTER, GOOD, WORSE, OPEN = (0.01, 0.03), (-0.04, 0.02), (-0.09, -0.05), (-0.2, 0.1)
+
+
+def test_the_closed_set_of_verdicts():
+    """From both intervals; where one is open, or labels favour an arm, there is none and it is said why."""
+    cases = [
+        (BETTER, CHEAPER, "better and cheaper"),
+        (GOOD, CHEAPER, "as good and cheaper"),
+        (GOOD, SAME, "as good at the same cost"),
+        (BETTER, DEARER, "better but dearer"),
+        (WORSE, CHEAPER, "worse but cheaper"),
+        (WORSE, DEARER, "worse and dearer"),
+        (OPEN, CHEAPER, "cannot tell yet"),
+        (GOOD, (-0.1, 0.1), "cannot tell yet"),
+    ]
+    with every_case() as case:
+        for quality, cost, expected in cases:
+            with case(quality, cost):
+                verdict, missing = verdict_of(comparison(*quality), comparison(*cost), days=7.0)
+                assert verdict == expected
+                assert (missing is not None) == (verdict == "cannot tell yet")
+    alarmed = verdict_of(comparison(*GOOD), comparison(*CHEAPER), days=7.0, alarm="premium is rated twice as often")
+    assert alarmed == ("cannot tell yet", "premium is rated twice as often")
+    assert verdict_of(comparison(*GOOD), comparison(0.0, 0.0, always=0.0), days=7.0)[1] == "cost: no cost was reported"
+
+
+def test_what_is_missing_is_a_forecast():
+    """Half of the interval has to shrink to what settles it: as the root of the questions, at the pace of the time."""
+    _, missing = verdict_of(comparison(-0.15, 0.15), comparison(*CHEAPER), days=7.0)  # half .15 to .05: 9 times as many
+    assert missing == "quality: about 100,000 questions more, 56.1 d at this rate"
+    _, missing = verdict_of(UNTRIED, comparison(*CHEAPER), days=7.0)
+    assert missing.startswith("quality: not tried enough: 600 draws, 500 judged")
+    _, missing = verdict_of(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1), days=7.0)
+    assert "cost: the two are too near each other: no end in sight" in missing
+
+
+def line(quality, cost):
+    verdict, missing = verdict_of(quality, cost, days=7.0)
+    return Line(name="always premium", against="premium", questions=12_480, cost=cost, quality=quality,
+        verdict=verdict, missing=missing)  # fmt: skip
+
+
+def test_the_sentence():
+    """One sentence has the questions, both sums with what was saved, both qualities, and the verdict."""
+    cost = comparison(-731 / 12_480, -689 / 12_480, always=1020 / 12_480)
+    quality = replace(comparison(-0.012, 0.006, always=0.874), served=0.871)
+    log = made(WORLDS[0], count=400, seed=1).log
+    found = replace(report_of(log, ASKED, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
+    assert words.sentence(found, now=7 * DAY) == (
+        "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
+        "$731); quality .871 against .874 (difference -.003, between -.012 and +.006); verdict: as good, 70 % cheaper."
+    )
+    worse = words.verdict(line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)))
+    assert worse == "worse by .070, 65 % cheaper"
+    assert words.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good at the same cost"
+    assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
+
+
+@pytest.mark.parametrize(
+    ("policy", "arm", "why"),
+    [
+        (PolicySettings(holdback=HoldbackSettings(arm="cheap")), "cheap", "the arm of policy.holdback"),
+        (PolicySettings(incumbent="standard"), "standard", "policy.incumbent"),
+        (PolicySettings(), "premium", "the dearest arm that is tried enough"),
+    ],
+)
+def test_the_arm_to_compare_with(policy, arm, why):
+    """The holdback's, else the incumbent, else the dearest one that can be compared; another one where it is asked."""
+    log = made(WORLDS[0], count=400, seed=1).log
+    found = report_of(log, ASKED, policy=policy)
+    assert (found.total.against, found.why) == (arm, why)
+    assert report_of(log, ASKED, policy=policy, against="standard").why == "as asked"
+    with pytest.raises(InvalidInput, match="was offered 'premiun'"):
+        report_of(log, ASKED, policy=policy, against="premiun")
+
+
+def test_units_where_no_dollars_are_reported():
+    """Steps, or seconds where every answer took the same steps."""
+    log = made(WORLDS[0], count=400, seed=1).log
+    free = {"dollars": 0.0 * log.costs["dollars"], "steps": 1.0 + log.arm, "seconds": 2.0 + log.arm}
+    steps = report_of(replace(log, costs=free), ASKED, policy=PolicySettings())
+    assert (steps.unit, set(steps.costs)) == ("steps", {"steps", "seconds"})
+    assert "steps instead of 400 steps with always premium" in words.sentence(
+        report_of(replace(log, costs=free), ASKED, policy=PolicySettings(), against="premium"), now=7 * DAY
+    )
+    even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
+    assert report_of(even, ASKED, policy=PolicySettings()).unit == "seconds"
+
+
+def test_a_page_makes_its_report_once_a_minute():
+    """Looks within a minute get the same one."""
+    now, count = [0.0], [0]
+    log = made(WORLDS[0], count=50, seed=1).log
+
+    def make():
+        count[0] += 1
+        return report_of(log, ASKED, policy=PolicySettings())
+
+    cache = ReportCache(clock=lambda: now[0])
+    first = cache.get("day", make)
+    now[0] = 59.0
+    assert cache.get("day", make) is first
+    now[0] = 61.0
+    assert cache.get("day", make) is not first
+    assert count == [2]

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         prog="python -m benchmarks.coverage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=200, help="lives of every kind")
-    parser.add_argument("--places", default=",".join(PLACES), help="these alone, one after the other with commas")
+    parser.add_argument("--places", default=",".join(PLACES), help="these alone, with commas between them")
     parser.add_argument("--jobs", type=int, default=cores())
     parser.add_argument(
         "--publish", metavar="NAME", help="put what is printed between the marks of this name in docs/benchmarks.md"

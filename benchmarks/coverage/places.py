@@ -280,8 +280,8 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
 PLACES: Final[Mapping[str, Place]] = {
     "replay": replay,
     "replay --anytime": anytime,
-    "rollout, shadow": shadow,
-    "rollout, canary": canary,
+    "rollout in shadow": shadow,
+    "rollout as canary": canary,
     "warm": warm,
 }
 

@@ -19,6 +19,8 @@ from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Jso
 
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
+#: the fact that names the offered arms of which the policy had learned nothing
+UNTRIED: Final = "untried"
 
 #: the arm that plays where the settings name none
 _FALLBACK: Final = "single_step"
@@ -274,6 +276,19 @@ def raised_floors(facts: Mapping[str, Json]) -> Mapping[ArmName, float] | None:
     return floors if isinstance(floors, dict) else None
 
 
+def is_explored(pmf: Sequence[float], drawn: int) -> bool:
+    """Whether another arm was at least as likely as the one drawn: all but the strictly likeliest are explored."""
+    return sum(p >= pmf[drawn] for p in pmf) > 1
+
+
+def with_untried(
+    facts: Mapping[str, Json], *, arms: Sequence[ArmName], seen: Mapping[ArmName, int]
+) -> Mapping[str, Json]:
+    """The facts, and the arms of which the policy had learned nothing, where there are any."""
+    untried: list[Json] = [arm for arm in arms if not seen.get(arm)]
+    return {**facts, UNTRIED: untried} if untried else facts
+
+
 def outputs_of(
     policy: Policy, queries: Sequence[Query], *, features: FeatureRows | None, arms: Sequence[tuple[ArmName, ...]]
 ) -> list[PolicyOutput | Exception]:
@@ -318,7 +333,6 @@ def made_decisions(
     decisions = []
     for at, (query, one) in enumerate(zip(queries, drawn, strict=True)):
         assert query.id is not None
-        propensity = one.pmf[one.index]
         decisions.append(
             Decision(
                 id=query.id,
@@ -326,16 +340,16 @@ def made_decisions(
                 arm=arms[at][one.index],
                 arms=arms[at],
                 pmf=one.pmf,
-                propensity=propensity,
+                propensity=one.pmf[one.index],
                 scores=one.scores,
                 policy=label,
                 version=version,
                 encoder_hash=encoder_hash,
                 seed=seeds[at],
                 floor=one.floor,
-                explored=propensity < max(one.pmf),
+                explored=is_explored(one.pmf, one.index),
                 fault=one.fault,
-                facts=one.facts,
+                facts=with_untried(one.facts, arms=arms[at], seen=seen),
                 run_by=run_by[at],
                 features=features[at],
                 made_at=now,

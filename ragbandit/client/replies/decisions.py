@@ -31,7 +31,7 @@ class DecisionFields(TypedDict):
     version: str
     """Snapshot of the policy that decided."""
     explored: bool
-    """Whether an arm other than the likeliest was drawn."""
+    """Whether another arm was at least as likely as the one drawn."""
     fault: str | None
     """Why the fallback arm was played instead of the policy's choice; null if it was not."""
 

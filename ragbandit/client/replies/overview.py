@@ -11,7 +11,7 @@ class TotalsReply(TypedDict):
     decided: int
     """Decisions."""
     explored: int
-    """Decisions with another arm than the likeliest."""
+    """Decisions in which another arm was at least as likely as the one drawn."""
     sticky: int
     """Decisions that kept the arm of an earlier turn of their conversation."""
     forced: int

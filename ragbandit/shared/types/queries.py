@@ -100,7 +100,7 @@ class Decision:
     seed: int
     #: exploration floor in force, per arm
     floor: float
-    #: an arm other than the likeliest was drawn
+    #: another arm was at least as likely as the one drawn
     explored: bool
     #: why the policy's own pmf was not used; None when it was
     fault: str | None

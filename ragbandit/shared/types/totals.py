@@ -23,7 +23,7 @@ class ArmTotals:
 
     #: decisions with this arm; imported ones are not traffic, and are in no count
     decided: int = 0
-    #: of these: another arm was likeliest
+    #: of these: another arm was at least as likely
     explored: int = 0
     #: of these: a turn that stayed on the arm of an earlier one
     sticky: int = 0

@@ -100,7 +100,7 @@ class Facts(TypedDict):
     propensity: float
     """Probability with which it was drawn."""
     explored: bool
-    """Whether an arm other than the likeliest was drawn."""
+    """Whether another arm was at least as likely as the one drawn."""
     forced: bool
     """Whether the request chose the arm; nothing is then learned from it."""
     policy: str

@@ -46,6 +46,8 @@ async def arms(request: Request) -> Response:
     """What each arm does."""
     chosen, history = await _history(request)
     values = _shared(request, chosen, history)
+    known = {one.arm for one in history.arms}
+    values["untried"] = [arm for arm in router_of(request).service.arms if arm not in known]
     return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
 from ragbandit.router.offline.logs.records import MISSING, OURS, BadRow, Defaults, Logged, Record
-from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.policies.draw import is_explored, seed_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
     ArmName,
@@ -259,7 +259,7 @@ def _decision(record: Mapping[str, Any]) -> Decision:
         raise InvalidInput(
             f"{arm!r} is not among {', '.join(arms)}", field="arm", remedy="log all arms that were offered"
         )
-    probability, scores = pmf[arms.index(arm)], values["scores"]
+    drawn, scores = arms.index(arm), values["scores"]
     if scores is not None and len(scores) != len(arms):
         raise InvalidInput(f"{len(scores)} numbers for {len(arms)} arms", field="scores", remedy="give one per arm")
     allowed = _list_of(_text(64))(record["allowed"], "allowed") if "allowed" in record else None
@@ -269,9 +269,9 @@ def _decision(record: Mapping[str, Any]) -> Decision:
         arm=arm,
         arms=arms,
         pmf=pmf,
-        propensity=_propensity(record, logged=probability),
+        propensity=_propensity(record, logged=pmf[drawn]),
         seed=seed_of(key),
-        explored=_flag(record.get("explored", probability < max(pmf)), "explored"),
+        explored=_flag(record.get("explored", is_explored(pmf, drawn)), "explored"),
         **values,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
-from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, outputs_of, seed_of
+from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, is_explored, outputs_of, seed_of
 from ragbandit.router.serving.deciding.live import Candidate, LiveVersions
 from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.storage.rows.conversion import canonical
@@ -140,7 +140,7 @@ def _drawn_again(
         pmf=pmf,
         propensity=pmf[index],
         floor=floor,
-        explored=pmf[index] < max(pmf),
+        explored=is_explored(pmf, index),
     )
     if added:
         more["added"] = list(added)

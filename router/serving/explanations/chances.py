@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from ragbandit.router.learning.audit.rules import draw_fault
-from ragbandit.router.policies.draw import raised_floors
+from ragbandit.router.policies.draw import UNTRIED, raised_floors
 from ragbandit.router.policies.holdback import holdback_of
 from ragbandit.router.policies.restraint import INCUMBENT, configured_floor
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
@@ -34,6 +34,7 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
     scores = numbers_of(decision.scores, count=count)
     trial = _trial(decision)
     champion, candidate = trial if trial is not None else (None, None)
+    untried = frozenset(names_of(decision.facts.get(UNTRIED)))
     edges = [0.0, *accumulate(decision.pmf)]
     most = max(decision.pmf, default=0.0)
     return tuple(
@@ -41,9 +42,11 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
             arm=decision.arms[at],
             probability=decision.pmf[at],
             parts=parts[at],
-            score=None if scores is None else scores[at],
-            quality=None if quality is None else quality[at],
-            cost=None if cost is None else cost[at],
+            untried=decision.arms[at] in untried,
+            **{
+                name: None if values is None or decision.arms[at] in untried else values[at]
+                for name, values in (("score", scores), ("quality", quality), ("cost", cost))
+            },
             low=edges[at],
             high=1.0 if at == count - 1 else edges[at + 1],
             drawn=decision.arms[at] == decision.arm,
@@ -53,6 +56,11 @@ def chances_of(decision: Decision) -> tuple[ArmChance, ...]:
         )
         for at in range(count)
     )
+
+
+def names_of(value: Json) -> tuple[ArmName, ...]:
+    """The value where it is a list of names: rows may hold anything."""
+    return tuple(ArmName(str(name)) for name in value) if isinstance(value, list | tuple) else ()
 
 
 def mapping_of(value: Json) -> Mapping[str, Json]:

@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
 from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.router.policies.restraint import INCUMBENT
 from ragbandit.router.serving.deciding.service import REBUILDING
-from ragbandit.router.serving.explanations.chances import mapping_of
+from ragbandit.router.serving.explanations.chances import mapping_of, names_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.shared.types import CANDIDATE, KILLED, STICKY, ArmName, Decision, Json
@@ -21,7 +22,8 @@ OWN_FACTS: Final = frozenset(
         EXCLUDED_ARMS,
         REBUILDING,
         STICKY,
-        "cold_start_floor",
+        COLD_START_FLOOR,
+        UNTRIED,
         "quality",
         "cost",
     }
@@ -41,8 +43,7 @@ _PARTS: Final = {
 
 def excluded_of(decision: Decision) -> tuple[ArmName, ...]:
     """Arms that were not healthy when it was made."""
-    arms = decision.facts.get(EXCLUDED_ARMS)
-    return tuple(ArmName(str(arm)) for arm in arms) if isinstance(arms, list | tuple) else ()
+    return names_of(decision.facts.get(EXCLUDED_ARMS))
 
 
 def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown) -> tuple[str, ...]:
@@ -132,6 +133,8 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
             f"The policy was held back to the incumbent {held.get('arm')}: it had a share of {share:.4g} of the draw, "
             f"the incumbent the rest{f' ({why})' if why else ''}."
         )
+    if untried := names_of(decision.facts.get(UNTRIED)):
+        yield f"The policy had learned nothing of {', '.join(untried)} then: untried, so it expects no number of it."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
 

@@ -36,6 +36,8 @@ class ArmChance:
     """The probability that it was drawn with, floors included."""
     parts: Mapping[str, float]
     """Its parts: policy, floor, cold_start, incumbent, holdback, candidate, given; they add up to `probability`."""
+    untried: bool
+    """Whether the policy had learned nothing of it; `score`, `quality` and `cost` are null then."""
     score: float | None
     """The policy's value of it, in units of reward; null if it has none."""
     quality: float | None

@@ -63,6 +63,22 @@ def test_the_parts_add_up_and_the_draw_is_within_its_edges(world):
 
 
 @on_sqlite
+def test_an_arm_of_which_nothing_is_learned_is_untried(world):
+    """At a cold start every arm is, and none has a score of 0; once an arm is learned it has one, the others none."""
+    decision = world.route("question one")
+    explained = told(world, decision)
+    assert all(arm.untried and (arm.score, arm.quality, arm.cost) == (None, None, None) for arm in explained.arms)
+    assert any("untried" in reason for reason in explained.reasons)
+    assert "untried" not in explained.facts
+    world.feedback(decision, reward=1.0)
+    assert world.learn() == 1
+    arms = {arm.arm: arm for arm in told(world, world.route("question two")).arms}
+    assert {arm for arm, one in arms.items() if not one.untried} == {decision.arm}
+    assert arms[decision.arm].score is not None
+    assert world.router.verify(deep=True).ok
+
+
+@on_sqlite
 def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     """Steps with the titles of their passages, feedback, the bill that gives the reward's cost, and the seq."""
     decision = world.router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(30)

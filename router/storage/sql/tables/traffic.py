@@ -39,7 +39,7 @@ decisions = Table(
     Column("encoder_hash", String(64), nullable=False, comment="sha256 of the encoder that made the features"),
     Column("seed", String(20), nullable=False, comment="of the draw, made of the id: unsigned 64 bit, decimal"),
     Column("floor", Double, nullable=False, comment="least probability of an arm"),
-    Column("explored", Boolean, nullable=False, comment="another arm was likelier"),
+    Column("explored", Boolean, nullable=False, comment="another arm was at least as likely"),
     Column("fault", Text, comment="why the policy's pmf was not used"),
     Column("facts", Text, nullable=False, comment="JSON object, what else the policy wants in the log"),
     Column("run_by", String(16), nullable=False, comment="who runs the arm: worker or caller"),

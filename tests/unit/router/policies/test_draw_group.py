@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.policies import draw as draws
 from ragbandit.router.policies.base import PolicyOutput
-from ragbandit.router.policies.draw import draw, draw_group, seed_of
+from ragbandit.router.policies.draw import draw, draw_group, is_explored, seed_of
 from ragbandit.router.policies.holdback import Holdback
 from tests.support.examples import steady
 
@@ -61,6 +61,17 @@ def bits(drawn: Any) -> Any:
         drawn.fault,
         {type(value) for value in drawn.pmf},
     )
+
+
+def test_all_but_the_strictly_likeliest_arm_are_explored():
+    """So is each of arms that are alike; the only one on offer is not."""
+    for pmf, explored in (
+        ((1 / 3, 1 / 3, 1 / 3), (True, True, True)),
+        ((0.5, 0.3, 0.2), (False, True, True)),
+        ((0.4, 0.4, 0.2), (True, True, True)),
+        ((1.0,), (False,)),
+    ):
+        assert tuple(is_explored(pmf, drawn) for drawn in range(len(pmf))) == explored
 
 
 @steady

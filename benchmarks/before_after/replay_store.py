@@ -25,9 +25,11 @@ _REPLAY = """
 import sys
 from ragbandit import open_log, replay
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.replay import Plan
 result = replay(
     open_log(config=Settings(data_dir=sys.argv[1], database_url=sys.argv[2] or None)),
     candidates=["fixed:single_step", "uniform"],
+    plan=Plan(baseline="logged"),
 )
 print(result.rows, result.candidates[0].reward.value)
 """

@@ -3,7 +3,7 @@
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -35,7 +35,7 @@ from ragbandit.shared.errors import InvalidInput
 def replay_verb(
     *,
     policy: options.Policy = None,
-    baseline: options.Baseline = "logged",
+    baseline: options.Baseline = None,
     param: options.Param = None,
     learn: options.Learn = False,
     floor: options.Floor = None,
@@ -55,7 +55,7 @@ def replay_verb(
     estimator: options.Estimator = "dr",
     reward_model: options.RewardModel = "ridge",
     folds: options.Folds = 5,
-    weight: options.Weight = None,
+    price: options.Price = None,
     confidence: options.Confidence = 0.95,
     anytime: options.Anytime = False,
     segment: options.Segment = None,
@@ -93,7 +93,7 @@ def replay_verb(
     )
     plan = Plan(
         estimator=estimator.strip(),
-        weight=weight,
+        weight=_weight(price, prices=settings.prices),
         baseline=baseline,
         confidence=confidence,
         anytime=anytime,
@@ -151,7 +151,7 @@ def _check_log_options(log: str | None, *, store: dict[str, object], file: dict[
             raise InvalidInput(reason, field=name, remedy=remedy)
 
 
-def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str) -> None:
+def _check_gate(fail_below: float | None, *, candidates: Sequence[CandidateSpec] | None, baseline: str | None) -> None:
     """Raises InvalidInput for a gate that nothing, or everything, would pass."""
     if fail_below is None:
         return
@@ -196,6 +196,18 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
         elif not gap.low >= margin:
             failing.append(f"{candidate.name} ({gap.low:+.4g} at the least)")
     return failing
+
+
+def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
+    """The weight of cost of a price: a name of the settings', or a number. Raises InvalidInput."""
+    if price is None or price in prices:
+        return None if price is None else prices[price]
+    try:
+        return float(price)
+    except ValueError as error:
+        names = ", ".join(prices) or "none is configured"
+        message, remedy = f"{price!r:.80} is no price", f"give a number, or a name of the setting prices ({names})"
+        raise InvalidInput(message, field="price", remedy=remedy) from error
 
 
 def _beginning(since: str | None, *, anytime: bool) -> float | None:

@@ -15,7 +15,14 @@ Policy = Annotated[
         rich_help_panel=_CANDIDATES,
     ),
 ]
-Baseline = Annotated[str, typer.Option(help="to compare with: logged, or a candidate", rich_help_panel=_CANDIDATES)]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        help="to compare with: current (the policy that serves, as it is now), logged (as it served), or a candidate; "
+        "default: current for the store, and for a file that the service logged where a candidate reads questions",
+        rich_help_panel=_CANDIDATES,
+    ),
+]
 Param = Annotated[
     list[str] | None, typer.Option(help="NAME.KEY=VALUE of a policy; may be repeated", rich_help_panel=_CANDIDATES)
 ]
@@ -33,7 +40,9 @@ Floor = Annotated[
 InSample = Annotated[
     bool,
     typer.Option(
-        "--in-sample", help="also judge snapshots on rows that they have learned", rich_help_panel=_CANDIDATES
+        "--in-sample",
+        help="judge snapshots on rows that they have learned, without a verdict",
+        rich_help_panel=_CANDIDATES,
     ),
 ]
 Log = Annotated[
@@ -80,10 +89,12 @@ Estimator = Annotated[
 ]
 RewardModel = Annotated[str, typer.Option(help="ridge, mean, mrdr or package.module:Class", rich_help_panel=_ESTIMATE)]
 Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
-Weight = Annotated[
-    float | None,
+Price = Annotated[
+    str | None,
     typer.Option(
-        "--lambda", help="weight of cost to put on all rewards; default as learned", rich_help_panel=_ESTIMATE
+        help="all at this weight of cost: rewards are read, and policies asked, at it: a number, or a name of the "
+        "setting prices; default each row's own",
+        rich_help_panel=_ESTIMATE,
     ),
 ]
 Confidence = Annotated[float, typer.Option(help="confidence of every interval", rich_help_panel=_ESTIMATE)]

@@ -82,6 +82,8 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
                     feedback_at=row["feedback_at"],
                     learned_at=update.made_at,
                     late=decision.id in late,
+                    decided=update.decided,
+                    restarts=update.restarts,
                 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Budget, Decision, FeedbackId, Json, Reward
+from ragbandit.shared.types import ArmName, Budget, Decision, FeedbackId, Json, Reward
 
 #: keys as in OURS; `features` is a float32 array, shape (d,), or None
 Record = dict[str, Any]
@@ -73,6 +73,9 @@ class Logged:
     extra: Mapping[str, Json] = field(default_factory=dict)
     #: where it stands in its file, for messages; 0 where it comes from a store
     line: int = 0
+    #: as in `Update`, where it comes from a store; files do not have them
+    decided: int | None = None
+    restarts: tuple[ArmName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -128,9 +128,11 @@ class ResultAssembler:
         parts = [reward, *(_open(each) if unknown else each for each in others)]
         return self._shown(parts, self._tried(index, self.baseline))
 
-    def pairs(self, names: Sequence[str]) -> tuple[Pair, ...]:
-        """Every candidate against every other one."""
-        numbers = list(itertools.combinations(range(len(names)), 2))
+    def pairs(self, candidates: Sequence[CandidateSpec]) -> tuple[Pair, ...]:
+        """Every candidate against every other one, but for the policy that serves: with it all are compared."""
+        names = [spec.name for spec in candidates]
+        asked = [number for number, spec in enumerate(candidates) if not spec.current]
+        numbers = list(itertools.combinations(asked, 2))
         share = corrected(self.plan.confidence, comparisons=max(1, len(numbers)))
         pairs = []
         for first, second in numbers:

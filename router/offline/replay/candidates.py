@@ -18,7 +18,7 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName, FeatureRows, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, PolicyLabel, Reward, SnapshotInfo, Update
 
 #: questions asked of a policy at once
 BATCH = 256
@@ -35,8 +35,15 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
+    #: a snapshot that has learned rows that it is judged on
+    in_sample: bool = False
     #: of a candidate that learns along the log: the rows that its rejection sampling accepted, shape (n,)
     accepted: Flags | None = None
+
+    def part(self, rows: Flags) -> "CandidatePmf":
+        """On some of the rows, shape (n,)."""
+        accepted = None if self.accepted is None else self.accepted[rows]
+        return replace(self, pmf=self.pmf[rows], accepted=accepted)
 
 
 def check_candidate(candidate: CandidateSpec, *, arms: Sequence[ArmName]) -> None:
@@ -100,13 +107,27 @@ def described(spec: CandidateSpec) -> str:
     return f"the pmf in {spec.what}" if spec.kind == "column" else "all arms alike"
 
 
-def update_of(row: Logged, *, features: FeatureRows | None, index: int, weight: float | None) -> Update:
-    """The update that a policy learns from a row; weight: replaces the weight of cost, where the row allows it."""
-    decision, reward = row.decision, row.reward
+def update_of(
+    row: Logged, *, features: FeatureRows | None, index: int, weight: float | None, share: float = 1.0
+) -> Update:
+    """The update that a policy learns from a row; weight: replaces the weight of cost, where the row allows it.
+
+    share: of the log's rows that this policy learns, in (0, 1].
+    """
+    decision, reward = priced(row.decision, weight=weight), row.reward
     if features is not None:
         decision = replace(decision, features=features[index])
     example = Example(reward=reward if weight is None else reweighted(reward, weight=weight), feedback=())
-    return made_update(decision, example, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at)
+    decided = None if row.decided is None else round(row.decided * share)
+    update = made_update(
+        decision, example, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at, decided=decided
+    )
+    return replace(update, restarts=row.restarts)
+
+
+def priced(decision: Decision, *, weight: float | None) -> Decision:
+    """The decision as it would have been served at this weight of cost; None: at its own."""
+    return decision if weight is None else replace(decision, cost_weight=weight)
 
 
 def reweighted(reward: Reward, *, weight: float) -> Reward:
@@ -136,6 +157,8 @@ class CandidatePolicy:
         self._columns = {arm: index for index, arm in enumerate(log.log.arms)}
         self.faults = 0
         self.reason: str | None = None
+        #: share of the log's rows that it learns
+        self.share = 1.0
         #: rows that it would not learn
         self.refused: set[int] = set()
 
@@ -150,7 +173,7 @@ class CandidatePolicy:
         return pmf
 
     def _drawn(self, batch: Choices) -> list[Drawn]:
-        decisions = [self.log.rows[index].decision for index in batch]
+        decisions = [priced(self.log.rows[index].decision, weight=self._weight) for index in batch]
         arms = [decision.arms for decision in decisions]
         outputs = outputs_of(
             self.policy,
@@ -171,7 +194,8 @@ class CandidatePolicy:
         row = self.log.rows[index]
         if row.reward.preset == MISSING:  # nobody judged it: there is nothing to learn
             return
-        if not apply(self.policy, update_of(row, features=self.features, index=index, weight=self._weight)):
+        update = update_of(row, features=self.features, index=index, weight=self._weight, share=self.share)
+        if not apply(self.policy, update):
             self.refused.add(index)
 
 
@@ -195,22 +219,30 @@ MakeCandidatePolicy = Callable[[], CandidatePolicy]
 
 
 def crossfitted(
-    spec: CandidateSpec, *, make: MakeCandidatePolicy, folds_of_rows: Choices, folds: int, progress: Progress
+    spec: CandidateSpec,
+    *,
+    make: MakeCandidatePolicy,
+    folds_of_rows: Choices,
+    folds: int,
+    progress: Progress,
+    judged: Flags | None = None,
 ) -> CandidatePmf:
     """A policy of the registry on every row, each fold by one that learned the others in the log's order.
 
-    folds_of_rows: a question's rows are in one fold, so that no copy is asked a question that it learned.
+    folds_of_rows: a question's rows are in one fold, so that no copy is asked a question that it learned. judged: the
+    rows that it is asked about, shape (n,); None: all. The pmf of the others is 0.
     """
     candidates: list[CandidatePolicy] = []
     pmf: Matrix | None = None
     total = len(folds_of_rows) * folds
     for fold in range(folds):
         candidate = make()
+        candidate.share = float(np.mean(folds_of_rows != fold))
         for done, index in enumerate(np.flatnonzero(folds_of_rows != fold)):
             candidate.learn(int(index))
             if done % BATCH == 0:
                 progress(f"{spec.name} learns", fold * len(folds_of_rows) + done, total)
-        rows = np.flatnonzero(folds_of_rows == fold)
+        rows = np.flatnonzero((folds_of_rows == fold) & (True if judged is None else judged))
         answers = candidate.ask(rows)
         pmf = np.zeros((len(folds_of_rows), answers.shape[1])) if pmf is None else pmf
         pmf[rows] = answers
@@ -224,9 +256,10 @@ def crossfitted(
     )
 
 
-def frozen(info: SnapshotInfo, *, candidate: CandidatePolicy) -> CandidatePmf:
-    """Probabilities of a frozen snapshot."""
-    pmf = candidate.ask(np.arange(len(candidate.log.rows)))
+def frozen(info: SnapshotInfo, *, candidate: CandidatePolicy, judged: Flags) -> CandidatePmf:
+    """Probabilities of a frozen snapshot on the rows that are judged, shape (n,); 0 on the others."""
+    pmf = np.zeros(candidate.log.log.pmf.shape)
+    pmf[judged] = candidate.ask(np.flatnonzero(judged))
     return CandidatePmf(
         described=f"{info.algorithm} after {info.last_seq} updates of {info.policy}", pmf=pmf, notes=notes_of(candidate)
     )
@@ -244,9 +277,11 @@ def load(spec: CandidateSpec, *, files: SnapshotFiles) -> tuple[Policy, Snapshot
 
 
 def progressive_validation(
-    spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, progress: Progress
+    spec: CandidateSpec, *, make: MakeCandidatePolicy, log: MemoryLog, judged: Flags, progress: Progress
 ) -> CandidatePmf:
     """A candidate that learns along the log, asked about every row before it learns that row.
+
+    judged: the rows that it is asked about, shape (n,); the others it learns only, and their pmf is 0.
 
     It is asked when it has learned as many rows as the policy that was served had learned then (`learned_before`): a
     candidate that knew each row at once would be compared with one that got them in batches.
@@ -259,10 +294,11 @@ def progressive_validation(
     """
     all_rows, own_rows, arrays = make(), make(), log.log
     pmf = np.zeros(arrays.pmf.shape)
-    accepted: Flags = np.zeros(len(arrays), dtype=np.bool_)
+    accepted: Flags = ~judged  # what nobody drew from here teaches both copies
     draws, propensity, before = uniform(arrays), arrays.propensity, learned_before(log)
-    bound = 1.0 / float(arrays.pmf[arrays.pmf > 0.0].min())
+    bound = 1.0 / float(arrays.pmf[judged][arrays.pmf[judged] > 0.0].min())
     order, learned = np.argsort(before, kind="stable"), 0
+    order = order[judged[order]]
     for done, index in enumerate(order):
         while learned < before[index]:
             all_rows.learn(learned)
@@ -274,11 +310,12 @@ def progressive_validation(
         chance = own_rows.ask(row)[0, arrays.action[index]] / (bound * propensity[index])
         accepted[index] = draws[index] < chance
         if done % PROGRESS_STEP == 0:
-            progress(f"{spec.name}: rows", done, len(arrays))
-    progress(f"{spec.name}: rows", len(arrays), len(arrays))
+            progress(f"{spec.name}: rows", done, len(order))
+    progress(f"{spec.name}: rows", len(order), len(order))
+    accepted &= judged
     notes = (
         *notes_of(all_rows),
-        f"rejection accepted {np.count_nonzero(accepted)} of {len(arrays)} rows (least probability {1.0 / bound:.3g})",
+        f"rejection accepted {np.count_nonzero(accepted)} of {len(order)} rows (least probability {1.0 / bound:.3g})",
     )
     return CandidatePmf(described=f"{spec.what}, learning while it goes", pmf=pmf, notes=notes, accepted=accepted)
 

@@ -26,7 +26,7 @@ from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
 from ragbandit.router.offline.replay.opening import all_older, no_times
 from ragbandit.router.offline.replay.parts import KEPT_BYTES, KeptPart, LeftOut, LogPart, Room, each_part
-from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan
+from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, RIDGES, CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import ReplayResult, Skipped
 from ragbandit.router.offline.replay.reward_model import Model, RewardModelFit, regressed
 from ragbandit.router.offline.replay.service import LoggedPolicies
@@ -295,7 +295,7 @@ def _result(
         end=summary.end if timed else None,
         since=since,
         plan=plan,
-        baseline="the logged policy" if assembler.baseline is None else plan.baseline,
+        baseline="the logged policy" if assembler.baseline is None else candidates[assembler.baseline].name,
         baseline_reward=reward,
         baseline_quality=quality,
         baseline_cost=cost,
@@ -308,7 +308,7 @@ def _result(
             assembler.candidate(index, spec=spec, described=described, alpha=alpha)
             for index, (spec, described) in enumerate(zip(candidates, candidate_pmfs, strict=True))
         ),
-        pairs=assembler.pairs([spec.name for spec in candidates]),
+        pairs=assembler.pairs(candidates),
         skipped_rows=len(skipped),
         skipped=tuple(skipped[:MOST_NAMED]),
         faults=faults,
@@ -349,11 +349,13 @@ def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
             remedy="give --learn as well, or judge snapshots",
         )
     names = [spec.name for spec in candidates]
-    if plan.baseline == "logged":
+    if plan.baseline in (None, LOGGED):
         return None
     if plan.baseline not in names:
         raise InvalidInput(
-            f"{plan.baseline!r} is not judged", field="baseline", remedy=f"use logged, or one of {', '.join(names)}"
+            f"{plan.baseline!r} is not judged",
+            field="baseline",
+            remedy=f"use {CURRENT}, {LOGGED}, or one of {', '.join(names)}",
         )
     return names.index(plan.baseline)
 

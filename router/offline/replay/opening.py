@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.records import reward_defaults
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource, ParquetSource, open_ledger, rows_batch
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.replay.results import Skipped, instant
-from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies
+from ragbandit.router.offline.replay.service import LoggedPolicies, logged_policies, serving_settings
 from ragbandit.router.offline.types import Progress, Strings, no_progress
 from ragbandit.router.serving.setup.bootstrap import ledger_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -135,14 +135,17 @@ class OpenLog:
         return files
 
     @contextmanager
-    def sources(self, candidates: Sequence[CandidateSpec]) -> Iterator[Sequence[LogSource] | None]:
+    def sources(
+        self, candidates: Sequence[CandidateSpec], *, whole: bool = False
+    ) -> Iterator[Sequence[LogSource] | None]:
         """What can be judged in batches; None where all rows are needed in memory: where one of them cannot be used
         and is skipped, where rewards are completed, where a candidate reads questions, and of formats of text.
 
-        Raises InvalidInput for a ledger without rows, StoreError where it cannot be read.
+        whole: the baseline reads questions. Raises InvalidInput for a ledger without rows, StoreError where it
+        cannot be read.
         """
         own = {spec.what for spec in candidates if spec.kind == "column"}
-        if self.judged or any(spec.needs_rows for spec in candidates):
+        if whole or self.judged or any(spec.needs_rows for spec in candidates):
             yield None
         elif self.path is None and not own:
             with ledger_of(self.settings, label=self.label) as ledger:
@@ -192,9 +195,19 @@ class OpenLog:
             return "the decisions of the store"
         return f"the ledger {self.label}" if self.path is None else shown(self.path)
 
-    def read(self, progress: Progress = no_progress) -> MemoryLog:
-        """All rows in memory. Raises InvalidInput, and StoreError for a store that cannot be read."""
-        return self._stored(progress) if self.path is None else self._file(self.path, progress)
+    def current(self) -> Settings | None:
+        """The settings that the store serves by, for a ledger that a service wrote; None for any other, and a file."""
+        if self.path is not None:
+            return None
+        with ledger_of(self.settings, label=self.label) as ledger:
+            return serving_settings(ledger, settings=self.settings)
+
+    def read(self, progress: Progress = no_progress, *, older: bool = False) -> MemoryLog:
+        """All rows in memory; older: of the store also those before `since`, to learn from.
+
+        Raises InvalidInput, and StoreError for a store that cannot be read.
+        """
+        return self._stored(progress, older=older) if self.path is None else self._file(self.path, progress)
 
     def _file(self, path: Place, progress: Progress) -> MemoryLog:
         good: list[Logged] = []
@@ -229,20 +242,21 @@ class OpenLog:
             raise all_older(len(rows), since=since, log=shown(path))
         return later
 
-    def _stored(self, progress: Progress) -> MemoryLog:
+    def _stored(self, progress: Progress, *, older: bool) -> MemoryLog:
         rows = []
+        since = None if older else self.since
         with ledger_of(self.settings, label=self.label) as ledger:
             total = ledger.last_seq()
             source = (
-                rated_rows(ledger.database, settings=self.settings, since=self.since)
+                rated_rows(ledger.database, settings=self.settings, since=since)
                 if self.judged
-                else ledger_rows(ledger, since=self.since)
+                else ledger_rows(ledger, since=since)
             )
             for row in source:
                 rows.append(row)
                 if len(rows) % 1000 == 0:
                     progress("rows read", len(rows), total)
-            if not rows:
+            if all(self.since is not None and row.decision.made_at < self.since for row in rows):
                 raise self._no_rows(total)
             logged = logged_policies(ledger.database)
         return memory_log(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from ragbandit.shared.types import ArmName, Json
 Kind = Literal["fixed", "column", "snapshot", "policy"]
 
 
+#: names of baselines that are no candidate
+CURRENT: Final = "current"
+LOGGED: Final = "logged"
 #: reward models of our own
 RIDGES = ("ridge", "mean", "mrdr")
 #: estimators and reward models whose intervals can hold at every look
@@ -43,10 +46,12 @@ class Plan:
 
     #: as `Estimator` is written; one that has a parameter may be named without: it is then chosen on the log
     estimator: str = "dr"
-    #: of cost, put on every row; None: each row's own
+    #: of cost: every row is read, and every policy asked, at this one; None: each row at its own
     weight: float | None = None
-    #: name of a candidate, or "logged"
-    baseline: str = "logged"
+    #: name of a candidate; "current": the policy that serves, as it is now, learned from this log as candidates by name
+    #: are; "logged": what served, as it served; None: "current" for the store, and for a file that the service logged
+    #: where a candidate reads questions, else "logged"
+    baseline: str | None = None
     confidence: float = 0.95
     anytime: bool = False
     #: fields of the rows to judge by
@@ -64,7 +69,7 @@ class Plan:
     floor: float | None = None
     #: policies of the registry learn while they go, instead of from the other folds
     learn: bool = False
-    #: judge snapshots also on rows that they have learned
+    #: judge snapshots also on rows that they have learned: without a verdict
     in_sample: bool = False
 
     def __post_init__(self) -> None:
@@ -79,7 +84,7 @@ class Plan:
         if self.folds < 2:
             raise InvalidInput(f"{self.folds!r}", field="folds", remedy="use 2 or more")
         if self.weight is not None and not (math.isfinite(self.weight) and self.weight >= 0.0):
-            raise InvalidInput(f"{self.weight!r} is no weight of cost", field="lambda", remedy="use 0 or more")
+            raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
             raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
 
@@ -124,6 +129,8 @@ class CandidateSpec:
     #: arm, key, version or registry name
     what: str
     params: Mapping[str, Json] = field(default_factory=dict)
+    #: it is the policy that serves
+    current: bool = False
 
     @property
     def needs_rows(self) -> bool:

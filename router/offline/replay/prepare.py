@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,12 +11,12 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.learning.lessons import policy_of as configured_policy
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
 from ragbandit.router.offline.logs.batches import check_choice
 from ragbandit.router.offline.logs.place import check_shared
-from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.logs.sources import LedgerSource, LogSource
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import (
@@ -30,21 +30,30 @@ from ragbandit.router.offline.replay.candidates import (
     progressive_validation,
     row_pmf,
 )
+from ragbandit.router.offline.replay.comparison import current_candidate, is_current, may_be_current, with_sides
 from ragbandit.router.offline.replay.engine import judge
+from ragbandit.router.offline.replay.judged_rows import judged_rows, known_rows
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_of
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
-from ragbandit.router.offline.replay.plan import RIDGES, CandidateSpec, Plan, baselines, parse_candidates
+from ragbandit.router.offline.replay.plan import (
+    CURRENT,
+    LOGGED,
+    RIDGES,
+    CandidateSpec,
+    Plan,
+    baselines,
+    parse_candidates,
+)
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
-from ragbandit.router.offline.replay.results import CandidateResult, ReplayResult
+from ragbandit.router.offline.replay.results import CandidateResult, LoggedPolicy, ReplayResult
 from ragbandit.router.offline.replay.service import (
     logged_policies,
     served_policy,
     service_note,
     settings_in_force,
-    with_sides,
 )
-from ragbandit.router.offline.types import Progress, no_progress
-from ragbandit.router.policies.base import Policy
+from ragbandit.router.offline.types import Flags, Progress, no_progress
+from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import FeatureRows, SnapshotInfo
@@ -80,23 +89,34 @@ def replay(
         encoder = encoder or partial(make_encoder, settings.encoder)
     plan, settings = plan or Plan(), settings or Settings()
     specs = None if candidates is None else _specs(candidates)
-    judging = partial(judge, plan=plan, executor=executor, progress=progress)
+    judging = partial(judge, executor=executor, progress=progress)
+    judged, current = False, None
     if isinstance(log, OpenLog):
         check_spread(log, plan=plan, candidates=specs or (), executor=executor)
-        with log.sources(specs or ()) as sources:
+        current = log.current() if may_be_current(plan) else None
+        with log.sources(specs or (), whole=current is not None or plan.baseline == CURRENT) as sources:
             if sources is not None:
+                plan = replace(plan, baseline=plan.baseline or LOGGED)
                 return _replay_sources(sources, log=log, specs=specs, plan=plan, judging=judging, notes=notes)
-        judged, log = log.judged, log.read(progress)
-    else:
-        judged = False
+        # What a snapshot learned before `since`, the others learn too.
+        judged, log = log.judged, log.read(progress, older=any(spec.kind == "snapshot" for spec in specs or ()))
     facts: RatingFacts | None = None
     if judged:
         log, facts = judged_log(log, plan=plan)
         notes = (*rating_notes(facts), *notes)
     specs = baselines(log.log.arms) if specs is None else specs
-    ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
+    if current is None and is_current(log, candidates=specs, plan=plan, settings=settings):
+        current = settings
+    if current is not None:
+        specs = [*specs, current_candidate(current, plan=plan)]
+        plan = replace(plan, baseline=specs[-1].name)
+    plan = replace(plan, baseline=plan.baseline or LOGGED)
+    ready = prepare(
+        log, candidates=specs, plan=plan, settings=settings, current=current, encoder=encoder, progress=progress
+    )
     result = judging(
         [ready.part()],
+        plan=plan,
         candidates=specs,
         candidate_pmfs=ready.candidate_pmfs,
         log=log.described,
@@ -106,7 +126,10 @@ def replay(
         skipped=log.skipped,
     )
     result = replace(result, ratings=facts)
-    return with_sides(_with_rejection(result, ready=ready), served=ready.served)
+    result = with_sides(
+        result, candidates=specs, candidate_pmfs=ready.candidate_pmfs, served=ready.served, logged=ready.log.log.pmf
+    )
+    return _with_rejection(result, ready=ready)
 
 
 def _replay_sources(
@@ -130,6 +153,7 @@ def _replay_sources(
     ]
     return judging(
         parts,
+        plan=plan,
         candidates=specs,
         candidate_pmfs=[CandidatePmf(described=described(spec)) for spec in specs],
         log=log.described,
@@ -199,12 +223,18 @@ def prepare(
     candidates: Sequence[CandidateSpec],
     plan: Plan,
     settings: Settings,
+    current: Settings | None = None,
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
-    """All of `replay` but the judging: probabilities of every candidate on every row. Raises as `replay` does."""
-    settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
-    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
+    """All of `replay` but the judging: probabilities of every candidate on every row that is judged.
+
+    current: the settings of the candidate that is the policy that serves. Raises as `replay` does.
+    """
+    settings, served_by = (
+        settings_in_force(each, arms=log.log.arms, floor=plan.floor) for each in (settings, current or settings)
+    )
+    preparation = Preparation(plan=plan, settings=settings, current=served_by, encoder=encoder, progress=progress)
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
@@ -214,49 +244,29 @@ def prepare(
         for spec in candidates
         if spec.kind == "snapshot"
     }
-    log, notes = _unseen(log, snapshots=[info for _, info in snapshots.values()], in_sample=plan.in_sample)
+    infos = {name: info for name, (_, info) in snapshots.items()}
+    judged, notes = judged_rows(log, snapshots=list(infos.values()), in_sample=plan.in_sample)
     if plan.weight is not None:
         log = replace(log, log=log.log.weighted(plan.weight))
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     candidate_pmfs = [
-        preparation.candidate_pmf(spec, log=log, snapshot=snapshots.get(spec.name)) for spec in candidates
+        preparation.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
+        for spec in candidates
     ]
+    for at, spec in enumerate(candidates):
+        if spec.name in infos and (judged & known_rows(log, snapshots=[infos[spec.name]])).any():
+            candidate_pmfs[at] = replace(candidate_pmfs[at], in_sample=True)
     if served or snapshots:
         notes.append(service_note(settings))
-    return PreparedLog(log=log, candidate_pmfs=candidate_pmfs, served=served, notes=notes)
-
-
-def _unseen(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[MemoryLog, list[str]]:
-    """The rows that no snapshot has learned: an estimate on training rows is too optimistic."""
-    learned = np.zeros(len(log.rows), dtype=np.bool_)
-    for info in snapshots:
-        learned |= np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows])
-    count = int(np.count_nonzero(learned))
-    if not count:
-        return log, []
-    if in_sample:
-        return log, [f"{count} rows were learned by a snapshot that is judged on them: it looks better than it is"]
-    if count == len(log.rows):
-        raise InvalidInput(
-            f"all {count} rows were learned by a snapshot",
-            field="policy",
-            remedy="judge an older version, log more traffic, or give --in-sample to judge it on its training rows",
-        )
-    unlearned = np.flatnonzero(~learned)
-    left = replace(log, rows=[log.rows[int(index)] for index in unlearned], log=log.log.part(unlearned))
-    return left, [f"{count} rows are left out: a snapshot has learned them, or may have"]
-
-
-def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:
-    """True if the snapshot has learned this row: of its own ledger by the seq, of any other if it was there in time.
-
-    A new label learns all decisions of its store, so another ledger's snapshot is not innocent of the older rows.
-    """
-    if (ledger or row.decision.policy) == info.policy:
-        return row.seq <= info.last_seq
-    return row.decision.made_at <= info.made_at
+    rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
+    return PreparedLog(
+        log=replace(log, rows=rows, log=log.log.part(judged)),
+        candidate_pmfs=[each.part(judged) for each in candidate_pmfs],
+        served=served,
+        notes=notes,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,14 +274,17 @@ class Preparation:
     """What candidates need of a log before they can be judged."""
 
     plan: Plan
-    #: with the floors in force
+    #: with the floors in force: those of candidates, and those of the policy that serves
     settings: Settings
+    current: Settings
     encoder: MakeEncoder | None
     progress: Progress
+    #: policies of the registry that have been asked, since the policy that serves may be one of the candidates
+    asked: dict[LoggedPolicy, CandidatePmf] = field(default_factory=dict)
 
     def policy_of(self, spec: CandidateSpec) -> Policy:
         """A candidate of the registry, fresh. Raises ConfigError."""
-        return served_policy(spec, settings=self.settings)
+        return configured_policy(self.current) if spec.current else served_policy(spec, settings=self.settings)
 
     def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
         """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""
@@ -304,28 +317,45 @@ class Preparation:
         ), encoder.hash
 
     def candidate_pmf(
-        self, spec: CandidateSpec, *, log: MemoryLog, snapshot: tuple[Policy, SnapshotInfo] | None
+        self, spec: CandidateSpec, *, log: MemoryLog, judged: Flags, snapshot: tuple[Policy, SnapshotInfo] | None
     ) -> CandidatePmf:
-        """This candidate on all rows."""
+        """This candidate on the rows that are judged, shape (n,); a policy learns the others too."""
         if not spec.needs_rows:
             return row_pmf(spec, log=log)
         if snapshot is not None:
             policy, info = snapshot
+            if self.plan.weight is not None and not serves_prices(policy):
+                raise InvalidInput(
+                    f"{info.version} has one weight of cost for all questions ({info.algorithm})",
+                    field="price",
+                    remedy="leave --price out, or name the policy, which then learns this log at that price",
+                )
             features = self._features_for(policy, info, log=log)
-            return frozen(info, candidate=self._candidate_policy(policy, log=log, features=features))
+            candidate = self._candidate_policy(policy, log=log, features=features, settings=self.settings)
+            return frozen(info, candidate=candidate, judged=judged)
+        settings = self.current if spec.current else self.settings
 
         def make() -> CandidatePolicy:
-            return self._candidate_policy(self.policy_of(spec), log=log, features=log.log.features)
+            return self._candidate_policy(self.policy_of(spec), log=log, features=log.log.features, settings=settings)
 
+        policy = self.policy_of(spec)
+        same = LoggedPolicy.of(policy.algorithm, params=policy.params)
+        if same in self.asked and self.current == self.settings:
+            return self.asked[same]
         if self.plan.learn:
-            return progressive_validation(spec, make=make, log=log, progress=self.progress)
-        return crossfitted(
-            spec,
-            make=make,
-            folds_of_rows=self.plan.folds_of_whole(log.log),
-            folds=self.plan.folds,
-            progress=self.progress,
-        )
+            pmf = progressive_validation(spec, make=make, log=log, judged=judged, progress=self.progress)
+        else:
+            folds = self.plan.folds_of_whole(log.log)
+            pmf = crossfitted(
+                spec,
+                make=make,
+                folds_of_rows=folds,
+                folds=self.plan.folds,
+                progress=self.progress,
+                judged=judged,
+            )
+        self.asked[same] = pmf
+        return pmf
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         """As the snapshot's encoder makes them."""
@@ -342,8 +372,10 @@ class Preparation:
             )
         return features
 
-    def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
-        return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
+    def _candidate_policy(
+        self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings
+    ) -> CandidatePolicy:
+        return CandidatePolicy(policy, log=log, features=features, settings=settings, weight=self.plan.weight)
 
 
 def _with_rejection(result: ReplayResult, *, ready: PreparedLog) -> ReplayResult:

@@ -13,7 +13,7 @@ from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import ArmName, finite_json
 
 #: verdict on a candidate, or why there is none: unsupported decisions prevent it, or it is the baseline itself
-#: "same policy" stands for better and worse where the candidate is the policy that logged
+#: "same policy" stands for better and worse where the candidate is the policy that it is compared with
 CandidateVerdict = DifferenceVerdict | Literal["cannot be judged", "baseline", "same policy"]
 
 
@@ -120,9 +120,10 @@ class CandidateResult:
     #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
     #: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along":
-    #: what the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn
-    learned: Literal["folds", "along", "before"] | None = None
-    #: it is the policy that logged: the difference is between what each had learned, not between policies
+    #: what the served policy had learned then; "before": what a snapshot had when it was made; "these": a snapshot that
+    #: learned rows which it is judged on. None: it does not learn, or its name says it
+    learned: Literal["folds", "along", "before", "these"] | None = None
+    #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
     same_policy: bool = False
     #: why the difference has no interval and no verdict: not tried enough; None where it was
     missing: str | None = None

@@ -6,20 +6,23 @@ Floors, cold start, incumbent and params are the service's own: `policy_of` make
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import FLOORS, Settings
 from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.offline.replay.plan import CandidateSpec, parse_candidates
-from ragbandit.router.offline.replay.results import CandidateResult, LoggedPolicy, ReplayResult
+from ragbandit.router.offline.replay.plan import CandidateSpec
+from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import IMPORTED, ArmName, PolicyLabel
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +63,21 @@ def logged_policies(database: Database) -> LoggedPolicies:
     return LoggedPolicies(versions=versions, labels={label: frozenset(each) for label, each in labels.items()})
 
 
+def serving_settings(ledger: Ledger, *, settings: Settings) -> Settings | None:
+    """The settings that a store serves by: the configuration, with the changes of a version that was promoted.
+
+    None where no service wrote the ledger: imports did. Raises StoreError where it cannot be read, ConfigError for a
+    version that the configuration no longer allows.
+    """
+    registered = ledger.registered()
+    if registered is None or registered["algorithm"] == IMPORTED:
+        return None
+    with ledger.database.read() as connection:
+        versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+    champion = next((version for version in versions if version.state == "champion" and version.changes), None)
+    return settings if champion is None else settings_of(settings, champion)
+
+
 def served_policy(spec: CandidateSpec, *, settings: Settings) -> Policy:
     """A candidate of the registry, fresh, as a service with these settings would make it if `policy.name` named it.
 
@@ -96,42 +114,3 @@ def service_note(settings: Settings) -> str:
     if policy.holdback is not None:
         words += f"; {policy.holdback.arm} has a holdback of {policy.holdback.share:g}"
     return words
-
-
-def with_sides(result: ReplayResult, *, served: Mapping[str, Policy]) -> ReplayResult:
-    """The result with what each candidate learned from, and without a verdict where a policy is compared with itself.
-
-    served: the policies of the registry among the candidates, by candidate.
-    """
-    specs = parse_candidates([candidate.name for candidate in result.candidates])
-    candidates = [
-        _with_side(candidate, spec=spec, policy=served.get(spec.name), result=result)
-        for spec, candidate in zip(specs, result.candidates, strict=True)
-    ]
-    return replace(result, candidates=tuple(candidates))
-
-
-def _with_side(
-    candidate: CandidateResult, *, spec: CandidateSpec, policy: Policy | None, result: ReplayResult
-) -> CandidateResult:
-    if policy is None:
-        return replace(candidate, learned="before") if spec.kind == "snapshot" else candidate
-    candidate = replace(candidate, learned="along" if result.plan.learn else "folds")
-    if not _is_logged(policy, result=result):
-        return candidate
-    verdict = "same policy" if candidate.verdict in ("better", "worse") else candidate.verdict
-    return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
-
-
-def _is_logged(policy: Policy, *, result: ReplayResult) -> bool:
-    """Whether the policy is compared with itself.
-
-    Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
-    they change. Learning along the log, with other params or another weight of cost, it is another policy.
-    """
-    if result.plan.baseline != "logged" or not result.logged:
-        return False
-    mine = LoggedPolicy.of(policy.algorithm, params=policy.params)
-    if not result.plan.learn:
-        return {each.name for each in result.logged} == {mine.name}
-    return set(result.logged) == {mine} and result.plan.weight is None

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 
+from ragbandit.router.offline.replay.plan import CURRENT, LOGGED
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
 from ragbandit.shared.formats import number, one_line, percent
 
@@ -12,7 +13,9 @@ _SOURCES = {
     "late": "with later feedback that came after they were learned",
 }
 #: what a candidate had learned when it was asked
-_LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
+_LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"} | {
+    "these": "which has learned these rows"
+}
 _COMPLETED = "completed from ratings and a judge's scores"
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
@@ -53,6 +56,8 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     name, difference = one_line(candidate.name), candidate.difference
     if candidate.verdict == "cannot be judged":
         return f"{name} cannot be judged: {_unsupported(candidate, are=' are')}{_open(candidate, replayed=replayed)}"
+    if candidate.same_policy and difference.low == difference.high:
+        return f"{side(candidate)} against {_other_side(replayed)}: the same policy, so there is no difference"
     if candidate.missing is not None:
         return f"{side(candidate)} against {_other_side(replayed)}: {candidate.missing}"
     ends = interval(difference, sign="+")
@@ -89,6 +94,8 @@ def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """The verdict, and what it does not say."""
     assert candidate.difference is not None
+    if candidate.learned == "these":
+        return "cannot tell: it is judged on rows that it learned"
     if candidate.difference.biased:
         return "cannot tell: the estimator is biased, and the bias is not in the interval"
     if candidate.same_policy:
@@ -113,11 +120,9 @@ def _of_itself(candidate: CandidateResult) -> str:
 
 def _unequal(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """A hint where one side had learned and the other was learning: a difference may be that alone."""
-    if candidate.learned != "folds" or replayed.plan.baseline != "logged" or not _while_learning(replayed):
+    if candidate.learned != "folds" or replayed.plan.baseline != LOGGED or not _while_learning(replayed):
         return ""
-    other = next((one_line(policy.name) for policy in replayed.logged), "NAME")
-    hint = f"--policy {one_line(candidate.name)},{other} --baseline {other}"
-    return f"; it had learned, what served was still learning: compare two that have learned with {hint}"
+    return f"; it had learned, what served was still learning: compare two that have learned with --baseline {CURRENT}"
 
 
 def _made_of(candidate: CandidateResult) -> str:
@@ -149,7 +154,8 @@ def _forecast(candidate: CandidateResult, *, rows: int) -> str:
         return ""
     if candidate.rows_needed > _HOPELESS * rows:
         return "; the difference is close to zero: more questions will not settle it soon"
-    total = max(_rounded(candidate.rows_needed), rows + 1)
+    total = _rounded(candidate.rows_needed)
+    total = total if total > rows else -(-max(candidate.rows_needed, rows + 1) // 10) * 10
     needed = f"takes about {total:,} logged questions (you have {rows:,})"
     return f"; not enough data: to detect a difference this large with 50 % power {needed}"
 

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from sqlalchemy import update
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.arguments import parse_time
@@ -19,8 +21,11 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, parse_candidates, prepare
 from ragbandit.router.serving.checks.reports import made_feedback
+from ragbandit.router.storage.policy_versions import add_version, configured_version
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import policy_versions
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import DecisionId, Query
+from ragbandit.shared.types import DecisionId, PolicyLabel, Query
 from ragbandit.workers.cli import app
 from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
@@ -90,7 +95,7 @@ def filled(tmp_path_factory, sqlite_template):
     world = World(Settings.model_validate(given | {"data_dir": str(folder)}))
     chance = random.Random(0)
     for hour in range(12):
-        asked = [Query(text=f"question {n} of {hour % 5}", id=DecisionId(f"stored-{hour:02}-{n}")) for n in range(10)]
+        asked = [Query(text=f"question {n} of {hour}", id=DecisionId(f"stored-{hour:02}-{n}")) for n in range(10)]
         decisions = [future.result(30) for future in [world.router.submit(query) for query in asked]]
         told = []
         for decision in decisions:
@@ -109,25 +114,56 @@ def filled(tmp_path_factory, sqlite_template):
 
 
 @pytest.fixture
-def store(filled, tmp_path):
+def store(filled, tmp_path, run):
     """The settings of a copy of that store, which is the configured one."""
     shutil.copytree(filled.folder, tmp_path / "data")
-    return Settings.model_validate(filled.given | {"data_dir": str(tmp_path / "data")})
+    given = filled.given | {"data_dir": str(tmp_path / "data")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(given))
+    return Settings.model_validate(given)
 
 
 def test_the_policy_of_the_store_is_not_compared_with_itself(store, run):
-    """The store tells which policy logged: by its name it gets no "better", and other candidates name it."""
+    """Unasked the policy that serves is the baseline, as it is now: it is the same as itself, and others name it."""
     said = found(run("--policy", "linucb,fixed:single_step", "--json"))
     assert said["logged"] == ["linucb"]
-    linucb, single = said["candidates"]
-    assert (linucb["same_policy"], linucb["learned"]) == (True, "folds")
-    assert linucb["verdict"] in ("cannot tell", "same policy")
+    linucb, single, current = said["candidates"]
+    assert (current["verdict"], said["plan"]["baseline"]) == ("baseline", "linucb as it is now")
+    assert (linucb["same_policy"], linucb["learned"], linucb["verdict"]) == (True, "folds", "same policy")
     assert (single["same_policy"], single["learned"]) == (False, None)
-    served = "against linucb as it served while it learned: "
-    assert said["headline"][0].startswith(f"linucb, learned from this log, {served}")
-    assert said["headline"][1].startswith(f"fixed:single_step {served}")
+    now = "against linucb as it is now: "
+    assert said["headline"][0] == f"linucb, learned from this log, {now}the same policy, so there is no difference"
+    assert said["headline"][1].startswith(f"fixed:single_step {now}")
     along = found(run("--policy", "linucb", "--learn", "--json"))
-    assert (along["candidates"][0]["same_policy"], along["candidates"][0]["learned"]) == (True, "along")
+    assert (along["candidates"][0]["verdict"], along["candidates"][0]["learned"]) == ("same policy", "along")
+    served = found(run("--policy", "linucb,fixed:single_step", "--baseline", "logged", "--json"))
+    assert served["headline"][1].startswith("fixed:single_step against linucb as it served while it learned: ")
+    assert served["candidates"][0]["verdict"] in ("cannot tell", "same policy")
+
+
+def test_a_promoted_version_is_what_serves(store, run):
+    """Where a version was promoted, it is the baseline, with its policy."""
+    version = configured_version(PolicyLabel("main"), actor="a test", now=0.0)
+    version = replace(version, name="v2", label=PolicyLabel("main_v2"), changes={"policy": {"name": "mba"}})
+    with closing(Database(store.database)) as database, database.write() as connection:
+        add_version(connection, version)
+        connection.execute(update(policy_versions).where(policy_versions.c.name == "main").values(state="retired"))
+    (said,) = found(run("--policy", "linucb", "--json"))["headline"]
+    assert said.startswith("linucb, learned from this log, against mba as it is now: ")
+
+
+def test_prices(store, run, tmp_path):
+    """All at one price, a number or a name of the settings: rewards are read at it, and policies asked at it."""
+    settings = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(settings | {"prices": {"economy": 0.8}}))
+    words = ("--policy", "linucb,fixed:multi_step", "--json")
+    usual, dear = found(run(*words)), found(run(*words, "--price", "economy"))
+    assert found(run(*words, "--price", "0.8")) == dear
+    assert (usual["plan"]["weight"], dear["plan"]["weight"]) == (None, 0.8)
+    single = [said["candidates"][1] for said in (usual, dear)]
+    dearer = 0.75 * single[0]["cost"]["value"]
+    assert single[1]["reward"]["value"] == pytest.approx(single[0]["reward"]["value"] - dearer, abs=0.02)
+    refused(run(*words, "--price", "low"), "price: 'low' is no price", "economy")
+    refused(run(*words, "--price", "-1"), "price")
 
 
 def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
@@ -139,7 +175,8 @@ def test_a_policy_that_learns_along_a_store_is_the_one_that_served_it(store):
 
 def test_store(store, filled, run):
     """The configured store is replayed: its ledger by name, its rows, versions and values; candidates of every kind."""
-    said = found(run("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--json"))
+    words = ("--policy", "fixed:single_step,uniform", "--policy", "linucb", "--baseline", "logged")
+    said = found(run(*words, "--json"))
     assert (said["log"], said["rows"]) == ("the ledger main", 120)
     assert (said["plan"]["weight"], said["plan"]["confidence"]) == (None, 0.95)
     assert [candidate["name"] for candidate in said["candidates"]] == ["fixed:single_step", "uniform", "linucb"]
@@ -155,12 +192,13 @@ def test_store_by_version(store, run):
     """A snapshot is judged on what came after it; the last one, that learned all, only if that is asked for."""
     versions = {int(path.stem.split("-")[1]): path.stem for path in Path(store.snapshot_root).rglob("*.json")}
     assert {60, 120} <= set(versions)
-    said = found(run("--policy", versions[60], "--json"))
-    assert (said["rows"], said["notes"][0]) == (60, "60 rows are left out: a snapshot has learned them, or may have")
+    early = versions[min(versions)]
+    said = found(run("--policy", early, "--json"))
+    assert (said["rows"], said["candidates"][0]["learned"]) == (120 - min(versions), "before")
     refused(run("--policy", versions[120]), "all 120 rows were learned by a snapshot", "--in-sample")
     said = found(run("--policy", versions[120], "--in-sample", "--json"))
     assert said["rows"] == 120
-    assert "it looks better than it is" in said["notes"][0]
+    assert said["headline"][0].endswith("cannot tell: it is judged on rows that it learned")
 
 
 def test_store_that_is_not_there(run, tmp_path):
@@ -298,7 +336,7 @@ def test_every_format_says_the_same(run):
     for name in FORMATS:
         write_rows(name, rows)
         words = ("--policy", "column:new,fixed:multi_step,linucb", "--segment", "device", "--segment", "tenant")
-        said[name] = found(run("--log", name, *words, "--lambda", "0.1", "--json"))
+        said[name] = found(run("--log", name, *words, "--price", "0.1", "--json"))
         assert said[name]["log"] == name
     assert said["log.jsonl"]["sources"] == {"explicit": 119, "default": 1, "late": 1}
     for name in FORMATS[1:]:
@@ -331,7 +369,7 @@ def test_streamed_says_what_rows_say(run, monkeypatch, features, model):
         rows[number] = replace(row, decision=decision, reward=reward, late=number % 7 == 0)
     write_rows("log.parquet", rows)
     words = ("--log", "log.parquet", "--policy", "column:new,fixed:multi_step,uniform", "--reward-model", model)
-    more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--lambda", "0.1", "--json")
+    more = ("--segment", "device", "--segment", "version", "--segment", "deep", "--price", "0.1", "--json")
     streamed = found(run(*words, *more))
     monkeypatch.setattr(
         "ragbandit.router.offline.replay.parts.SourcePart.batches",
@@ -400,7 +438,7 @@ def test_damaged_files(run, tmp_path):
         (("--policy", "best"), ("'best' is no policy and no snapshot", "linucb")),
         (("--policy", " , "), ("no candidate is named",)),
         (("--policy", "uniform", "--since", "soon"), ("since", "7d")),
-        (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use logged, or one of uniform")),
+        (("--policy", "uniform", "--baseline", "linucb"), ("baseline", "use current, logged, or one of uniform")),
         (("--policy", "uniform", "--reward-model", "os.path:join"), ("CONFIG_INVALID", "os.path:join")),
         (("--policy", "multi_label"), ("CONFIG_INVALID", "is not trained", "--param multi_label.trained=FOLDER)")),
         (("--policy", "linucb", "--param", "linucb.beta=3"), ("unknown parameter",)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation.bandit_log import BY_FEATURES, BY_ID, BY_TEXT
 from ragbandit.router.offline.logs import Defaults, parquet, write_rows
+from ragbandit.router.offline.logs.batches import normalised
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, keys_of, logs, plain_rows, read_log, with_extra
 
@@ -31,12 +32,14 @@ def expected(rows, arms):
     for number, row in enumerate(rows):
         for arm, p in zip(row.decision.arms, row.decision.pmf, strict=True):
             pmf[number, arms.index(arm)], offered[number, arms.index(arm)] = p, True
+    texts = normalised(pa.array([row.decision.query.text for row in rows])).to_pylist()
     known_by = [
-        BY_TEXT if row.decision.query.text else BY_ID if row.decision.features is None else BY_FEATURES for row in rows
+        BY_TEXT if text else BY_ID if row.decision.features is None else BY_FEATURES
+        for row, text in zip(rows, texts, strict=True)
     ]
     seen = [
-        row.decision.query.text or (row.decision.id if way == BY_ID else row.decision.features.astype("<f4").tobytes())
-        for row, way in zip(rows, known_by, strict=True)
+        text or (row.decision.id if way == BY_ID else row.decision.features.astype("<f4").tobytes())
+        for row, text, way in zip(rows, texts, known_by, strict=True)
     ]
     return {
         "keys": keys_of([row.decision.id for row in rows]),

@@ -15,6 +15,7 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import update_of
+from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.kinds.fixed import Uniform
@@ -40,12 +41,24 @@ def snapshot_of(rows, settings, *, label="imported", encoder_hash="", name="linu
     return info.version
 
 
+def fresh_rows(count):
+    """Rows of `lived_rows` that ask a question each."""
+    return [with_text(row, f"question {number}") for number, row in enumerate(lived_rows(count))]
+
+
+def with_text(row, text):
+    return replace(row, decision=replace(row.decision, query=replace(row.decision.query, text=text)))
+
+
+LEFT_OUT = "rows are left out: a snapshot has learned them, or may have, or has learned their question"
+
+
 def test_snapshot_is_not_judged_on_its_lessons(settings):
     """Rows that a snapshot has learned are left out, and a note says how many; the rest is judged by it as it was."""
-    made, rows = settings(), lived_rows(200)
+    made, rows = settings(), fresh_rows(200)
     version = snapshot_of(rows[:120], made)
     found = judged(rows, version, "uniform", settings=made)
-    assert (found.rows, found.notes[0]) == (80, "120 rows are left out: a snapshot has learned them, or may have")
+    assert (found.rows, found.notes[0]) == (80, f"120 {LEFT_OUT}")
     assert found.candidates[0].described == "linucb after 120 updates of imported"
     close(found.candidates[0].reward, judged(rows[120:], version, settings=made).candidates[0].reward)
     policy, _ = SnapshotFiles(made.snapshot_root).load_named(version)
@@ -58,18 +71,37 @@ def test_snapshot_is_not_judged_on_its_lessons(settings):
     )
 
 
+def test_a_snapshot_is_not_asked_what_it_learned(settings):
+    """Questions that it learned are left out too, in whatever letters and spaces they come again."""
+    made, rows = settings(), fresh_rows(200)
+    again = [with_text(row, f"  Question  {number}") for number, row in enumerate(rows[150:])]
+    version = snapshot_of(rows[:120], made)
+    found = judged([*rows[:150], *again], version, settings=made)
+    assert (found.rows, found.notes[0]) == (30, f"170 {LEFT_OUT}")
+
+
 def test_in_sample(settings):
-    """With in_sample the learned rows are judged too, under a note that it looks better than it is."""
-    made, rows = settings(), lived_rows(200)
+    """With in_sample the learned rows are judged too, without a verdict, and a note says so."""
+    made, rows = settings(), fresh_rows(200)
+    # Of its own lessons it is much better than what logged.
+    good = [float(row.decision.arm == "slow") for row in rows]
+    rows = [
+        replace(row, reward=replace(row.reward, value=value, quality=value, cost=0.0))
+        for row, value in zip(rows, good, strict=True)
+    ]
     version = snapshot_of(rows[:120], made)
     found = judged(rows, version, settings=made, in_sample=True)
     assert found.rows == 200
     assert found.notes[0].startswith("120 rows were learned by a snapshot that is judged on them")
+    (candidate,) = found.candidates
+    assert candidate.difference.low > 0.0
+    assert (candidate.verdict, candidate.learned) == ("cannot tell", "these")
+    assert headline(found)[0].endswith("cannot tell: it is judged on rows that it learned")
 
 
 def test_snapshot_that_learned_all(settings):
     """A log that a snapshot has learned to the last row is refused, with the ways out."""
-    made, rows = settings(), lived_rows(50)
+    made, rows = settings(), fresh_rows(50)
     version = snapshot_of(rows, made)
     with pytest.raises(InvalidInput, match="all 50 rows were learned") as caught:
         judged(rows, version, settings=made)
@@ -78,7 +110,7 @@ def test_snapshot_that_learned_all(settings):
 
 def test_snapshot_of_another_ledger(settings):
     """A new label learns all decisions of its store: what is older than another ledger's snapshot may be a lesson."""
-    made, rows = settings(), lived_rows(50)
+    made, rows = settings(), fresh_rows(50)
     version = snapshot_of(rows, made)
     at = rows[29].decision.made_at
     file = Path(made.snapshot_root) / f"{version}.json"
@@ -101,7 +133,7 @@ def test_unknown_snapshot(settings):
 
 def test_snapshot_of_another_encoder(settings):
     """A snapshot made with another encoder than the configured one is refused: its features cannot be had."""
-    made, rows = settings(), lived_rows(60)
+    made, rows = settings(), fresh_rows(60)
     version = snapshot_of(rows[:30], made, encoder_hash="f" * 64)
     with pytest.raises(InvalidInput, match="was made with encoder ffffffffffff, not") as caught:
         judged(rows, version, settings=made, encoder=lambda: HashingEncoder(8))

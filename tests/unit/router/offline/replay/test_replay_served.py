@@ -2,37 +2,46 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 
+from benchmarks.same_policy import FIXED, SAME, Shape, Way, lived
+from benchmarks.same_policy import judged as judged_way
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import Plan, memory_log, parse_candidates, prepare, replay
 from ragbandit.router.offline.replay.candidates import learned_before
 from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.offline.replay.service import LoggedPolicies
 from ragbandit.router.offline.reports.phrases import headline
+from tests.support.cases import every_case
 from tests.support.logs.replay_logs import judged, lived_rows
-from tests.support.logs.served_worlds import served_log
 
 POLICIES = {
     "mba": {"name": "mba"},
     "mba with an incumbent": {"name": "mba", "incumbent": "single_step", "harm": 0.3},
     "linucb": {"name": "linucb", "floor": 0.05, "cold_start_outcomes": 60},
 }
-SEEDS = range(4)
 
 
-@cache
-def world(named, seed, late=3):
-    """The settings of a service and the log that it wrote."""
-    settings = Settings(policy=POLICIES[named])
-    return settings, served_log(settings, seed=seed, late=late)
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """Makes the settings of a service and the log that it wrote, once of each kind."""
+
+    @cache
+    def make(named, seed=0, late=3, warm=0):
+        folder = tmp_path_factory.mktemp("world")
+        settings = Settings(policy=POLICIES[named], data_dir=str(folder))
+        return settings, lived(settings, seed=seed, shape=Shape(late=late, warm=warm)).log
+
+    return make
 
 
-def against_itself(named, seed, *, log=None, **plan):
+def against_itself(made, *, log=None, **plan):
     """The replay of a policy on the log that it wrote."""
-    settings, served = world(named, seed)
+    settings, served = made
     name = settings.policy.name
     candidates = parse_candidates([name], params={name: settings.policy.params})
     return replay(log or served, candidates=candidates, plan=Plan(**plan), settings=settings)
@@ -40,48 +49,84 @@ def against_itself(named, seed, *, log=None, **plan):
 
 @pytest.mark.parametrize("named", POLICIES)
 @pytest.mark.parametrize("late", [0, 40])
-def test_a_policy_that_learns_along_the_log_is_the_one_that_served_it(named, late):
+def test_a_policy_that_learns_along_the_log_is_the_one_that_served_it(world, named, late):
     """Floors, cold start, incumbent, params and what had been learned are the service's: so is every probability."""
     settings, log = world(named, 0, late)
     ready = prepare(log, candidates=parse_candidates([settings.policy.name]), plan=Plan(learn=True), settings=settings)
     assert np.abs(ready.candidate_pmfs[0].pmf - log.log.pmf).max() < 1e-9
 
 
-def test_a_against_a_along_the_log():
-    """Learning along the log that it wrote, a policy is in no world better or worse than itself, and in nearly all the
-    interval of the difference holds 0: at 95 %, one in twenty may leave it out.
-    """
-    held = 0
-    for seed in SEEDS:
-        found = against_itself("mba", seed, learn=True)
+def test_a_policy_is_the_same_as_itself(world):
+    """By name and along the log, cold and warm, beside an incumbent and with a cold-start floor: no difference."""
+    with every_case() as case:
+        for named, warm, plan in (
+            ("mba", 0, {}),
+            ("mba", 40, {}),
+            ("mba", 0, {"learn": True}),
+            ("mba", 40, {"learn": True}),
+            ("mba", 40, {"learn": True, "baseline": "logged"}),
+            ("mba with an incumbent", 0, {}),
+            ("linucb", 0, {}),
+        ):
+            with case(named, warm, plan):
+                found = against_itself(world(named, warm=warm), **plan)
+                candidate, gap = found.candidates[0], found.candidates[0].difference
+                assert (candidate.verdict, candidate.same_policy) == ("same policy", True)
+                assert (gap.value, gap.low, gap.high) == (0.0, 0.0, 0.0)
+                assert headline(found)[0].endswith(": the same policy, so there is no difference")
+                assert found.rows == 400, "what a warm start imported is learned, and not judged"
+
+
+def test_what_is_compared_is_said(world):
+    """The line names both sides: the policy as it is now, learning along the log, or as it served while it learned."""
+    settings, log = world("mba")
+    linucb, mba = "linucb, learned from this log, against mba", "linucb, learning along this log, against"
+    with every_case() as case:
+        for plan, said in (
+            ({}, f"{linucb} as it is now: "),
+            ({"baseline": "current"}, f"{linucb} as it is now: "),
+            ({"learn": True}, f"{mba} the current mba, learning along this log: "),
+            ({"baseline": "logged"}, f"{linucb} as it served while it learned: "),
+        ):
+            with case(plan):
+                found = replay(log, candidates=["linucb"], plan=Plan(**plan), settings=settings)
+                assert headline(found)[0].startswith(said)
+    fixed = replay(log, candidates=["fixed:multi_step"], settings=settings)
+    assert fixed.baseline == "the logged policy", "a file of which nobody reads questions is judged in one pass"
+
+
+def test_snapshots_and_other_policies(world):
+    """A snapshot is compared with what the whole log teaches; where another policy is better by far, it says so."""
+    snapshot = next(way for way in SAME if way.name == "mba by snapshot")
+    better = Way(name="", policy=FIXED | {"floor": 0.2}, candidate="mba", shape=Shape(questions=300))
+    found = []
+    with TemporaryDirectory() as folder:
+        for seed in range(3):
+            candidate, truth = judged_way(snapshot, seed=seed, folder=Path(folder) / str(seed))
+            assert candidate.weights.effective_rows <= 100, "what it has learned is left out"
+            found.append(candidate.verdict)
+        assert found.count("cannot tell") >= 2
+        candidate, truth = judged_way(better, seed=0, folder=Path(folder) / "better")
+    assert candidate.verdict == "better"
+    assert candidate.difference.low < truth < candidate.difference.high
+
+
+def test_a_against_a_after_learning(world):
+    """Having learned the log that it wrote, a policy is not called better than what served, whatever the interval."""
+    for seed in range(3):
+        found = against_itself(world("mba", seed), baseline="logged")
         (candidate,) = found.candidates
         assert candidate.verdict in ("cannot tell", "same policy")
-        assert (candidate.same_policy, candidate.learned) == (True, "along")
-        (said,) = headline(found)
-        assert said.startswith("mba, learning along this log, against mba as it served while it learned: ")
-        held += candidate.difference.low <= 0.0 <= candidate.difference.high
-        assert candidate.verdict == "same policy" or said.endswith(
-            "cannot tell, as it should be: it is the same policy"
-        )
-    assert held >= len(SEEDS) - 1
+        assert (candidate.same_policy, candidate.learned, candidate.rows_needed) == (True, "folds", None)
+        assert "better;" not in headline(found)[0]
 
 
-@pytest.mark.parametrize("seed", SEEDS[:3])
-def test_a_against_a_after_learning(seed):
-    """Having learned the log that it wrote, a policy is not called better than itself, whatever the interval."""
-    found = against_itself("mba", seed)
-    (candidate,) = found.candidates
-    assert candidate.verdict in ("cannot tell", "same policy")
-    assert (candidate.same_policy, candidate.learned, candidate.rows_needed) == (True, "folds", None)
-    assert "better;" not in headline(found)[0]
-
-
-def test_what_having_learned_is_worth_is_said_with_its_number():
+def test_what_having_learned_is_worth_is_said_with_its_number(world):
     """Where the interval leaves out 0, the sentence has the number and what it is: no difference between policies."""
-    log = world("mba", 0)[1]
+    settings, log = world("mba")
     # What the policy decided while it knew little, with rewards that are learned soon, on other questions each time.
     rows = [of_another_question(log.rows[at % 100], at=at) for at in range(600)]
-    found = against_itself("mba", 0, log=memory_log(rows, logged=log.logged))
+    found = against_itself((settings, log), log=memory_log(rows, logged=log.logged), baseline="logged")
     (candidate,) = found.candidates
     assert candidate.verdict == "same policy"
     assert candidate.difference.low > 0.0
@@ -102,30 +147,32 @@ def of_another_question(row, *, at):
     )
 
 
-def test_other_params_along_the_log_are_another_policy():
-    """A policy of the same name with other params is judged along the log, and by name it is still the same policy."""
-    settings, log = world("mba", 0)
+def test_other_params_are_another_policy(world):
+    """A policy of the same name with other params is judged, but against what served, which is known by its name."""
+    settings, log = world("mba")
     candidates = parse_candidates(["mba"], params={"mba": {"explore": 0.0}})
-    along = replay(log, candidates=candidates, plan=Plan(learn=True), settings=settings).candidates[0]
-    learned = replay(log, candidates=candidates, plan=Plan(), settings=settings).candidates[0]
-    assert (along.same_policy, learned.same_policy) == (False, True)
+    same = {}
+    for plan in (Plan(learn=True), Plan(), Plan(baseline="logged")):
+        (candidate, *_) = replay(log, candidates=candidates, plan=plan, settings=settings).candidates
+        same[plan.learn, plan.baseline] = candidate.same_policy
+    assert same == {(True, None): False, (False, None): False, (False, "logged"): True}
 
 
-def test_two_that_have_learned():
+def test_two_that_have_learned(world):
     """With one of them as the baseline both sides have learned from the log, and the sentence says so of both."""
-    settings, log = world("mba", 0)
+    settings, log = world("mba")
     found = replay(log, candidates=["linucb", "mba"], plan=Plan(baseline="mba"), settings=settings)
     assert [candidate.same_policy for candidate in found.candidates] == [False, False]
     assert headline(found)[0].startswith("linucb, learned from this log, against mba, learned from this log: ")
 
 
-def test_unknown_policies_are_not_compared_by_name():
+def test_unknown_policies_are_not_compared_by_name(world):
     """Of a log from elsewhere, and of one that several policies decided, none of them is taken for the candidate."""
     log = world("mba", 0)[1]
     other = LoggedPolicy.of("linucb", params={})
     mine = next(iter(log.logged.labels["main"]))
     for logged in ({}, {"main": frozenset({mine, other})}):
-        found = against_itself("mba", 0, log=replace(log, logged=LoggedPolicies(labels=logged)))
+        found = against_itself(world("mba"), log=replace(log, logged=LoggedPolicies(labels=logged)), baseline="logged")
         assert not found.candidates[0].same_policy
         who = "linucb and mba as they served while they learned" if logged else "the logged policy as it served while"
         assert f" against {who}" in headline(found)[0]
@@ -143,6 +190,16 @@ def test_floors_are_the_services():
     assert min(judged(lived_rows(200), "mba", settings=settings, floor=0.0).candidates[0].shares.values()) < 0.1
 
 
+def test_all_at_one_price():
+    """Rewards are read at the price, and policies asked at it: the arm that is worth it changes, on the same rows."""
+    arms = {}
+    for price in (0.0, 0.5):
+        found = judged(lived_rows(300), "mba", "softmax", "fixed:slow", weight=price)
+        arms[price] = [max(one.shares, key=one.shares.get) for one in found.candidates[:2]]
+        assert found.candidates[2].reward.value == pytest.approx(0.8 - price * 4, abs=0.15)
+    assert arms == {0.0: ["slow", "slow"], 0.5: ["fast", "fast"]}
+
+
 def test_an_incumbent_that_the_log_never_offered_holds_nothing_back():
     """Policies are then judged without it, and no note says otherwise."""
     settings = Settings(policy={"incumbent": "single_step"})
@@ -150,7 +207,7 @@ def test_an_incumbent_that_the_log_never_offered_holds_nothing_back():
     assert not any("single_step" in note for note in found.notes)
 
 
-def test_versions_tell_what_had_been_learned():
+def test_versions_tell_what_had_been_learned(world):
     """A row's version names the seq that its policy had learned; of another ledger's, all rows before count."""
     log = world("mba", 0, 40)[1]
     before = learned_before(log)

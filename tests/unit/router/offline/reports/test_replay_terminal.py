@@ -158,7 +158,7 @@ OPEN_END = "between -0.020 and +0.034): cannot tell yet"
         ),
         (
             replace(UNKNOWN, rows_needed=12_000),
-            "...about 12,001 logged questions (you have 12,000)",
+            "...about 12,010 logged questions (you have 12,000)",
         ),
         (replace(UNKNOWN, rows_needed=12_600), "...takes about 13,000 logged questions (you have 12,000)"),
         (replace(UNKNOWN, rows_needed=1_144_000), "...takes about 1,100,000 logged questions (you have 12,000)"),

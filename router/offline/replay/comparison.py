@@ -1,0 +1,136 @@
+"""What is compared with what: the policy that serves as the baseline, and what each side has learned."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.replay.candidates import CandidatePmf
+from ragbandit.router.offline.replay.opening import MemoryLog
+from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, CandidateSpec, Plan
+from ragbandit.router.offline.replay.results import (
+    CandidateResult,
+    CandidateVerdict,
+    EstimateWithInterval,
+    LoggedPolicy,
+    ReplayResult,
+)
+from ragbandit.router.offline.types import Matrix
+from ragbandit.router.policies.base import Policy
+from ragbandit.shared.types import IMPORTED
+
+#: probabilities that differ by less are the same but for rounding, and for what a file keeps of a number
+_SAME: Final = 1e-6
+
+
+def may_be_current(plan: Plan) -> bool:
+    """Whether a replay by this plan may compare with the policy as it is now.
+
+    Unasked not where intervals are to hold at every look: it has learned later rows too.
+    """
+    return plan.baseline == CURRENT or (plan.baseline is None and (plan.learn or not plan.anytime))
+
+
+def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:
+    """Whether candidates on a log that is no store's are compared with the policy as it is now.
+
+    Unasked where one of them reads questions, as the policy would, and the service with these settings decided rows:
+    they name its ledger.
+    """
+    if plan.baseline == CURRENT or not may_be_current(plan) or not any(spec.needs_rows for spec in candidates):
+        return plan.baseline == CURRENT
+    return any(row.decision.policy == settings.policy.label and IMPORTED not in row.decision.facts for row in log.rows)
+
+
+def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
+    """The policy that serves, learned from the log in the same way as candidates by name."""
+    configured = settings.policy
+    name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
+    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=True)
+
+
+def with_sides(
+    result: ReplayResult,
+    *,
+    candidates: Sequence[CandidateSpec],
+    candidate_pmfs: Sequence[CandidatePmf],
+    served: Mapping[str, Policy],
+    logged: Matrix,
+) -> ReplayResult:
+    """The result with what each candidate learned from, and without a verdict where a policy is compared with itself.
+
+    candidates, candidate_pmfs: in the order of the result's. served: the policies of the registry among them, by name.
+    logged: what served on the rows that are judged, shape (n, K).
+    """
+    current = next((pmf.pmf for pmf, spec in zip(candidate_pmfs, candidates, strict=True) if spec.current), None)
+    rival = logged if result.plan.baseline == LOGGED else current
+    sides = []
+    for spec, pmf, candidate in zip(candidates, candidate_pmfs, result.candidates, strict=True):
+        side = _with_side(candidate, spec=spec, policy=served.get(spec.name), result=result)
+        if pmf.in_sample:
+            side = _in_sample(side)
+        elif rival is not None and spec.learns and not spec.current and np.abs(pmf.pmf - rival).max() < _SAME:
+            side = _identical(side)
+        sides.append(side)
+    return replace(result, candidates=tuple(sides))
+
+
+def _in_sample(candidate: CandidateResult) -> CandidateResult:
+    """A snapshot that is judged on what it learned: what that is worth is in no interval."""
+    verdict: CandidateVerdict = "cannot tell" if candidate.verdict in ("better", "worse") else candidate.verdict
+    return replace(
+        candidate,
+        reward=replace(candidate.reward, biased=True),
+        quality=replace(candidate.quality, biased=True),
+        cost=replace(candidate.cost, biased=True),
+        difference=candidate.difference and replace(candidate.difference, biased=True),
+        quality_difference=candidate.quality_difference and replace(candidate.quality_difference, biased=True),
+        cost_difference=candidate.cost_difference and replace(candidate.cost_difference, biased=True),
+        learned="these",
+        verdict=verdict,
+        rows_needed=None,
+    )
+
+
+def _identical(candidate: CandidateResult) -> CandidateResult:
+    """A candidate with the probabilities of what it is compared with, on every row."""
+    none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
+    return replace(
+        candidate,
+        difference=none,
+        quality_difference=none,
+        cost_difference=none,
+        same_policy=True,
+        verdict="same policy",
+        rows_needed=None,
+    )
+
+
+def _with_side(
+    candidate: CandidateResult, *, spec: CandidateSpec, policy: Policy | None, result: ReplayResult
+) -> CandidateResult:
+    if policy is None:
+        return replace(candidate, learned="before") if spec.kind == "snapshot" else candidate
+    if spec.current and not result.plan.learn:  # its name says it
+        return candidate
+    candidate = replace(candidate, learned="along" if result.plan.learn else "folds")
+    if not _is_logged(policy, result=result):
+        return candidate
+    verdict = "same policy" if candidate.verdict in ("better", "worse") else candidate.verdict
+    return replace(candidate, same_policy=True, verdict=verdict, rows_needed=None)
+
+
+def _is_logged(policy: Policy, *, result: ReplayResult) -> bool:
+    """Whether the policy is compared with itself.
+
+    Learned from the log it is by its name alone: other params could not tell what having learned is worth from what
+    they change. Learning along the log, with other params or another weight of cost, it is another policy.
+    """
+    if result.plan.baseline != LOGGED or not result.logged:
+        return False
+    mine = LoggedPolicy.of(policy.algorithm, params=policy.params)
+    if not result.plan.learn:
+        return {each.name for each in result.logged} == {mine.name}
+    return set(result.logged) == {mine} and result.plan.weight is None

@@ -98,8 +98,20 @@ class Client:
         self._route_timeout_s = route_timeout_s
         self._transport = SyncTransport(self._connection, transport=transport)
 
-    def route(self, question: str, *, decision_id: str | None = None, **more: object) -> ClientRouteReply:
-        """POST /v1/route. `more`: context, arms, budget, tenant as in the HTTP body."""
+    def route(
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        cost_weight: float | str | None = None,
+        aim: Mapping[str, float] | None = None,
+        **more: object,
+    ) -> ClientRouteReply:
+        """POST /v1/route. `more`: context, arms, budget, tenant as in the HTTP body.
+
+        cost_weight: what one unit of cost is worth in right answers, or the name of a price. aim: in its place.
+        """
+        more |= {"cost_weight": cost_weight, "aim": aim}
         return self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
     def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[RouteReply | ErrorReply]:
@@ -109,15 +121,30 @@ class Client:
         return replies_of(reply, path="/v1/route/batch", count=len(sent))
 
     def answer(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        wait_s: float | None = None,
+        cost_weight: float | str | None = None,
+        aim: Mapping[str, float] | None = None,
+        **more: object,
     ) -> AnswerReply | PendingReply:
-        """POST /v1/answer; status "pending" if it takes longer than wait_s."""
+        """POST /v1/answer, as `route`; status "pending" if it takes longer than wait_s."""
+        more |= {"cost_weight": cost_weight, "aim": aim}
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         return cast(AnswerReply | PendingReply, self._object(call))
 
     def answer_stream(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: object
+        self,
+        question: str,
+        *,
+        decision_id: str | None = None,
+        wait_s: float | None = None,
+        cost_weight: float | str | None = None,
+        aim: Mapping[str, float] | None = None,
+        **more: object,
     ) -> Iterator[StreamEvent]:
         """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
 
@@ -125,6 +152,7 @@ class Client:
         closes the stream, which cancels the answer. Raises the error that the service raised, also in mid-answer, and
         NotReady for a stream that breaks off.
         """
+        more |= {"cost_weight": cost_weight, "aim": aim}
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)

@@ -65,6 +65,8 @@ class Fallback:
             version="",
             explored=False,
             fault=f"the service was away: {error.message}",
+            cost_weight=None,
+            price=None,
             route_ms=0.0,
             degraded=True,
         )

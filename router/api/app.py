@@ -76,7 +76,14 @@ class _Service(FastAPI):
         api, router = describe(super().openapi()), getattr(self.state, "router", None)
         if router is None:
             return api
-        return add_limits(api, settings=router.settings, arms=router.service.arms, most_items=feedback.MAX_BATCH)
+        service = router.service
+        return add_limits(
+            api,
+            settings=router.settings,
+            arms=service.arms,
+            most_items=feedback.MAX_BATCH,
+            has_dial=serves_prices(service.serving.policy),
+        )
 
 
 def create_app(open_router: Callable[[], Router], *, process: ServiceProcess | None = None) -> FastAPI:

@@ -42,7 +42,10 @@ def create_key(
     expires: Annotated[str | None, typer.Option(help="when it ends: a date, a time, or from now on (90d)")] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, dollars_per_day=5; repeat it"),
+        typer.Option(
+            help="NAME=VALUE: arms=[a,b], forced=false, rate=600/minute, cost_weight=economy, cost_weights=[0.01,0.2] "
+            "or dollars_per_day=5; repeat it"
+        ),
     ] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,

@@ -15,6 +15,12 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
+PriceOption = Annotated[
+    str | None, typer.Option("--cost-weight", help="weight of cost: a number, or a name of the setting prices")
+]
+AimOption = Annotated[
+    str | None, typer.Option("--aim", help="in place of a weight of cost: quality=0.9, steps=1.8 or dollars=0.004")
+]
 
 
 #: addresses to listen on that mean every address: a client asks this machine
@@ -47,12 +53,16 @@ def route(
     key_env: KeyOption = None,
     decision_id: IdOption = None,
     arms: ArmOption = None,
+    cost_weight: PriceOption = None,
+    aim: AimOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
+    price, aims = _price(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
-        show(client.route(question, decision_id=decision_id, arms=arms or None), as_json=as_json)
+        reply = client.route(question, decision_id=decision_id, arms=arms or None, cost_weight=price, aim=aims)
+        show(reply, as_json=as_json)
 
 
 def answer(
@@ -61,18 +71,39 @@ def answer(
     key_env: KeyOption = None,
     decision_id: IdOption = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the answer")] = 60.0,
+    cost_weight: PriceOption = None,
+    aim: AimOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
+    price, aims = _price(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
-        reply = client.answer(question, decision_id=decision_id, wait_s=wait)
+        reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price, aim=aims)
     if as_json:
         print_json(reply)
         return
     console.print(escape(_answer_text(reply)), soft_wrap=True, highlight=False)
     console.print()
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
+
+
+def _price(text: str | None) -> float | str | None:
+    """A number, or else a name."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
+
+
+def _aim(text: str | None) -> dict[str, float] | None:
+    if text is None:
+        return None
+    name, _, number = text.partition("=")
+    try:
+        return {name.strip(): float(number)}
+    except ValueError as error:
+        raise InvalidInput(f"{text!r:.80} is not NAME=NUMBER", field="aim", remedy="for example quality=0.9") from error
 
 
 def _answer_text(reply: AnswerReply | PendingReply) -> str:

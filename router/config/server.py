@@ -4,6 +4,7 @@ from typing import Annotated, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from ragbandit.router.config.learning import CostWeight
 from ragbandit.router.config.sections import Count, Seconds, Section
 from ragbandit.shared.types import RATE_PATTERN, Role
 
@@ -120,3 +121,15 @@ class TenantSettings(Section):
     #: refuse questions once a budget is spent, with 429; false: they go on at the highest price. A policy that has no
     #: price for each question stops in any case
     budget_stop: bool = False
+    #: weight of cost of its questions that want none of their own: a number, or a name of the setting `prices`; None:
+    #: reward.weight. A key's scope `cost_weight` goes before it
+    cost_weight: CostWeight | str | None = None
+    #: [least, largest] weight of cost of its questions: another one that a caller wants is refused (422), and a default
+    #: is brought in; None: any. A key's scope `cost_weights` goes before it
+    cost_weights: Annotated[list[CostWeight], Field(min_length=2, max_length=2)] | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "TenantSettings":
+        if self.cost_weights is not None and self.cost_weights[0] > self.cost_weights[1]:
+            raise ValueError("cost_weights: the least comes before the largest")
+        return self

@@ -224,7 +224,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    #: tenant -> its quotas; "default" are those of every tenant that has none of its own
+    #: tenant -> its quotas and prices; "default" are those of every tenant that has none of its own
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()
 
@@ -273,6 +273,8 @@ class Settings(Section):
             digits = 10 ** (len(str(arms)) + 1)
             most = digits // arms / digits
             raise ValueError(f"policy.floor: {arms} arms x {floor:g} = {arms * floor:g} > 1; use at most {most:g}")
+        for name, tenant in self.tenants.items():
+            self._check_price(tenant.cost_weight, among=tenant.cost_weights, field=f"tenants.{name}.cost_weight")
         if self.conversation.sticky_turns > 1 and self.policy.incumbent is not None:
             raise ValueError(
                 "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "
@@ -284,6 +286,17 @@ class Settings(Section):
                 "set log.text: full, or judge.generator: null"
             )
         return self
+
+    def _check_price(self, wanted: float | str | None, *, among: list[float] | None, field: str) -> None:
+        weight = self.prices.get(wanted) if isinstance(wanted, str) else wanted
+        if wanted is not None and weight is None:
+            raise ValueError(f"{field}: {wanted!r} is no name of the setting prices")
+        if weight is not None and among is not None and not among[0] <= weight <= among[1]:
+            raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
+
+    def tenant(self, name: str) -> TenantSettings:
+        """What a tenant may have: as its own entry says, or else the one named "default"."""
+        return self.tenants.get(name) or self.tenants.get("default") or TenantSettings()
 
     @property
     def database(self) -> str:

@@ -73,5 +73,6 @@ _OF_OBJECTS = {
     "additionalProperties": _others,
     "propertyNames": lambda value, said, fit, _: all(fit(key, said) for key in value),
     "required": lambda value, said, *_: set(said) <= set(value),
+    "minProperties": lambda value, least, *_: len(value) >= least,
     "maxProperties": lambda value, most, *_: len(value) <= most,
 }

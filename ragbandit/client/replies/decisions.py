@@ -34,6 +34,10 @@ class DecisionFields(TypedDict):
     """Whether another arm was at least as likely as the one drawn."""
     fault: str | None
     """Why the fallback arm was played instead of the policy's choice; null if it was not."""
+    cost_weight: float | None
+    """Weight of cost that it was served at, and that its reward is read at; null: that of `reward.weight`."""
+    price: str | None
+    """Name of that price (setting `prices`): the one that was wanted, or the default of the key or tenant."""
 
 
 class RouteReply(DecisionFields):
@@ -207,6 +211,8 @@ class RecordReply(DecisionFields):
     """Who runs the arm: our workers, or your own stack."""
     forced: bool
     """Whether the caller chose the arm; nothing is then learned from it."""
+    aim: dict[str, float]
+    """What the caller wanted in place of a weight of cost: a share of the best quality, or a mean cost; {}: nothing."""
     request: dict[str, Any]
     """What else is known of the request: parameters that were ignored, ids of other systems."""
     facts: dict[str, Any]

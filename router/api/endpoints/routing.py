@@ -21,7 +21,7 @@ from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.schemas.shape_errors import complaint
-from ragbandit.router.api.security.ownership import note_owner, permitted_arms, tenant_of
+from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.router.serving.checks.questions import MAX_LINKS
@@ -232,8 +232,10 @@ def _query(
         tenant=tenant,
         session=body.session_id,
         sticky_turns=body.sticky_turns,
+        cost_weight=body.cost_weight,
+        aim=body.aim or {},
         api_key=caller.key,
-        request={LINKS: links} if links else {},
+        request={**({LINKS: links} if links else {}), **noted_prices(request, tenant=tenant)},
     )
     if not body.messages:
         return query

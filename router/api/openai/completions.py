@@ -15,18 +15,19 @@ from ragbandit.router.api.endpoints.routing import decide, traced_links
 from ragbandit.router.api.openai.chunks import Chunks, Pieces
 from ragbandit.router.api.openai.errors import as_openai_error
 from ragbandit.router.api.openai.messages import turns_of
-from ragbandit.router.api.openai.models import forced_arm
+from ragbandit.router.api.openai.models import choice_of
 from ragbandit.router.api.openai.open_webui import background_task, is_open_webui, links_of, task_answer
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, query_of_chat
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, error_json, refusal
-from ragbandit.router.api.security.ownership import permitted_arms
+from ragbandit.router.api.security.ownership import noted_prices, permitted_arms
 from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once, with_pauses
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.checks.fields import new_id
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import ArmFailed, Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import CANCELLED, Decision, Outcome
 
@@ -60,19 +61,20 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
     task = background_task(request.headers, turns=turns)
     if task is not None:
         return _task_reply(body, text=task_answer(task, turns=turns))
-    forced = forced_arm(body.model, router=router)
-    links = links_of(request.headers)
-    caller = caller_of(request)
+    model, caller = choice_of(body.model, router=router), caller_of(request)
     tenant = caller.tenant or "default"
+    links = traced_links(request, links_of(request.headers), traceparent=request.headers.get("traceparent"))
     query = query_of_chat(
         body,
         headers=request.headers,
         key=key,
-        forced=forced is not None,
-        arms=permitted_arms(None if forced is None else (forced,), tenant=tenant, request=request, run_by="worker"),
+        model=model,
+        arms=permitted_arms(
+            None if model.arm is None else (model.arm,), tenant=tenant, request=request, run_by="worker"
+        ),
         caller=caller,
         schema=router.settings.context,
-        links=traced_links(request, links, traceparent=request.headers.get("traceparent")),
+        facts={LINKS: dict(links), **noted_prices(request, tenant=tenant)},
     )
     with router.answers.place(query):
         query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")

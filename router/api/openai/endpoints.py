@@ -28,7 +28,9 @@ endpoints = documented("OpenAI")
     responses={**_ERRORS, 200: described("All models.", ModelList)},
 )
 async def models(request: Request) -> Response:
-    """List the models: `auto`, by which the policy chooses, and `arm/<name>` for each arm that our workers run."""
+    """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `prices`; and
+    `arm/<name>`, each arm that our workers run.
+    """
     return JsonReply(model_list(router_of(request), caller=caller_of(request)))
 
 

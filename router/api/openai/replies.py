@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
+from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.shared.types import Cost, Decision, Outcome
 
 #: of the id of a completion; the rest is the decision's
@@ -103,6 +104,10 @@ class Facts(TypedDict):
     """Whether another arm was at least as likely as the one drawn."""
     forced: bool
     """Whether the request chose the arm; nothing is then learned from it."""
+    cost_weight: float | None
+    """Weight of cost that it was served at; null: that of the setting `reward.weight`."""
+    price: str | None
+    """Name of that price (setting `prices`): the one that was wanted, or the default of the key or tenant."""
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""
     policy_version: str
@@ -271,6 +276,8 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
         "propensity": decision.propensity,
         "explored": decision.explored,
         "forced": decision.query.forced,
+        "cost_weight": decision.cost_weight,
+        "price": price_name(decision.query),
         "policy": decision.policy,
         "policy_version": decision.version,
         "status": outcome.status,

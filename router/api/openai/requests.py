@@ -12,13 +12,15 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.schemas.requests import ANY_TEXT, STORABLE, TEXT, limits
+from ragbandit.router.api.openai.models import ModelChoice
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
-from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
 
+#: the header that may stand for the field cost_weight
+_PRICE: Final = "x-ragbandit-cost-weight"
 #: headers that name the conversation of a request; the first that is there counts
 _SESSIONS: Final = ("x-ragbandit-session-id", "x-openwebui-chat-id")
 #: OpenAI's own limits of `metadata`
@@ -31,6 +33,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 #: parameters that are read here; every other one is ignored
 _READ: Final = frozenset(
     {"model", "messages", "stream", "stream_options", "metadata", "user", "safety_identifier", "response_format"}
+    | {"cost_weight", "aim"}
 )
 #: a message as OpenAI's clients send it
 _MESSAGE: Final[dict[str, Any]] = {
@@ -68,12 +71,14 @@ class ChatBody(BaseModel):
         extra="allow",
         strict=True,
         json_schema_extra={
-            "example": {"model": "auto", "messages": [{"role": "user", "content": "Who wrote Dracula?"}]}
+            "example": {"model": "auto", "messages": [{"role": "user", "content": "Who wrote Dracula?"}]},
+            **ONE_WISH,
         },
     )
 
     model: str
-    """`auto`: the policy chooses the arm. `arm/<name>`: this arm, and nothing is learned."""
+    """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `prices`. `arm/<name>`: this
+    arm, and nothing is learned."""
     # That the last message of user and assistant must be the user's is in no schema.
     messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
     """The conversation: objects with `role` and `content`, which is text or a list of parts of text."""
@@ -81,6 +86,11 @@ class ChatBody(BaseModel):
     """Send the answer in pieces, as server-sent events."""
     stream_options: dict[str, Any] | None = None
     """{"include_usage": true}: the usage in a chunk of its own, before the end."""
+    cost_weight: Price = None
+    """What one unit of cost is worth in right answers, or the name of a price: as of /v1/route; also by the model
+    `auto:<price>`, and for clients that can add no field by the header `X-RagBandit-Cost-Weight`."""
+    aim: Aim = None
+    """In place of `cost_weight`, as of /v1/route."""
     metadata: Annotated[dict[str, str] | None, limits(_METADATA)] = None
     """Up to 16 pairs of texts: what the setting `context` declares moves the choice, the rest is kept."""
     user: Annotated[str | None, limits(ANY_TEXT)] = None
@@ -121,16 +131,16 @@ def query_of_chat(
     *,
     headers: Headers,
     key: str | None,
-    forced: bool,
+    model: ModelChoice,
     arms: tuple[ArmName, ...] | None,
     caller: Caller,
     schema: ContextSchema,
-    links: Mapping[str, str],
+    facts: Mapping[str, Json],
 ) -> Query:
     """The query of a chat completion, still without its question and what was said before.
 
-    key: the id that its decision is to have. forced: the caller chose the one arm of `arms`. schema: the setting
-    `context`. links: ids of other systems. Raises InvalidInput naming the parameter, as the request has it.
+    key: the id that its decision is to have. model: what its model is; an arm is the one of `arms`. schema: the setting
+    `context`. facts: what else is kept of it. Raises InvalidInput naming the parameter, as the request has it.
     """
     _check_supported(body)
     context, metadata = _context_of(body.metadata or {}, schema=schema)
@@ -139,12 +149,32 @@ def query_of_chat(
         text="",
         context=context,
         arms=arms,
-        forced=forced,
+        forced=model.arm is not None,
+        cost_weight=_price(body, headers=headers, model=model),
+        aim=body.aim or {},
         tenant=caller.tenant or "default",
         session=_session(headers),
         api_key=caller.key,
-        request=_facts(body, metadata=metadata, links=links),
+        request=_facts(body, metadata=metadata) | {name: value for name, value in facts.items() if value},
     )
+
+
+def _price(body: ChatBody, *, headers: Headers, model: ModelChoice) -> float | str | None:
+    """The weight of cost that a request wants: by its field, a header, or the model. Raises InvalidInput for two."""
+    sent = headers.get(_PRICE, "").strip()
+    wanted = {"cost_weight": body.cost_weight, _PRICE: _number_or_name(sent) if sent else None, "model": model.price}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    if len(set(given.values())) > 1:
+        message = f"{' and '.join(given)} want different weights of cost"
+        raise InvalidInput(message, field=next(iter(given)), remedy="send one of them")
+    return next(iter(given.values()), None)
+
+
+def _number_or_name(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _session(headers: Headers) -> str | None:
@@ -153,7 +183,7 @@ def _session(headers: Headers) -> str | None:
     return next((name for name in sent if name and "{{" not in name), None)
 
 
-def _facts(body: ChatBody, *, metadata: Mapping[str, str], links: Mapping[str, str]) -> dict[str, Json]:
+def _facts(body: ChatBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     """What is kept of a request beside its question."""
     user = body.safety_identifier or body.user
     if user:
@@ -163,7 +193,6 @@ def _facts(body: ChatBody, *, metadata: Mapping[str, str], links: Mapping[str, s
         "ignored": _ignored(body),
         "metadata": dict(metadata),
         "user": user[:_LONGEST_USER] if user else None,
-        LINKS: dict(links),
     }
     return {name: value for name, value in facts.items() if value}
 

@@ -79,15 +79,21 @@ def describe(api: dict[str, Any]) -> dict[str, Any]:
     return api
 
 
-def add_limits(api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int) -> dict[str, Any]:
+def add_limits(
+    api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...], most_items: int, has_dial: bool
+) -> dict[str, Any]:
     """Put the limits of one service into an OpenAPI document; the same document.
 
-    arms: on offer. most_items: of a batch of feedback.
+    arms: on offer. most_items: of a batch of feedback. has_dial: the policy serves each question at its own price.
     """
     schemas = api["components"]["schemas"]
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     _array(route["arms"])["items"]["enum"] = list(arms)
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
+    for body in (route, schemas["ChatBody"]["properties"]):
+        _price(body["cost_weight"], names=list(settings.prices))
+        for name in ("aim",) if has_dial else ("aim", "cost_weight"):
+            body[name]["anyOf"] = [{"type": "null"}]
     if settings.context:
         route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}
     feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
@@ -96,6 +102,12 @@ def add_limits(api: dict[str, Any], *, settings: Settings, arms: tuple[str, ...]
     schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
     schemas["FeedbackBatchBody"]["properties"]["items"]["maxItems"] = most_items
     return api
+
+
+def _price(schema: dict[str, Any], *, names: list[str]) -> None:
+    """A price by its name is one of the setting's."""
+    others = [part for part in schema["anyOf"] if part["type"] != "string"]
+    schema["anyOf"] = [*others, *([{"type": "string", "enum": names}] if names else ())]
 
 
 def _declared(one: ContextKey) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
 from ragbandit.router.serving.answers.cancellation import Cancellation
+from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.state import RouterState
@@ -69,6 +70,7 @@ def headers(decision: Decision) -> dict[str, str]:
         "x-ragbandit-policy-version": decision.version,
         "x-ragbandit-propensity": repr(decision.propensity),
         "x-ragbandit-explored": str(decision.explored).lower(),
+        **({} if decision.cost_weight is None else {"x-ragbandit-cost-weight": repr(decision.cost_weight)}),
         **({} if trace is None else {"x-ragbandit-trace-id": trace}),
     }
 
@@ -85,6 +87,8 @@ def decision_json(decision: Decision) -> DecisionFields:
         "version": decision.version,
         "explored": decision.explored,
         "fault": decision.fault,
+        "cost_weight": decision.cost_weight,
+        "price": price_name(decision.query),
     }
 
 
@@ -152,6 +156,7 @@ def _asked(query: Query) -> dict[str, Any]:
         "tenant": query.tenant,
         "budget": {cap: value for cap, value in asdict(query.budget).items() if value is not None},
         "forced": query.forced,
+        "aim": dict(query.aim),
         "request": dict(query.request),
     }
 

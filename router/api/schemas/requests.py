@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from ragbandit.router.api.schemas.shape_errors import wanted
 from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
 from ragbandit.router.serving.checks.questions import (
+    AIMS,
     LINK_KIND,
     LINK_VALUE,
     MAX_LINKS,
@@ -23,7 +24,7 @@ from ragbandit.router.serving.checks.questions import (
 )
 from ragbandit.router.serving.checks.reports import MAX_ANSWERS, MAX_RATER
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_TEXT, Cost, OutcomeStatus
+from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, Cost, OutcomeStatus
 
 
 def limits(*schemas: dict[str, Any], **keywords: Any) -> FieldInfo:
@@ -88,6 +89,19 @@ Links = Annotated[
     wanted("an object of texts or null"),
     limits(maxProperties=MAX_LINKS, propertyNames={"pattern": f"^{LINK_KIND.pattern}$"}),
 ]
+Price = Annotated[
+    int | float | str | None,
+    wanted("a finite number, the name of a price, or null"),
+    limits(minimum=0, maximum=int(MAX_WEIGHT)),
+]
+Aim = Annotated[
+    Annotated[dict[str, Annotated[int | float, wanted("a finite number")]], Field(min_length=1, max_length=1)] | None,
+    wanted("an object of one number (quality, steps or dollars), or null"),
+    limits(
+        properties={name: {"type": "number", "minimum": 1e-9, "maximum": int(most)} for name, most in AIMS.items()},
+        additionalProperties=False,
+    ),
+]
 Items = Annotated[list[dict[str, Any]], limits(minItems=1)]
 _FROM_0: Final[dict[str, Any]] = {"minimum": 0, "maximum": int(MAX_CAP)}
 #: what an outcome may have cost
@@ -99,6 +113,12 @@ _WITHIN_SCALE: Final[list[dict[str, Any]]] = [
     {"properties": {"scale": {"enum": ["0-1"]}, "rating": {"maximum": 1}}},
     {"required": ["scale"], "properties": {"scale": {"enum": ["1-5"]}, "rating": {"minimum": 1}}},
 ]
+
+
+#: a weight of cost is wanted, or an aim
+ONE_WISH: Final[dict[str, Any]] = {
+    "anyOf": [{"properties": {name: {"type": "null"}}} for name in ("cost_weight", "aim")]
+}
 
 
 class RequestBody(BaseModel):
@@ -152,12 +172,15 @@ class MessageBody(RequestBody):
 class RouteBody(RequestBody):
     """A question to route."""
 
-    model_config = example(
-        question="Who wrote Dracula?",
-        decision_id="ticket-4711",
-        context={"product": "library", "premium": True},
-        budget={"rounds": 2, "seconds": 20},
-        tenant="acme",
+    model_config = _schema(
+        example={
+            "question": "Who wrote Dracula?",
+            "decision_id": "ticket-4711",
+            "context": {"product": "library", "premium": True},
+            "budget": {"rounds": 2, "seconds": 20},
+            "tenant": "acme",
+        },
+        **ONE_WISH,
     )
 
     question: NotBlank
@@ -184,6 +207,12 @@ class RouteBody(RequestBody):
     """Turns that the session stays on the arm of one draw, that turn among them; 0: this turn is drawn; left out: the
     setting `conversation.sticky_turns`. At most `conversation.max_sticky_turns`; with a key of the scope forced=false
     at most `conversation.sticky_turns`."""
+    cost_weight: Price = None
+    """What one unit of cost is worth to you in right answers, in place of `reward.weight`: a number from 0 on, or a
+    name of the setting `prices`; left out: the default of your key, of the tenant, or of the service."""
+    aim: Aim = None
+    """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
+    quality, or a mean cost of questions with this aim: {"steps": 1.8} or {"dollars": 0.004}."""
 
 
 class RouteBatchBody(RequestBody):

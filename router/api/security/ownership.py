@@ -12,9 +12,10 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.limiting.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.serving.deciding.prices import TERMS, price_terms
 from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.shared.errors import Forbidden
-from ragbandit.shared.types import ArmName, Caller, Decision, RunBy
+from ragbandit.shared.types import ArmName, Caller, Decision, Json, RunBy
 
 #: decisions whose tenant one process remembers; it never changes
 MOST: Final = 20_000
@@ -110,6 +111,12 @@ def _narrowed(
         what = f"the arm {outside[0]!r:.80}" if outside else "any arm that answers here"
         raise Forbidden(f"this key may not use {what}", field="arms", remedy=f"its arms are {', '.join(allowed)}")
     return arms
+
+
+def noted_prices(request: Request, *, tenant: str) -> dict[str, Json]:
+    """What the caller's key and the tenant say of prices, to be noted in a question's `request`; {} for nothing."""
+    terms = price_terms(caller_of(request).scopes, tenant=tenant, settings=router_of(request).settings)
+    return {TERMS: terms} if terms else {}
 
 
 def note_owner(request: Request, decision: Decision) -> None:

@@ -290,7 +290,7 @@ class _ImportPage:
             values = update_row(entry.update, feedback_at=entry.feedback_at)
             if self.remade:  # another ledger's, of which this one learned the value alone, has another preset
                 values = {name: values[name] for name in _OF_ANSWER if stored["preset"] == values["preset"]}
-            own = "seq", "restarts"  # of the ledger, and in no file
+            own = "seq", "restarts", "decided"  # of the ledger, and in no file
             other = [name for name, value in values.items() if name not in own and stored[name] != value]
             if other:
                 message = (

@@ -29,7 +29,7 @@ GROUP = 1 << 16
 #: rows made into columns at a time
 PIECE = 2048
 #: objects without a schema of their own
-_OPEN = ("context", "budget", "facts")
+_OPEN = ("context", "budget", "aim", "facts")
 _REWARD_KINDS = get_type_hints(Reward)
 
 
@@ -168,6 +168,7 @@ def _schema(own: Sequence[str]) -> Any:
         "scores": pa.list_(number),
         "propensity": number,
         "floor": number,
+        "cost_weight": number,
         "explored": pa.bool_(),
         "reward": pa.struct(reward),
         "feedback_ids": names,

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from ragbandit.router.config.settings import RewardSettings
+from ragbandit.router.storage.rows.conversion import price_text
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmName, Budget, Decision, FeedbackId, Json, Reward
 
@@ -26,6 +27,8 @@ OURS = (
     "tenant",
     "allowed",
     "budget",
+    "price",
+    "aim",
     "arms",
     "pmf",
     "scores",
@@ -39,6 +42,7 @@ OURS = (
     "fault",
     "facts",
     "run_by",
+    "cost_weight",
     "reward",
     "feedback_ids",
     "feedback_at",
@@ -109,7 +113,7 @@ _REWARD_DEFAULTS = {part.name: part.default for part in fields(Reward)}
 def _path(key: str) -> str:
     """Where a row has what a key of its record says."""
     owner = "" if key in _OF_ROW else "decision." if key in _OF_DECISION else "decision.query."
-    return owner + ("arms" if key == "allowed" else key)
+    return owner + {"allowed": "arms", "price": "cost_weight"}.get(key, key)
 
 
 _VALUES = attrgetter(*map(_path, OURS))
@@ -137,6 +141,7 @@ def record_of(row: Logged) -> Record:
     record: Record = dict(zip(OURS, map(_listed, _VALUES(row)), strict=True))
     budget, reward = record["budget"], record["reward"]
     record["context"], record["facts"] = dict(record["context"]), dict(record["facts"])
+    record["price"], record["aim"] = price_text(record["price"]), dict(record["aim"])
     record["budget"] = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
     record["reward"] = _reward_parts(reward) | {"terms": dict(reward.terms)}
     return {**record, **row.extra}

@@ -17,8 +17,10 @@ import numpy as np
 from ragbandit.router.offline.estimation.bandit_log import ROUNDING, SUM_TOLERANCE
 from ragbandit.router.offline.logs.records import MISSING, OURS, BadRow, Defaults, Logged, Record
 from ragbandit.router.policies.draw import is_explored, seed_of
+from ragbandit.router.storage.rows.conversion import price_value
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import (
+    MAX_WEIGHT,
     ArmName,
     Budget,
     Decision,
@@ -152,12 +154,24 @@ def _sample_weight(value: object, field: str) -> float:
     return weight
 
 
+def _cost_weight(value: object, field: str) -> float:
+    if not 0.0 <= (weight := number(value, field)) <= MAX_WEIGHT:
+        raise InvalidInput(f"{weight!r} is no weight of cost", field=field, remedy=f"give 0 to {MAX_WEIGHT:g}")
+    return weight
+
+
+def _price(value: object, field: str) -> float | str | None:
+    return price_value(_text(64, least=1)(value, field))
+
+
 #: field of a record -> its check, and its value in a row without it
 Fields = Mapping[str, tuple[Check, Any]]
 _OF_QUERY: Final[Fields] = {
     "text": (_text(), ""),
     "context": (_object, {}),
     "budget": (_budget, Budget()),
+    "price": (_price, None),
+    "aim": (_prices, {}),
     "tenant": (_text(64), "default"),
 }
 _OF_DECISION: Final[Fields] = {
@@ -171,6 +185,7 @@ _OF_DECISION: Final[Fields] = {
     "run_by": (_one_of(*get_args(RunBy)), "caller"),
     "features": (_features, None),
     "made_at": (number, 0.0),
+    "cost_weight": (_cost_weight, None),
 }
 _OF_ROW: Final[Fields] = {
     "feedback_ids": (_list_of(_text(64)), ()),
@@ -252,7 +267,7 @@ def _logged(record: Mapping[str, Any], *, line: int, defaults: Defaults) -> Logg
 
 def _decision(record: Mapping[str, Any]) -> Decision:
     key = DecisionId(_text(64, least=1)(_needed(record, "id"), "id"))
-    values = _values(record, _OF_DECISION)
+    values, asked = _values(record, _OF_DECISION), _values(record, _OF_QUERY)
     arms, pmf = _offer(record, least=1 if values["version"] else 2)
     arm = ArmName(_text(64)(_needed(record, "arm"), "arm"))
     if arm not in arms:
@@ -265,7 +280,7 @@ def _decision(record: Mapping[str, Any]) -> Decision:
     allowed = _list_of(_text(64))(record["allowed"], "allowed") if "allowed" in record else None
     return Decision(
         id=key,
-        query=Query(id=key, arms=allowed, **_values(record, _OF_QUERY)),
+        query=Query(id=key, arms=allowed, cost_weight=asked.pop("price"), **asked),
         arm=arm,
         arms=arms,
         pmf=pmf,

@@ -27,6 +27,8 @@ MAX_SESSION: Final = 128
 MAX_MESSAGES: Final = 64
 #: most turns that a session may stay on an arm, whatever the settings
 MAX_STICKY_TURNS: Final = 1000
+#: what a caller may want in place of a weight of cost -> the most of it
+AIMS: Final[Mapping[str, float]] = {"quality": 1.0, "steps": 1e6, "dollars": 1e6}
 _ROLES: Final = ("system", "user", "assistant")
 _NO_BUDGET: Final = Budget()
 
@@ -45,8 +47,7 @@ def checked_query(
 
     arms: those that may be drawn. configured: all there are; the others among them are run by the caller's own stack.
     schema: the setting `context`. sticky_turns: most turns for which a query may ask to stay on an arm. prices: the
-    setting.
-    context_bytes: most bytes of the context as JSON.
+    setting. context_bytes: most bytes of the context as JSON.
     """
     checked_type(query, Query, field="question", wanted="a string or a Query")
     checked_text(query.text, field="question")
@@ -65,6 +66,8 @@ def checked_query(
         _check_conversation(query)
     if query.cost_weight is not None:
         _check_weight(query.cost_weight, prices=prices)
+    if query.aim:
+        _check_aim(query)
     if query.sticky_turns is not None:
         _check_sticky_turns(query.sticky_turns, most=sticky_turns)
     if "links" in query.request:
@@ -106,6 +109,19 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
     elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
         remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `prices` ({names})"
         raise InvalidInput(f"{weight!r:.80} is no weight of cost", field="cost_weight", remedy=remedy)
+
+
+def _check_aim(query: Query) -> None:
+    checked_type(query.aim, Mapping, field="aim", wanted="a mapping")
+    if query.cost_weight is not None:
+        raise InvalidInput("an aim and a weight of cost are wanted", field="aim", remedy="send one of the two")
+    if len(query.aim) != 1 or not set(query.aim) <= AIMS.keys():
+        remedy = f'send one of {", ".join(AIMS)}, such as {{"quality": 0.9}}'
+        raise InvalidInput(f"{dict(query.aim)!r:.80} is no aim", field="aim", remedy=remedy)
+    ((name, wanted),) = query.aim.items()
+    if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 0.0 < wanted <= AIMS[name]:
+        remedy = f"send a number above 0, {AIMS[name]:g} at most"
+        raise InvalidInput(f"{wanted!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
 def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:

@@ -1,14 +1,24 @@
-"""Prices: the weight of cost that a question is served at, out of what its caller wants and what the settings say."""
+"""Prices: the weight of cost that a question is served at, out of what its caller wants and what the settings say.
 
+A key's scopes go before the settings of its tenant, and these before `reward.weight`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import MAX_WEIGHT, Query
+from ragbandit.shared.errors import Forbidden, InvalidInput
+from ragbandit.shared.types import MAX_WEIGHT, Json, Query
 
+#: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,
+#: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}, each where there is one
+TERMS: Final = "prices"
 #: the key of a query's `request` with the factor (>= 1) that its caller's budgets put on its weight of cost
 BUDGET_FACTOR: Final = "budget_factor"
+#: scopes of a key and settings of a tenant
+_OWN: Final = ("cost_weight", "cost_weights")
 
 
 def budget_factor(query: Query) -> float:
@@ -17,20 +27,82 @@ def budget_factor(query: Query) -> float:
     return float(factor) if isinstance(factor, int | float) else 1.0
 
 
-def served_weight(query: Query, *, settings: Settings, policy: Policy) -> float | None:
+def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
+    """What a key with these scopes and its tenant say of prices; {} for nothing."""
+    given = settings.tenant(tenant)
+    terms = {name: scopes.get(name, getattr(given, name)) for name in _OWN}
+    if terms["cost_weights"] is not None:
+        terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def with_terms(query: Query, *, settings: Settings) -> Query:
+    """The query, which says what its tenant says of prices where the edge has not noted it with its key's."""
+    if not settings.tenants or TERMS in query.request:
+        return query
+    terms = price_terms({}, tenant=query.tenant, settings=settings)
+    return replace(query, request={**query.request, TERMS: terms}) if terms else query
+
+
+def terms_of(query: Query) -> Mapping[str, Json]:
+    """What was noted of its key's and its tenant's prices: rows may hold anything."""
+    terms = query.request.get(TERMS)
+    return terms if isinstance(terms, Mapping) else {}
+
+
+def price_name(query: Query) -> str | None:
+    """The name of the price that it was served at: what the caller wanted, else the default of its key or tenant."""
+    wanted = terms_of(query).get("cost_weight") if query.cost_weight is None else query.cost_weight
+    return wanted if isinstance(wanted, str) and not query.aim else None
+
+
+def served_weight(query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False) -> float | None:
     """The weight of cost of a checked query (>= 0); None: that of the reward setting, as the policy learned it.
 
-    Raises InvalidInput where it wants one of its own and the policy has one for all questions.
+    rebuilding: the policy stands in for the configured one, which is learned again; nobody is refused because of it.
+    Raises InvalidInput where it wants one of its own and the policy has one for all questions, and where it wants one
+    that its tenant may not have; Forbidden where its key may not.
     """
-    wanted, factor = query.cost_weight, budget_factor(query)
-    if wanted is None and (factor == 1.0 or not serves_prices(policy)):
+    if query.aim:
+        raise InvalidInput(
+            f"the policy {policy.algorithm} serves no aims", field="aim", remedy="send cost_weight in place of aim"
+        )
+    terms, factor, usual = terms_of(query), budget_factor(query), settings.reward.weight
+    if query.cost_weight is None and not terms and factor == 1.0:
         return None
-    if not serves_prices(policy):
+    wanted = terms.get("cost_weight") if query.cost_weight is None else query.cost_weight
+    weight = usual if wanted is None else _weight(wanted, prices=settings.prices)
+    among = terms.get("cost_weights")
+    if isinstance(among, list):
+        if query.cost_weight is not None and not among[0] <= weight <= among[1]:
+            raise _outside(weight, least=among[0], largest=among[1], whose=str(terms.get("narrowed_by")))
+        weight = min(max(weight, among[0]), among[1])
+    if wanted is None and weight == usual and (factor == 1.0 or not serves_prices(policy)):
+        return None
+    if not serves_prices(policy) and not rebuilding:
         raise InvalidInput(
             f"the policy {policy.algorithm} has one weight of cost for all questions",
             field="cost_weight",
             remedy="leave cost_weight out, or set policy.name to one that keeps quality and cost apart, such as mba",
         )
-    usual = settings.reward.weight
-    weight = usual if wanted is None else settings.prices[wanted] if isinstance(wanted, str) else float(wanted)
     return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
+
+
+def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:
+    """The weight of a number or of a name: of one that is checked, or of a default, whose name may be gone."""
+    if isinstance(wanted, str):
+        if wanted not in prices:
+            remedy = "add it to the setting `prices`, or give the key or tenant another"
+            raise InvalidInput(f"the default price {wanted!r:.80} is not known", field="cost_weight", remedy=remedy)
+        return prices[wanted]
+    assert isinstance(wanted, int | float)
+    return float(wanted)
+
+
+def _outside(weight: float, *, least: float, largest: float, whose: str) -> InvalidInput | Forbidden:
+    kind = Forbidden if whose == "key" else InvalidInput
+    return kind(
+        f"this {whose} may have weights of cost from {least:g} to {largest:g}, and {weight:g} is wanted",
+        field="cost_weight",
+        remedy=f"send one from {least:g} to {largest:g}, or leave cost_weight out",
+    )

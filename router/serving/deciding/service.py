@@ -16,7 +16,7 @@ from ragbandit.router.serving.checks.questions import checked_query
 from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.context_counts import ContextCounts
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
-from ragbandit.router.serving.deciding.prices import served_weight
+from ragbandit.router.serving.deciding.prices import served_weight, with_terms
 from ragbandit.router.serving.deciding.question import Question, offer_arms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
@@ -24,7 +24,7 @@ from ragbandit.router.storage.decisions.idempotency import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.throttle import Throttle
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import STICKY, ArmName, Decision, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
@@ -84,9 +84,9 @@ class RouteService:
     def submit(self, query: Query | str, *, run_by: RunBy) -> "Future[Decision]":
         """The decision, committed, as a Future; once cancelled, the query is dropped if its batch has not begun.
 
-        Raises InvalidInput for a query that cannot be routed, Overloaded if it would wait too long, TooManyRequests if
-        too many of its tenant wait. The Future raises Conflict if the query's id was
-        used for another request.
+        Raises InvalidInput for a query that cannot be routed, Forbidden for a price that its key may not have,
+        Overloaded if it would wait too long, TooManyRequests if too many of its tenant wait. The Future raises Conflict
+        if the query's id was used for another request.
         """
         question = self._question(query, run_by=run_by)
         return self.batcher.submit(question, tenant=question.query.tenant)
@@ -96,18 +96,18 @@ class RouteService:
 
         Raises Overloaded if not even the first of them may wait.
         """
-        results: list[Question | InvalidInput] = []
+        results: list[Question | InvalidInput | Forbidden] = []
         for query in queries:
             try:
                 results.append(self._question(query, run_by=run_by))
-            except InvalidInput as error:
+            except (InvalidInput, Forbidden) as error:
                 results.append(error)
         questions = [one for one in results if isinstance(one, Question)]
         taken = iter(self.batcher.submit_each(questions, tenants=[one.query.tenant for one in questions]))
-        return [_failed(one) if isinstance(one, InvalidInput) else next(taken) for one in results]
+        return [next(taken) if isinstance(one, Question) else _failed(one) for one in results]
 
     def _question(self, query: Query | str, *, run_by: RunBy) -> Question:
-        """The record of a query that can be routed. Raises InvalidInput for another."""
+        """The record of a query that can be routed. Raises InvalidInput, Forbidden for another."""
         query = Query(text=query) if isinstance(query, str) else query
         offered = self.worker_arms if run_by == "worker" else self.arms
         serving, settings = self._in_use
@@ -120,6 +120,9 @@ class RouteService:
             prices=settings.prices,
             context_bytes=settings.server.max_context_bytes,
         )
+        checked = with_terms(checked, settings=settings)
+        policy, rebuilding = serving.policy, serving.rebuilding
+        weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding)
         if checked.context or settings.context:
             self.context_counts.add(checked)
         return Question(
@@ -127,7 +130,7 @@ class RouteService:
             run_by=run_by,
             named=query.id is not None,
             allowed=checked.arms or offered,
-            cost_weight=served_weight(checked, settings=settings, policy=serving.policy),
+            cost_weight=weight,
         )
 
     @property

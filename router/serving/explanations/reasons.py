@@ -6,6 +6,7 @@ from typing import Final
 from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
 from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.router.policies.restraint import INCUMBENT
+from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.chances import mapping_of, names_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
@@ -51,6 +52,7 @@ def reasons_of(decision: Decision, *, arms: Sequence[ArmChance], draw: DrawShown
     return (
         *_given(decision, draw=draw),
         *_of_the_draw(decision, arms=arms, draw=draw),
+        *_of_the_price(decision),
         *_of_the_policy(decision),
         *_of_versions(decision, arms=arms),
         *_of_the_offer(decision),
@@ -118,6 +120,16 @@ def _best(drawn: ArmChance, arms: Sequence[ArmChance]) -> str:
         return f", and the policy expects {what} ({drawn.score:.4g})"
     best = max(arms, key=lambda arm: arm.score or 0.0)
     return f", though the policy expects more of {best.arm} ({best.score:.4g} against {drawn.score:.4g})"
+
+
+def _of_the_price(decision: Decision) -> Iterator[str]:
+    """The weight of cost, where it is not the service's."""
+    if decision.cost_weight is None:
+        return
+    query, name = decision.query, price_name(decision.query)
+    why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
+    named = "" if name is None else f" ({name})"
+    yield f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; its reward is read at that weight."
 
 
 def _of_the_policy(decision: Decision) -> Iterator[str]:

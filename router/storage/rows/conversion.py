@@ -123,7 +123,8 @@ def price_text(weight: float | str | None) -> str | None:
     return weight if weight is None or isinstance(weight, str) else repr(float(weight))
 
 
-def _price(text: str | None) -> float | str | None:
+def price_value(text: str | None) -> float | str | None:
+    """The weight of cost that a caller wanted, of the column `price`."""
     try:
         return None if text is None else float(text)
     except ValueError:
@@ -263,7 +264,7 @@ def decision_value(row: Row) -> Decision:
         messages=tuple(Message(role=role, text=text) for role, text in known.get("messages", ())),
         asked=known.get("asked"),
         request=known.get("edge", {}),
-        cost_weight=_price(row["price"]),
+        cost_weight=price_value(row["price"]),
         aim=known.get("aim", {}),
     )
     return _DECISION.value(row, query=query)

@@ -72,6 +72,8 @@ ROUTE = {
     "messages": [[], [{"role": "user", "content": "x"}], [{"role": "robot", "content": "x"}], [7], None],
     "session_id": [*TEXTS[:12], "x" * 128, "x" * 129],
     "sticky_turns": [0, 1, 50, 1001, -1, 1.5, True, None],
+    "cost_weight": [0, 0.2, 1e6, "economy", 1.1e6, -0.1, 10**400, True, "", "cheapest", [], None],
+    "aim": [None, 7, {}, {"euros": 1}, {"quality": 0}],
     "colour": ["red"],
 }
 FEEDBACK = {
@@ -109,6 +111,7 @@ def served(tmp_path_factory):
     folder = str(tmp_path_factory.mktemp("schema"))
     given = {"encoder": {"model": "hashing", "dimension": 8}, "server": {"max_body_bytes": 1_000_000}}
     given["feedback_events"] = {"copied": 0.8, "followed_up": None}
+    given["prices"] = {"economy": 0.2}
     service = Service(Settings.model_validate({"data_dir": folder} | given))
     yield service
     service.close()

@@ -64,6 +64,8 @@ def decisions(draw, *, key, width):
             arms=draw(st.none() | st.just(arms[::-1])),
             budget=draw(st.builds(Budget, rounds=st.none() | st.integers(1, 9), seconds=st.none() | st.floats(0.1, 9))),
             tenant=draw(TEXTS),
+            cost_weight=draw(st.none() | st.sampled_from(["economy", 0.0, 0.2])),
+            aim=draw(st.sampled_from([{}, {"quality": 0.9}])),
         ),
         arm=arms[drawn],
         arms=arms,
@@ -81,6 +83,7 @@ def decisions(draw, *, key, width):
         run_by=draw(st.sampled_from(["worker", "caller"])),
         features=None if numbers is None else np.array(numbers, dtype=np.float32),
         made_at=draw(TIMES),
+        cost_weight=draw(st.none() | st.floats(0, 1e6)),
     )
 
 

@@ -1,0 +1,174 @@
+"""HTTP: a question has a weight of cost of its own, by a number, a name or a default, and all about it says so."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ragbandit.client import Client
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs import read_rows, write_rows
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Query
+from ragbandit.workers.cli import app
+from tests.support.servers.http_service import QUESTION, Service, refused, routed
+
+PRICES = {"economy": 0.2, "balanced": 0.05, "quality": 0.01}
+ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}
+
+
+@pytest.fixture(scope="module")
+def dial(tmp_path_factory):
+    """A service with prices, and tenants with a default and a range."""
+    tenants = {
+        "acme": {"cost_weight": "economy", "cost_weights": [0.1, 0.3]},
+        "firm": {"cost_weights": [0.1, 0.3]},
+        "open": {"cost_weight": 0.07},
+    }
+    given = {"data_dir": str(tmp_path_factory.mktemp("dial")), "encoder": {"model": "hashing", "dimension": 8}}
+    service = Service(Settings.model_validate(given | {"prices": PRICES, "tenants": tenants}))
+    yield service
+    service.close()
+
+
+@pytest.mark.parametrize(
+    ("sent", "weight", "price"),
+    [
+        ({}, None, None),
+        ({"cost_weight": None}, None, None),
+        ({"cost_weight": "economy"}, 0.2, "economy"),
+        ({"cost_weight": 0.03}, 0.03, None),
+        ({"cost_weight": 0}, 0.0, None),
+        ({"tenant": "acme"}, 0.2, "economy"),
+        ({"tenant": "acme", "cost_weight": 0.1}, 0.1, None),
+        ({"tenant": "firm"}, 0.1, None),  # the service's own, 0.05, brought into the range
+        ({"tenant": "open"}, 0.07, None),
+        ({"tenant": "open", "cost_weight": "quality"}, 0.01, "quality"),
+    ],
+)
+def test_what_a_question_is_served_at(dial, sent, weight, price):
+    """Reply, batch, record and explanation name weight and price; the row keeps the wish apart."""
+    reply = routed(dial.http, **sent)
+    assert (reply["cost_weight"], reply["price"]) == (weight, price)
+    (item,) = dial.http.post("/v1/route/batch", json={"items": [{"question": QUESTION} | sent]}).json()["items"]
+    assert (item["cost_weight"], item["price"]) == (weight, price)
+    shown = dial.http.get(f"/v1/decisions/{reply['decision_id']}")
+    assert (shown.json()["cost_weight"], shown.json()["price"]) == (weight, price)
+    assert shown.headers.get("x-ragbandit-cost-weight") == (None if weight is None else repr(weight))
+    explained = dial.http.get(f"/v1/decisions/{reply['decision_id']}/explanation").json()
+    told = f"cost weight {weight:g}{f' ({price})' if price else ''}, as its" if weight is not None else "no weight"
+    assert any(told in reason for reason in explained["reasons"]) is (weight is not None)
+    decision = dial.router.decision(reply["decision_id"]).decision
+    assert (decision.query.cost_weight, decision.cost_weight) == (sent.get("cost_weight"), weight)
+    assert weight is None or explained["draw"]["weight"] == weight
+
+
+@pytest.mark.parametrize(
+    ("sent", "field", "words"),
+    [
+        ({"cost_weight": "cheapest"}, "cost_weight", "economy, balanced, quality"),
+        ({"cost_weight": -0.1}, "cost_weight", "0 to 1e+06"),
+        ({"cost_weight": True}, "cost_weight", "name of a price"),
+        ({"cost_weight": 0.4, "tenant": "acme"}, "cost_weight", "from 0.1 to 0.3"),
+        ({"cost_weight": "quality", "tenant": "firm"}, "cost_weight", "from 0.1 to 0.3"),
+        ({"cost_weight": 0.1, "aim": {"steps": 2}}, "aim", "one of the two"),
+        ({"aim": {"euros": 2}}, "aim", "quality, steps, dollars"),
+        ({"aim": {"quality": 0.9, "steps": 2}}, "aim", "quality, steps or dollars"),
+        ({"aim": {"quality": 1.1}}, "aim.quality", "1 at most"),
+    ],
+)
+def test_what_is_refused(dial, sent, field, words):
+    """An unknown name, no weight, one out of the tenant's range and two wishes are a 422 that helps."""
+    decided = dial.router.status().counters.decided
+    for path in ("/v1/route", "/v1/answer"):
+        error = refused(dial.http.post(path, json={"question": QUESTION} | sent), 422, "INVALID_INPUT", field=field)
+        assert words in error["message"] + error["remedy"]
+    (item,) = dial.http.post("/v1/route/batch", json={"items": [{"question": QUESTION} | sent]}).json()["items"]
+    assert item["error"]["field"] == field
+    assert dial.router.status().counters.decided == decided
+
+
+def test_a_request_is_the_same_by_what_its_caller_sent(dial):
+    """A default is no part of a request; another wish under its id is a conflict."""
+    first = routed(dial.http, decision_id="one", tenant="acme")
+    service, settings = dial.router.service, dial.router.service.settings
+    service.take_over(service.serving, settings=settings.model_copy(update={"tenants": {}}))
+    assert routed(dial.http, decision_id="one", tenant="acme")["cost_weight"] == first["cost_weight"] == 0.2
+    service.take_over(service.serving, settings=settings)
+    again = dial.http.post("/v1/route", json={"question": QUESTION, "decision_id": "one", "cost_weight": "economy"})
+    refused(again, 409, "CONFLICT")
+
+
+def test_a_policy_without_a_dial_refuses_it_by_name(serve):
+    """A wish and a default are refused; a question without either is served, and the document offers no price."""
+    service = serve(policy={"name": "uniform"}, prices=PRICES, tenants={"acme": {"cost_weight": "economy"}})
+    for sent in ({"cost_weight": "economy"}, {"tenant": "acme"}):
+        error = refused(
+            service.http.post("/v1/route", json={"question": QUESTION} | sent),
+            422,
+            "INVALID_INPUT",
+            field="cost_weight",
+        )
+        assert "the policy uniform has one weight of cost" in error["message"]
+    assert routed(service.http)["cost_weight"] is None
+    fields = service.http.get("/openapi.json").json()["components"]["schemas"]["RouteBody"]["properties"]
+    assert fields["cost_weight"]["anyOf"] == [{"type": "null"}]
+
+
+def test_the_document_names_the_prices(dial):
+    """The names of the setting are those that a request may send."""
+    fields = dial.http.get("/openapi.json").json()["components"]["schemas"]["RouteBody"]["properties"]
+    (names,) = [part["enum"] for part in fields["cost_weight"]["anyOf"] if part["type"] == "string"]
+    assert names == list(PRICES)
+
+
+def test_one_policy_serves_every_price(serve, tmp_path):
+    """Learned over HTTP at mixed prices, it prefers the dear arm where cost is cheap, and the cheap one elsewhere."""
+    service = serve(arms=ARMS, policy={"name": "mba"}, prices=PRICES, reward={"minimum": -2.0})
+    for number in range(60):
+        price = list(PRICES)[number % 3]
+        arm = list(ARMS)[number % 2]
+        body = {"question": f"question {number}?", "cost_weight": price, "arms": [arm]}
+        decision_id = service.http.post("/v1/route", json=body).json()["decision_id"]
+        service.http.post("/v1/outcomes", json={"decision_id": decision_id, "steps": 1 if arm == "cheap" else 6})
+        rating = number % 10 < 6 if arm == "cheap" else True
+        service.http.post("/v1/feedback", json={"decision_id": decision_id, "rating": rating})
+    while service.router.learn():
+        pass
+    record = service.router.decision(decision_id)
+    assert record.reward.weight == PRICES[price]
+    assert record.reward.value == pytest.approx(record.reward.quality - PRICES[price] * record.reward.cost)
+    service.router.refresh()
+    likeliest = {}
+    for price in PRICES:
+        reply = routed(service.http, question="question 61?", cost_weight=price)
+        likeliest[price] = max(reply["pmf"], key=reply["pmf"].get)
+    assert (likeliest["economy"], likeliest["quality"]) == ("cheap", "dear")
+    assert service.router.verify(whole=True, deep=True).ok
+    for name in ("log.jsonl", "log.parquet", "log.dsjson"):  # the same rows again, in every column
+        assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
+        counts = take_in(service.router.ledger, read_rows(tmp_path / name), origin="jsonl")
+        assert (counts.added, counts.known) == (0, 60)
+
+
+def test_client_and_library(dial):
+    """The client's keywords and the library's Query are the same dial."""
+    with Client(dial.url) as client:
+        assert client.route(QUESTION, cost_weight="economy")["price"] == "economy"
+        assert client.answer(QUESTION, cost_weight=0.03, wait_s=0)["cost_weight"] == 0.03
+        with pytest.raises(InvalidInput, match="serves no aims"):
+            client.route(QUESTION, aim={"quality": 0.9})
+    assert dial.router.route(Query(text=QUESTION, tenant="acme")).cost_weight == 0.2
+    with pytest.raises(InvalidInput, match=r"from 0\.1 to 0\.3"):
+        dial.router.route(Query(text=QUESTION, tenant="acme", cost_weight=0.4))
+
+
+def test_command(dial):
+    """`ragbandit route --cost-weight` takes a number or a name; an aim is NAME=NUMBER."""
+    for given, weight in (("economy", 0.2), ("0.03", 0.03)):
+        done = CliRunner().invoke(app, ["route", QUESTION, "--url", dial.url, "--cost-weight", given, "--json"])
+        assert json.loads(done.output)["cost_weight"] == weight
+    done = CliRunner().invoke(app, ["answer", QUESTION, "--url", dial.url, "--aim", "cheap"])
+    assert done.exit_code == 2
+    assert "quality=0.9" in done.output

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import httpx
 
@@ -22,7 +22,17 @@ from ragbandit.client.arms import (
     outcome_fields,
     with_configuration,
 )
-from ragbandit.client.bodies import answer_call, item_list, json_object, new_id, not_sent, post, quoted, replies_of
+from ragbandit.client.bodies import (
+    Asked,
+    answer_call,
+    item_list,
+    json_object,
+    new_id,
+    not_sent,
+    post,
+    quoted,
+    replies_of,
+)
 from ragbandit.client.connection import Connection
 from ragbandit.client.exchange import Call, away, pause_after, refused, value_of
 from ragbandit.client.fallback import Fallback
@@ -95,20 +105,8 @@ class AsyncClient:
         self._route_timeout_s = route_timeout_s
         self._transport = AsyncTransport(self._connection, transport=transport)
 
-    async def route(
-        self,
-        question: str,
-        *,
-        decision_id: str | None = None,
-        cost_weight: float | str | None = None,
-        aim: Mapping[str, float] | None = None,
-        **more: object,
-    ) -> ClientRouteReply:
-        """POST /v1/route. `more`: context, arms, budget, tenant as in the HTTP body.
-
-        cost_weight: what one unit of cost is worth in right answers, or the name of a price. aim: in its place.
-        """
-        more |= {"cost_weight": cost_weight, "aim": aim}
+    async def route(self, question: str, *, decision_id: str | None = None, **more: Unpack[Asked]) -> ClientRouteReply:
+        """POST /v1/route. `more`: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
     async def route_batch(self, items: Sequence[Mapping[str, object]]) -> list[RouteReply | ErrorReply]:
@@ -118,30 +116,15 @@ class AsyncClient:
         return replies_of(reply, path="/v1/route/batch", count=len(sent))
 
     async def answer(
-        self,
-        question: str,
-        *,
-        decision_id: str | None = None,
-        wait_s: float | None = None,
-        cost_weight: float | str | None = None,
-        aim: Mapping[str, float] | None = None,
-        **more: object,
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
     ) -> AnswerReply | PendingReply:
         """POST /v1/answer, as `route`; status "pending" if it takes longer than wait_s."""
-        more |= {"cost_weight": cost_weight, "aim": aim}
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         return cast(AnswerReply | PendingReply, await self._object(call))
 
     async def answer_stream(
-        self,
-        question: str,
-        *,
-        decision_id: str | None = None,
-        wait_s: float | None = None,
-        cost_weight: float | str | None = None,
-        aim: Mapping[str, float] | None = None,
-        **more: object,
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
     ) -> AsyncIterator[StreamEvent]:
         """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
 
@@ -149,7 +132,6 @@ class AsyncClient:
         closes the stream, which cancels the answer. Raises the error that the service raised, also in mid-answer, and
         NotReady for a stream that breaks off.
         """
-        more |= {"cost_weight": cost_weight, "aim": aim}
         timeout_s = self._connection.timeout_s
         call = answer_call(question, decision_id=decision_id, wait_s=wait_s, more=more, timeout_s=timeout_s)
         call = replace(call, params={**(call.params or {}), "stream": "true"}, stream=True)

@@ -1,12 +1,27 @@
 """Bodies and replies of the calls: ids of their own, what is sent, and the shape of what comes back."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 from ragbandit.client.exchange import Call, encoded
 from ragbandit.client.replies.feedback import ClientFeedbackReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
+
+
+class Asked(TypedDict, total=False):
+    """What is sent with a question, as POST /v1/route has it; None is left out."""
+
+    cost_weight: float | str | None
+    aim: Mapping[str, float] | None
+    context: Mapping[str, Any] | None
+    arms: Sequence[str] | None
+    budget: Mapping[str, float] | None
+    tenant: str | None
+    links: Mapping[str, str] | None
+    session_id: str | None
+    messages: Sequence[Mapping[str, str]] | None
+    sticky_turns: int | None
 
 
 def new_id() -> str:

@@ -16,6 +16,14 @@ _NONCHARACTERS: Final = frozenset("\ufffe\uffff")
 _HARMLESS: Final = re.compile(r"[\x20-\x7e\n\t]*")
 
 
+def number_or_name(text: str) -> float | str:
+    """A price as text has it: the number that it says, else the name that it is."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def did_you_mean(given: object, known: Iterable[str]) -> str:
     """A question after the known name that is most like what was given; empty where none is, or it is no text."""
     from difflib import get_close_matches  # for errors alone

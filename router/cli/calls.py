@@ -12,6 +12,7 @@ from ragbandit.router.cli.console import ConfigOption, IdOption, JsonOption, Key
 from ragbandit.router.cli.facts import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.redaction import shown_variable
 
 ArmOption = Annotated[list[str] | None, typer.Option("--arm", help="an arm that may be drawn; repeat it for several")]
@@ -59,7 +60,7 @@ def route(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question; your own pipeline runs it."""
-    price, aims = _price(cost_weight), _aim(aim)
+    price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.route(question, decision_id=decision_id, arms=arms or None, cost_weight=price, aim=aims)
         show(reply, as_json=as_json)
@@ -77,7 +78,7 @@ def answer(
     as_json: JsonOption = False,
 ) -> None:
     """Draw an arm for a question and have a worker run it; the answer is printed first."""
-    price, aims = _price(cost_weight), _aim(aim)
+    price, aims = None if cost_weight is None else number_or_name(cost_weight), _aim(aim)
     with client_of(url, config=config, key_env=key_env) as client:
         reply = client.answer(question, decision_id=decision_id, wait_s=wait, cost_weight=price, aim=aims)
     if as_json:
@@ -86,14 +87,6 @@ def answer(
     console.print(escape(_answer_text(reply)), soft_wrap=True, highlight=False)
     console.print()
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
-
-
-def _price(text: str | None) -> float | str | None:
-    """A number, or else a name."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
 
 
 def _aim(text: str | None) -> dict[str, float] | None:

@@ -17,6 +17,7 @@ from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, 
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
 
 #: the header that may stand for the field cost_weight
@@ -162,19 +163,12 @@ def query_of_chat(
 def _price(body: ChatBody, *, headers: Headers, model: ModelChoice) -> float | str | None:
     """The weight of cost that a request wants: by its field, a header, or the model. Raises InvalidInput for two."""
     sent = headers.get(_PRICE, "").strip()
-    wanted = {"cost_weight": body.cost_weight, _PRICE: _number_or_name(sent) if sent else None, "model": model.price}
+    wanted = {"cost_weight": body.cost_weight, _PRICE: number_or_name(sent) if sent else None, "model": model.price}
     given = {name: value for name, value in wanted.items() if value is not None}
     if len(set(given.values())) > 1:
         message = f"{' and '.join(given)} want different weights of cost"
         raise InvalidInput(message, field=next(iter(given)), remedy="send one of them")
     return next(iter(given.values()), None)
-
-
-def _number_or_name(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _session(headers: Headers) -> str | None:

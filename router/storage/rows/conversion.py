@@ -13,6 +13,7 @@ from typing import Any, Final
 from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
 from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
+from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import (
     IMPORTED,
     ArmName,
@@ -125,10 +126,7 @@ def price_text(weight: float | str | None) -> str | None:
 
 def price_value(text: str | None) -> float | str | None:
     """The weight of cost that a caller wanted, of the column `price`."""
-    try:
-        return None if text is None else float(text)
-    except ValueError:
-        return text
+    return None if text is None else number_or_name(text)
 
 
 def _request(query: Query) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.cli.doctor import budgets, configuration, database, files, price, processes, redis, sample_ratio
+from ragbandit.router.cli.doctor import budgets, configuration, database, files, price, processes, redis
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -13,7 +13,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("clock of the database", database.clock),
     ("learner", database.learner),
     ("reward.weight", price.weight),
-    ("sample ratio", sample_ratio.even),
+    ("sample ratio", database.even),
     ("dollar budgets", budgets.budgets),
     ("counters", database.counters),
     ("leases", database.held),

@@ -1,4 +1,4 @@
-"""Checks of the database: schema, clock, and what the learner has not learned."""
+"""Checks of the database: schema, clock, what the learner has not learned, and whether its rows are even."""
 
 import contextlib
 import time
@@ -13,6 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, revision_of
@@ -145,6 +146,19 @@ def counters(installation: Installation) -> Sequence[Finding]:
         remedy = "run `ragbandit verify`; `ragbandit data recount` corrects the counters"
         return [problem("counters", "they do not add up", means=means, remedy=remedy)]
     return [fine("counters", f"{counts.decided} decided, {counts.learned} learned, {counts.waiting} waiting")]
+
+
+def even(installation: Installation) -> Sequence[Finding]:
+    """The side that the log of the present and the last week favours."""
+    settings = installation.settings
+    with opened(settings) as database:
+        uneven = lately(database, policy=settings.policy.label, now=installation.clock())
+    if uneven is None:
+        text = "since last week no arm has more draws, outcomes or ratings than the logged probabilities promise"
+        return [fine("sample ratio", text)]
+    means = "the rows that one arm has differ from the others' by more than chance, so comparisons of arms may be wrong"
+    remedy = "the page says what can be corrected, and what cannot"
+    return [warning("sample ratio", uneven.sentence, means=means, remedy=remedy)]
 
 
 def held(installation: Installation) -> Sequence[Finding]:

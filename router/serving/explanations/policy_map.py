@@ -49,6 +49,8 @@ _KINDS: Final = (
 _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "by", "with", "under", "about"))
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
+#: columns that facts are read of
+_FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
 #: numbers that are counts of what they are named by
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
 #: a fact of a question: a name or a number
@@ -135,7 +137,7 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
         select(decisions.c.id).order_by(decisions.c.made_at.desc(), decisions.c.id.desc()).limit(LOOKED_AT).subquery()
     )
     learned = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id, updates.c.source == "explicit")
-    columns = (decisions.c[name] for name in ("id", "tenant", "text", "context", "arms", "pmf"))
+    columns = (decisions.c[name] for name in ("id", "arms", "pmf", *_FACTS))
     query = select(*columns, updates.c.value).join(newest, newest.c.id == decisions.c.id).outerjoin(updates, learned)
     query = query.where(decisions.c.policy == label, decisions.c.fault.is_(None))
     query = query.where(*(not_(decisions.c.facts.contains(f'"{fact}":')) for fact in (IMPORTED, STICKY, KILLED)))
@@ -149,7 +151,9 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
 
 def facts_of(row: Mapping[str, Any], *, schema: ContextSchema) -> Facts:
     """Facts of a question, by its columns; of a text in another language they are true, and say less."""
-    facts: dict[str, str | float] = {"tenant": row["tenant"]}
+    facts: dict[str, str | float] = {"tenant": row["tenant"], "price": row["price"] or "none"}
+    if row["cost_weight"] is not None:
+        facts["weight of cost"] = float(row["cost_weight"])
     context, words = json.loads(row["context"]), [] if _SHA256.fullmatch(row["text"]) else row["text"].split()
     if words:
         facts |= {"question": kind_of(words), "words": float(len(words))}

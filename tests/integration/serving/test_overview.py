@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import time
 
 import pytest
 from rich.console import Console
@@ -129,3 +130,21 @@ def test_forty_arms_fit(world):
     reply["arms"] = []
     assert "nothing in this time" in shown(reply)
     assert json.dumps(reply)
+
+
+def test_ratings_of_one_arm_alone_are_told_of(make_world):
+    """Where the answers of one arm alone are rated the state names it, an hour later."""
+    world = make_world(now=time.time() - 9000.0, policy={"name": "uniform"})
+    arms = world.router.service.arms
+    for _ in range(100):
+        decision = world.route()
+        world.outcome(decision)
+        if decision.arm == arms[0]:
+            world.feedback(decision, rating=0.5)
+    world.learn()
+    Extender(world.database, holder="one", clock=lambda: world.now + 60.0).extend()
+    uneven = world.router.state().earned.uneven
+    assert (uneven.stage, uneven.more) == ("judged", arms[0])
+    assert uneven.sentence.startswith(
+        f"arm {arms[0]} has 100 % of its answers rated and {uneven.less} 0 %: comparisons"
+    )

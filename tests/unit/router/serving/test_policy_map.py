@@ -18,8 +18,13 @@ SCHEMA = {
 }
 
 
-def facts(text, *, tenant="acme", **context):
-    return facts_of({"text": text, "tenant": tenant, "context": json.dumps(context)}, schema=SCHEMA)
+#: facts of a question without a text
+BARE = {"tenant": "acme", "price": "none"}
+
+
+def facts(text, *, price=None, weight=None, **context):
+    row = {"text": text, "tenant": "acme", "context": json.dumps(context), "price": price, "cost_weight": weight}
+    return facts_of(row, schema=SCHEMA)
 
 
 def test_facts_of_questions_in_any_language():
@@ -40,14 +45,16 @@ def test_facts_of_questions_in_any_language():
     with every_case() as case:
         for text, told in cases.items():
             with case(text):
-                assert facts(text) == {"tenant": "acme"} | told
+                assert facts(text) == BARE | told
         with case("context"):
             given = {"plan": "paid", "age": 40, "tags": ["a", "b"], "vip": True, "length": 7, "other": "x"}
-            assert facts("", **given) == {
-                "tenant": "acme", "plan": "paid", "age": 40.0, "tags a": "yes", "tags b": "yes", "vip": "true"
+            assert facts("", **given) == BARE | {
+                "plan": "paid", "age": 40.0, "tags a": "yes", "tags b": "yes", "vip": "true"
             }  # fmt: skip
         with case("of before it was declared"):
-            assert facts("", plan=3, age="x", tags="a", vip=None) == {"tenant": "acme"}
+            assert facts("", plan=3, age="x", tags="a", vip=None) == BARE
+        with case("price"):
+            assert facts("", price="economy", weight=0.2) == BARE | {"price": "economy", "weight of cost": 0.2}
 
 
 def questions(count, *, seed=0):

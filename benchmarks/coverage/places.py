@@ -14,12 +14,16 @@ import numpy.typing as npt
 
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
 from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
 from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.results import EstimateWithInterval
 from ragbandit.router.offline.warm.held_out import CONFIDENCE
+from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.reading import Log as ReportLog
+from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.guardrails import GUARDRAILS
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import Evidence, facts_of
@@ -277,12 +281,58 @@ def warm(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     }
 
 
+def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
+    """`ragbandit report` and the first panel: quality and cost against always each arm, after every 100 decisions."""
+    lived = life(kind, seed=seed)
+    rows, random = np.arange(len(lived.action)), np.random.default_rng([seed, 3])
+    means = np.array([1.0, 2.0, 4.0])
+    spent = (means * np.exp(random.normal(-0.125, 0.5, lived.pmf.shape)))[rows, lived.action]
+    lines: dict[Line, list[Look]] = {}
+    for look in LOOKS:
+        here = lived.part(slice(0, look))
+        found = report_of(_report_log(here, spent[:look]), _ASKED, policy=PolicySettings())
+        served = here.value(here.pmf)
+        for one in found.arms:
+            arm = ARMS.index(one.against)
+            truths = (served - here.chance[:, arm]).mean(), float((here.pmf @ means).mean() - means[arm])
+            for name, said, truth in zip(("quality", "cost"), (one.quality, one.cost), truths, strict=True):
+                line = Line(name=f"{name}, always {one.against}", confidence=0.95, every_look=True)
+                lines.setdefault(line, []).append(Look(truth=float(truth), low=said.low, high=said.high))
+    return lines
+
+
+_ASKED: Final = Asked(label="main", since=0.0, until=1.0)
+
+
+def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:
+    count = len(rows.action)
+    zero, unknown = np.zeros(count), np.full(rows.pmf.shape, np.nan)
+    return ReportLog(
+        arms=ARMS,
+        made_at=zero,
+        tenant=zero.astype(np.intp),
+        tenants=("default",),
+        price=zero.astype(np.intp),
+        prices=("as configured",),
+        arm=rows.action,
+        pmf=rows.pmf,
+        costs={"dollars": spent, "steps": zero, "seconds": zero},
+        quality=np.where(rows.rated, rows.reward, np.nan),
+        expected_quality=np.clip(rows.chance + rows.features[:, :1], 0.0, 1.0),
+        expected_cost=unknown,
+        left_out={},
+        cut=False,
+        archived=False,
+    )
+
+
 PLACES: Final[Mapping[str, Place]] = {
     "replay": replay,
     "replay --anytime": anytime,
     "rollout in shadow": shadow,
     "rollout as canary": canary,
     "warm": warm,
+    "report": report,
 }
 
 

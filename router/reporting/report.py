@@ -17,6 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
+from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
 from ragbandit.router.reporting.reading import UNITS, Asked, Log, Unit, read_log
 from ragbandit.router.storage.sql.database import Database
@@ -91,24 +92,23 @@ class Report:
     notes: tuple[str, ...]
 
 
-def report(
-    database: Database, asked: Asked, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
-) -> Report:
-    """The report of what was asked.
+def report(database: Database, asked: Asked, *, policy: PolicySettings, against: str | None = None) -> Report:
+    """The report of what was asked; while draws, outcomes or ratings favour an arm it has no verdict, and says so.
 
-    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. alarm: a
-    sentence where labels or outcomes favour an arm: no verdict is given then. Raises InvalidInput for a time that is
-    none and an arm that no question was offered, StoreError.
+    against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. Raises
+    InvalidInput for a time that is none and an arm that no question was offered, StoreError.
     """
     if not (math.isfinite(asked.since) and math.isfinite(asked.until) and 0.0 <= asked.since < asked.until < 1e11):
         raise InvalidInput(f"since {asked.since:g}, until {asked.until:g}", field="since", remedy="give an earlier one")
+    uneven = lately(database, policy=asked.label, now=asked.until)
+    alarm = None if uneven is None else uneven.sentence
     return report_of(read_log(database, asked), asked, policy=policy, against=against, alarm=alarm)
 
 
 def report_of(
     log: Log, asked: Asked, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
 ) -> Report:
-    """`report` of rows that are read. Raises InvalidInput."""
+    """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
     unit = _unit(log)
     lines = _Lines(log, unit=unit, days=(asked.until - asked.since) / 86_400.0, alarm=alarm)
     everything = np.ones(len(log.arm), dtype=np.bool_)
@@ -126,7 +126,7 @@ def report_of(
         groups = {
             "tenants": lines.table(log.tenant, names=dict(enumerate(log.tenants)), against=chosen),
             "prices": lines.table(log.price, names=dict(enumerate(log.prices)), against=chosen),
-            "weeks": lines.table(week, names={n: f"week of {day}" for n, day in names.items()}, against=chosen),
+            "weeks": lines.table(week, names=names, against=chosen),
         }
         units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
         costs = {one: lines.cost(one, log.pmf[:, chosen] > 0.0, against=chosen) for one in units}

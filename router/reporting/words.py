@@ -113,7 +113,12 @@ COLUMNS: Final = ("Questions", "Spent, instead of", "Saved", "Quality, instead o
 
 def tables(report: Report) -> Iterator[tuple[str, tuple[Line, ...]]]:
     """The title and the lines of each table that has some."""
-    named = (("Against", report.arms), ("Tenant", report.tenants), ("Price", report.prices), ("Week", report.weeks))
+    named = (
+        ("Against", report.arms),
+        ("Tenant", report.tenants),
+        ("Price", report.prices),
+        ("Week from", report.weeks),
+    )
     yield from ((title, lines) for title, lines in named if lines)
 
 

@@ -1,14 +1,13 @@
-"""Overview: what the policy earned, spent and saved in a time, of all arms and of each; read from the hourly totals.
+"""Overview: what the policy earned and spent in a time, of all arms and of each; read from the hourly totals.
 
 Nothing here counts decisions: the cost follows the hours and the arms that are asked for, never the size of the store.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 from sqlalchemy import Connection, func, select
 
 from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, lately
@@ -17,9 +16,7 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.extending import Progress, progress_of
 from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
-from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.evidence import Tried
 from ragbandit.shared.types import ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
@@ -27,41 +24,6 @@ HOUR_S: Final = 3600
 MOST_POINTS: Final = 1000
 #: versions of a policy that a scrape tells of
 MOST_VERSIONS: Final = 50
-#: false alarms of an interval that is looked at again and again, and the effective rows at which it is narrowest
-_ALPHA: Final = 0.05
-_NARROWEST_AT: Final = 200
-#: rows of the heaviest weight and the worst reward that the interval allows for: at 10 effective rows a log may not
-#: have shown one yet. Without them up to 7 of 10 made worlds missed, with one 1 of 10, with these 1 of 30
-#: (tests/unit/router/serving/test_saved.py has such worlds).
-_UNSEEN_ROWS: Final = 1.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Saved:
-    """What the policy earned beyond always taking one arm, in reward per question."""
-
-    #: updates that compare the two
-    questions: int
-    #: decisions with the arm, and updates of these
-    draws: int
-    judged: int
-    #: effective rows of the comparison
-    effective: float
-    #: > 0: the policy earned more; None: not tried enough
-    difference: float | None = None
-    #: 95 % interval that holds however often one looks; None where the difference is
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def missing(self) -> str | None:
-        """Why there is no difference, in words; None where there is one."""
-        return self.tried.missing
-
-    @property
-    def tried(self) -> Tried:
-        """What the comparison rests on."""
-        return Tried(draws=self.draws, judged=self.judged, effective=self.effective, questions=self.questions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,8 +34,6 @@ class ArmOverview:
     totals: ArmTotals
     #: of all decisions
     share: float
-    #: against always this arm
-    saved: Saved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,7 +116,6 @@ def overview(database: Database, *, policy: PolicyLabel, since: float, until: fl
             arm=arm,
             totals=totals,
             share=totals.decided / everything.decided if everything.decided else 0.0,
-            saved=saved_of(totals),
         )
         for arm, totals in sums.items()
     ]
@@ -199,24 +158,3 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
     last_seq = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == policy)).scalar()
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
-
-
-def saved_of(totals: ArmTotals) -> Saved:
-    """What the policy saved against always this arm; no number before the arm was tried enough.
-
-    The interval is the asymptotic confidence sequence by effective rows. The variance of the mean is that of the log
-    and of _UNSEEN_ROWS more rows of the heaviest weight. It is cut to the range that the rewards allow.
-    """
-    n, effective = totals.compared, totals.effective
-    saved = Saved(questions=n, draws=totals.decided, judged=totals.rewarded, effective=effective)
-    if not saved.tried.enough:
-        return saved
-    difference = totals.difference / n
-    variance = max(0.0, totals.difference_squares - n * difference * difference) / (n - 1)
-    # Heaviest weight: mean w^3 over mean w^2, by the probabilities (`heavy_weight` in offline/estimation/intervals.py).
-    unseen = _UNSEEN_ROWS * totals.expected_cubes / totals.expected_squares / n
-    width = asymptotic_width(np.array([effective]), alpha=_ALPHA, tightest_at=_NARROWEST_AT, sides=2)[0]
-    half = float(width) * math.sqrt((variance / n + unseen * unseen) * effective)
-    most = totals.reward_range / n
-    low, middle, high = (min(most, max(-most, end)) for end in (difference - half, difference, difference + half))
-    return replace(saved, difference=middle, low=low, high=high)

@@ -51,30 +51,6 @@ class TotalsReply(TypedDict):
     """99th percentile of the latency, seconds."""
 
 
-class SavedReply(TypedDict):
-    """The policy against always taking one arm."""
-
-    questions: int
-    """Updates that compare the two."""
-    difference: float | None
-    """What the policy earned beyond always this arm, in reward per question; null where the comparison has fewer
-    effective rows than it needs."""
-    low: float | None
-    """Lower end of the 95 % interval, which holds however often one looks; null with `difference`."""
-    high: float | None
-    """Upper end of the interval."""
-    draws: int
-    """Decisions with this arm."""
-    judged: int
-    """Updates of these decisions."""
-    effective_rows: float
-    """Effective rows of the comparison: how many rows of equal weight it is worth."""
-    needed_rows: int
-    """Effective rows that an interval needs."""
-    missing: str | None
-    """Why there is no interval, in words; null where there is one."""
-
-
 class ArmOverviewReply(TypedDict):
     """One arm over the time."""
 
@@ -84,8 +60,6 @@ class ArmOverviewReply(TypedDict):
     """Its share of the decisions."""
     totals: TotalsReply
     """Totals of the arm."""
-    saved: SavedReply
-    """The policy against always this arm."""
 
 
 class PointReply(TypedDict):
@@ -115,7 +89,7 @@ class WorkerReply(TypedDict):
 
 
 class OverviewReply(TypedDict):
-    """What the policy earned, spent and saved, and how the service is."""
+    """What the policy earned and spent, and how the service is."""
 
     policy: str
     """Label of the ledger that the policy learns from (setting `policy.label`)."""

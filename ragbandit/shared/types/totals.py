@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
-from ragbandit.shared.types.importance_weights import surely_effective_rows
-
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
@@ -60,20 +58,6 @@ class ArmTotals:
     quality_squares: float = 0.0
     cost: float = 0.0
     cost_squares: float = 0.0
-    #: updates that compare the policy with always taking this arm, whatever arm was drawn, and the sum of their
-    #: differences in reward (storage/totals/differences.py)
-    compared: int = 0
-    difference: float = 0.0
-    difference_squares: float = 0.0
-    #: of these, where this arm was drawn: sums of the importance weight w = 1 / probability, and of w^2
-    weight: float = 0.0
-    weight_squares: float = 0.0
-    #: over all compared: sums of the expectation of w^2, and of w^3 times the range of the reward, by the
-    #: probabilities alone
-    expected_squares: float = 0.0
-    expected_cubes: float = 0.0
-    #: over all compared: sum of the range of the reward, maximum - minimum
-    reward_range: float = 0.0
 
     #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions,
     #: those with an outcome, and those that were judged (storage/totals/excesses.py)
@@ -103,17 +87,6 @@ class ArmTotals:
     def ended(self) -> int:
         """Outcomes that callers did not end."""
         return self.answered + self.failed
-
-    @property
-    def effective(self) -> float:
-        """Effective rows of the comparison with always this arm, of those drawn or as expected, whichever are fewer.
-
-        By the probabilities alone n rows are worth n^2 / sum 1 / p: questions on which the arm is all but never drawn
-        count there also while none of them drew it.
-        """
-        return surely_effective_rows(
-            self.weight, squares=self.weight_squares, rows=self.compared, expected_squares=self.expected_squares
-        )
 
     @property
     def latency_range(self) -> tuple[float, float] | None:

@@ -1,4 +1,4 @@
-"""Overview endpoint: what the policy earned, spent and saved in a time."""
+"""Overview endpoint: what the policy earned and spent in a time."""
 
 import time
 from typing import Annotated
@@ -40,7 +40,7 @@ async def read(
     until: UntilQuery = None,
     step: StepQuery = HOUR_S,
 ) -> Response:
-    """Reward, quality, cost and traffic over time and by arm, and what was saved against always taking one arm.
+    """Reward, quality, cost and traffic over time and by arm.
 
     The time is widened to whole hours. Read from hourly totals, which are half a minute behind: it costs the same
     in a store of any size.

@@ -13,8 +13,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 
 from ragbandit.router.api.metrics.families import counter, gauge
 from ragbandit.router.serving.health.state import RouterState
-from ragbandit.router.serving.overview import Earned, saved_of
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.router.serving.overview import Earned
 from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, SampleStage
 
 _QUEUES: Final = ("answer", "judge", "learn")
@@ -72,22 +71,9 @@ def _rewards(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:
         (gauge, "ragbandit_arm_reward", "Sum of the rewards of the updates.", "reward"),
         (gauge, "ragbandit_arm_quality", "Sum of the qualities of the updates.", "quality"),
         (counter, "ragbandit_arm_cost", "Sum of the costs of the updates, in units of reward.cost.", "cost"),
-        (counter, "ragbandit_arm_compared", "Updates that compare the policy with always taking the arm.", "compared"),
-        (
-            gauge,
-            "ragbandit_arm_effective_rows",
-            "Effective rows of the comparison of the policy with always taking the arm.",
-            "effective",
-        ),
     ):
         sums = {arm: getattr(totals, field) for arm, totals in arms.items()}
         yield kind(name, text, sums, labels=["arm"])
-    saved = {arm: totals.difference for arm, totals in arms.items() if saved_of(totals).tried.enough}
-    text = (
-        "Sum over these of what the policy earned beyond always taking the arm, doubly robust; absent before "
-        f"{FEWEST_EFFECTIVE} effective rows."
-    )
-    yield gauge("ragbandit_arm_saved_reward", text, saved, labels=["arm"])
 
 
 def _latency(arms: Mapping[ArmName, ArmTotals]) -> Iterator[Metric]:

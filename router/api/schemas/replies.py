@@ -23,7 +23,6 @@ from ragbandit.client.replies.overview import (
     ArmOverviewReply,
     OverviewReply,
     PointReply,
-    SavedReply,
     TotalsReply,
     WorkerReply,
 )
@@ -45,12 +44,11 @@ from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.state import RouterState
-from ragbandit.router.serving.overview import Overview, Saved, mean
+from ragbandit.router.serving.overview import Overview, mean
 from ragbandit.router.storage.decisions.sessions import TurnRecord
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 from ragbandit.shared.types import STICKY, ArmTotals, Decision, Outcome, Query, Receipt
 
 _Reply = TypeVar("_Reply")
@@ -237,9 +235,7 @@ def overview_json(
         OverviewReply,
         overview,
         totals=_totals(overview.totals),
-        arms=[
-            _filled(ArmOverviewReply, one, totals=_totals(one.totals), saved=_saved(one.saved)) for one in overview.arms
-        ],
+        arms=[_filled(ArmOverviewReply, one, totals=_totals(one.totals)) for one in overview.arms],
         points=[
             _filled(
                 PointReply,
@@ -274,7 +270,3 @@ def _totals(totals: ArmTotals) -> TotalsReply:
         p95_s=totals.latency_at(0.95),
         p99_s=totals.latency_at(0.99),
     )
-
-
-def _saved(saved: Saved) -> SavedReply:
-    return _filled(SavedReply, saved, effective_rows=saved.effective, needed_rows=FEWEST_EFFECTIVE)

@@ -122,13 +122,3 @@ def _line(points: Sequence[Point], arm: ArmName, value: Value) -> Line:
 def _share(of: ArmTotals | None, everything: ArmTotals) -> float | None:
     """Of the decisions of a step; None while there are none."""
     return mean(0 if of is None else of.decided, everything.decided)
-
-
-def intervals(history: Overview) -> Sequence[tuple[float, float, float]]:
-    """What was saved, with the ends of its interval, of the arms that have one: (low, difference, high)."""
-    saved = [(one.saved.low, one.saved.difference, one.saved.high) for one in history.arms]
-    return [
-        (low, middle, high)
-        for low, middle, high in saved
-        if low is not None and middle is not None and high is not None
-    ]

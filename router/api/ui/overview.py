@@ -7,14 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.ui.charts import arm_charts, earned_charts, intervals
-from ragbandit.router.api.ui.drawing import around_zero
+from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.api.ui.report import panel
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
 
 #: name -> (words, seconds, seconds of a point)
 TIMES: Final[dict[str, tuple[str, float, int]]] = {
@@ -69,9 +67,7 @@ def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
     return {
         "history": history,
         "mean": mean,
-        "needed_rows": FEWEST_EFFECTIVE,
         "sign": ArmSigns(router_of(request).service.arms),
-        "axis": around_zero(intervals(history)),
         "time": chosen,
         "times": {name: words for name, (words, _, _) in TIMES.items()},
     }

@@ -35,13 +35,6 @@ _LONGEST: Final = 40
 _MOST: Final = 40
 
 
-def _gain(arm: ArmOverviewReply) -> str:
-    saved = arm["saved"]
-    if saved["missing"] is not None:
-        return "not tried enough"
-    return f"{saved['difference']:+.3f} [{saved['low']:+.3f}, {saved['high']:+.3f}]"
-
-
 #: columns of the arms: title, least width of a terminal that shows it, and the cell. A number that is cut off says
 #: nothing, so that a narrow terminal does without some
 _COLUMNS: Final[tuple[tuple[str, int, Callable[[ArmOverviewReply], str]], ...]] = (
@@ -53,7 +46,6 @@ _COLUMNS: Final[tuple[tuple[str, int, Callable[[ArmOverviewReply], str]], ...]] 
     ("failed", 100, lambda arm: percent(arm["totals"]["failure_share"])),
     ("p50 s", 130, lambda arm: decimal(arm["totals"]["p50_s"])),
     ("p95 s", 90, lambda arm: decimal(arm["totals"]["p95_s"])),
-    ("gain over always using this arm", 70, _gain),
 )
 #: least width of the arms' names, which are folded
 _NARROW: Final = 16
@@ -68,7 +60,7 @@ def top(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Reward, quality, cost, savings and traffic of each arm, lag, queues and workers; live.
+    """Reward, quality, cost and traffic of each arm, lag, queues and workers; live.
 
     Refreshed until Ctrl-C. Of a running service with --url; else read from the database. --json prints what
     /v1/overview has.
@@ -112,7 +104,7 @@ def _live(read: Read, *, every: float) -> None:
 
 def screen(reply: OverviewReply, *, now: float, width: int) -> RenderableType:
     """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(reply, now=now), _arms(reply, width=width), *_untried(reply), *_service(reply))
+    return Group(*_head(reply, now=now), _arms(reply, width=width), *_service(reply))
 
 
 def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
@@ -138,13 +130,6 @@ def _arms(reply: OverviewReply, *, width: int) -> RenderableType:
     for arm in reply["arms"][:_MOST]:
         table.add_row(_text(arm["arm"][:_LONGEST]), *(_text(cell(arm)) for _, cell in columns))
     return table
-
-
-def _untried(reply: OverviewReply) -> Iterator[Text]:
-    """Why an arm has no interval; of the arms of the table."""
-    for arm in reply["arms"][:_MOST]:
-        if arm["saved"]["missing"] is not None:
-            yield _text(f"always {arm['arm'][:_LONGEST]}: {arm['saved']['missing']}")
 
 
 def _service(reply: OverviewReply) -> Iterator[Text]:

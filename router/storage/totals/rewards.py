@@ -1,23 +1,21 @@
 """Reader of a ledger: what its updates say of each arm, in the order of their seqs, without a gap."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.archive.reading import rows_of_ledger
-from ragbandit.router.storage.rows.conversion import arms_value, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
-from ragbandit.router.storage.totals.differences import comparisons
 from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import IMPORTED
 
 #: archived updates that one step reads, since each step opens their segments anew
 _ARCHIVED_AT_ONCE: Final = 20_000
-_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "minimum", "maximum", "source")
-_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "scores")
+_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source")
+_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf")
 
 
 def rewards_reader(label: str) -> str:
@@ -65,28 +63,6 @@ def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
     squares = {f"{name}_squares": value * value for name, value in sums.items()}
     kind = "learned" if row["source"] == "explicit" else "defaulted"
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
-    if row["policy"] != label:  # another ledger decided: this one's policy did not serve it
-        return
-    if kind == "learned":
+    # Where another ledger decided, this one's policy did not serve it.
+    if row["policy"] == label and kind == "learned":
         add_excess(deltas, row, policy=label, hour=hour, stage="judged")
-    for arm, amounts in _comparisons(row):
-        deltas.add((label, hour, arm), **amounts)
-
-
-def _comparisons(row: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, float]]]:
-    """Arm -> amounts; nothing of a decision that had no choice, or whose draw cannot be read."""
-    try:
-        arms, pmf, scores = arms_value(row["arms"]), scores_value(row["pmf"]) or (), scores_value(row["scores"])
-    except (ValueError, TypeError):
-        return []
-    if len(arms) < 2 or len(pmf) != len(arms) or row["arm"] not in arms:
-        return []
-    pairs = comparisons(
-        pmf=pmf,
-        scores=scores,
-        drawn=arms.index(row["arm"]),
-        reward=row["value"],
-        minimum=row["minimum"],
-        maximum=row["maximum"],
-    )
-    return [(arms[index], amounts) for index, amounts in pairs]

@@ -1,4 +1,4 @@
-"""Overview: what was earned and saved in a time, at the same cost in a store of any size."""
+"""Overview: what was earned in a time, at the same cost in a store of any size."""
 
 import io
 import json

@@ -3,15 +3,12 @@
 import json
 from collections import Counter
 
-import numpy as np
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from ragbandit.router.offline.estimation.estimators import Estimator, terms
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
-from ragbandit.router.storage.totals import extending, rewards
-from ragbandit.router.storage.totals.differences import differences
+from ragbandit.router.storage.totals import extending
 from ragbandit.router.storage.totals.extending import Extender, progress_of
 from ragbandit.router.storage.totals.rows import KEPT, hour_of, hours_of, totals_ever
 from ragbandit.shared.errors import StoreError
@@ -104,7 +101,6 @@ def test_hours_add_up_to_all(world):
         added = sum_of(row.totals for row in hours if row.arm == arm)
         assert (added.latency, added.latency_range) == (ever.latency, ever.latency_range)
         assert added.reward == pytest.approx(ever.reward)
-        assert added.difference == pytest.approx(ever.difference)
 
 
 def test_what_is_new_is_not_counted_yet(world):
@@ -225,75 +221,6 @@ def test_old_hours_go(world):
         assert hours_of(connection, policy="main", since=0, until=hour_of(world.now)) == []
     assert sum_of(totals(world).values()) == before
     assert before.decided == len(made)
-
-
-def log(count=400, arms=3, seed=7):
-    """Draws of a known pmf with rewards, and scores that know some of them."""
-    draw = np.random.default_rng(seed)
-    pmf = draw.dirichlet(np.ones(arms), size=count) * 0.9 + 0.1 / arms
-    action = np.array([draw.choice(arms, p=p) for p in pmf])
-    truth = np.linspace(0.2, 0.8, arms)
-    reward = np.clip(draw.normal(truth[action], 0.3), -1.0, 1.0)
-    scores = truth + draw.normal(0.0, 0.8, size=(count, arms))
-    return pmf, action, reward, scores
-
-
-def test_differences_are_those_of_the_estimators():
-    """Row by row it is DR of the logging pmf minus DR of always one arm, with the clipped scores as the model."""
-    pmf, action, reward, scores = log()
-    model = np.clip(scores, -1.0, 1.0)
-    ours = np.array(
-        [
-            differences(pmf=p, scores=s, drawn=a, reward=r, minimum=-1.0, maximum=1.0)
-            for p, a, r, s in zip(pmf, action, reward, scores, strict=True)
-        ]
-    )
-    given = {"reward": reward, "action": action, "logged": pmf, "predicted": model}
-    policy = terms(Estimator(name="dr"), candidate=pmf, **given)
-    for arm in range(3):
-        always = terms(Estimator(name="dr"), candidate=np.eye(3)[np.full(len(pmf), arm)], **given)
-        expected = policy.correction + policy.baseline - always.correction - always.baseline
-        np.testing.assert_allclose(ours[:, arm], expected, atol=1e-12)
-
-
-def test_an_arm_that_could_not_be_drawn_has_no_difference():
-    """Nothing is known of an arm with probability 0; without scores the middle of the bounds is the model."""
-    found = differences(pmf=(0.5, 0.5, 0.0), scores=None, drawn=0, reward=1.0, minimum=0.0, maximum=1.0)
-    np.testing.assert_allclose(found, [1.0 - 1.5, 1.0 - 0.5, np.nan])
-
-
-def test_differences_of_the_ledger_are_summed(world):
-    """The sums of each arm are those over the ledger's updates; a question with one arm is not among them."""
-    for number in range(12):
-        decision = world.route()
-        world.outcome(decision)
-        world.feedback(decision, reward=0.05 * number)
-    world.learn()
-    extend(world)
-    expected = {}
-    for one in world.ledger.read(after=0):
-        found = differences(
-            pmf=one.pmf,
-            scores=one.scores,
-            drawn=one.arms.index(one.arm),
-            reward=one.reward.value,
-            minimum=one.reward.minimum,
-            maximum=one.reward.maximum,
-        )
-        for arm, value in zip(one.arms, found, strict=True):
-            expected.setdefault(arm, []).append(value)
-    for arm, values in expected.items():
-        row = totals(world)[arm]
-        assert row.compared == len(values) == 12
-        assert row.difference == pytest.approx(sum(values))
-        drawn = [one for one in world.ledger.read(after=0) if one.arm == arm]
-        weights = [1.0 / one.pmf[one.arms.index(arm)] for one in drawn]
-        assert row.weight == pytest.approx(sum(weights))
-        assert row.weight_squares == pytest.approx(sum(weight**2 for weight in weights))
-        assert row.reward_range == pytest.approx(24.0)
-        assert row.difference_squares == pytest.approx(sum(value**2 for value in values))
-    lone = {"arm": "a", "arms": '["a"]', "pmf": "[1.0]", "scores": None}
-    assert list(rewards._comparisons(lone | {"value": 1.0, "minimum": 0.0, "maximum": 1.0})) == []
 
 
 def test_rows_of_a_newer_version_can_be_read(world):

@@ -64,7 +64,7 @@ class World:
     #: which arms answer a question right, shape (questions, K), and the question of each decision
     right: Flags
     asked: Mapping[DecisionId, int]
-    #: the snapshot that had learned three quarters of the log
+    #: the snapshot that had learned three quarters of the log, where it was kept
     version: str
 
     def value(self, rows: Sequence[Logged], pmf: Matrix) -> float:
@@ -73,8 +73,8 @@ class World:
         return float((worth * pmf).sum(axis=1).mean())
 
 
-def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None) -> World:
-    """A world. Each question comes once in every pass, in another order; settings.data_dir gets the snapshot."""
+def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None, keep: bool = False) -> World:
+    """A world. Each question comes once in every pass, in another order. keep: settings.data_dir gets the snapshot."""
     shape, random = shape or Shape(), np.random.default_rng(seed)
     count = shape.questions + shape.warm
     features = random.normal(size=(count, WIDTH)).astype(np.float32)
@@ -96,7 +96,7 @@ def lived(settings: Settings, *, seed: int = 0, shape: Shape | None = None) -> W
         while len(waiting) > (shape.late if number + 1 < len(rounds) * shape.questions else 0):
             first = waiting.pop(0)
             rows.append(learned(policy, first, right=right[asked[first.id]], seq=len(rows) + 1))
-            if len(rows) == 3 * total // 4:
+            if keep and len(rows) == 3 * total // 4:
                 version = _kept(policy, settings=settings, seq=len(rows))
     made = LoggedPolicy.of(policy.algorithm, params=policy.params)
     log = memory_log(rows, logged=LoggedPolicies(labels={"main": frozenset({made})}))
@@ -237,7 +237,7 @@ OTHERS = (
 def judged(way: Way, *, seed: int, folder: Path) -> tuple[CandidateResult, float]:
     """What replay says of the candidate in one world, and the true difference on the rows that were judged."""
     settings = Settings.model_validate({"policy": way.policy, "data_dir": str(folder)})
-    world = lived(settings, seed=seed, shape=way.shape)
+    world = lived(settings, seed=seed, shape=way.shape, keep=way.candidate == "snapshot")
     name = settings.policy.name if way.candidate is None else way.candidate
     name = world.version if name == "snapshot" else name
     params = {name: settings.policy.params} if way.candidate is None else {}

@@ -30,6 +30,7 @@ from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.tables import print_replay
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number_or_name
 
 
 def replay_verb(
@@ -39,7 +40,6 @@ def replay_verb(
     param: options.Param = None,
     learn: options.Learn = False,
     floor: options.Floor = None,
-    in_sample: options.InSample = False,
     log: options.Log = None,
     log_format: options.Format = None,
     minimum: options.Minimum = None,
@@ -102,7 +102,6 @@ def replay_verb(
         reward_model=reward_model,
         floor=floor,
         learn=learn,
-        in_sample=in_sample,
     )
     candidates = _candidates(policy, params=param or [], settings=settings)
     _check_gate(fail_below, candidates=candidates, baseline=baseline)
@@ -200,14 +199,13 @@ def _failing(result: ReplayResult, margin: float) -> list[str]:
 
 def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
     """The weight of cost of a price: a name of the settings', or a number. Raises InvalidInput."""
-    if price is None or price in prices:
-        return None if price is None else prices[price]
-    try:
-        return float(price)
-    except ValueError as error:
-        names = ", ".join(prices) or "none is configured"
-        message, remedy = f"{price!r:.80} is no price", f"give a number, or a name of the setting prices ({names})"
-        raise InvalidInput(message, field="price", remedy=remedy) from error
+    if price is None:
+        return None
+    wanted = prices.get(price, number_or_name(price))
+    if isinstance(wanted, str):
+        remedy = f"give a number, or a name of the setting prices ({', '.join(prices) or 'none is configured'})"
+        raise InvalidInput(f"{price!r:.80} is no price", field="price", remedy=remedy)
+    return wanted
 
 
 def _beginning(since: str | None, *, anytime: bool) -> float | None:

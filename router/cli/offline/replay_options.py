@@ -37,14 +37,6 @@ Floor = Annotated[
         rich_help_panel=_CANDIDATES,
     ),
 ]
-InSample = Annotated[
-    bool,
-    typer.Option(
-        "--in-sample",
-        help="judge snapshots on rows that they have learned, without a verdict",
-        rich_help_panel=_CANDIDATES,
-    ),
-]
 Log = Annotated[
     str | None,
     typer.Option(

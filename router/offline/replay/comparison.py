@@ -12,7 +12,6 @@ from ragbandit.router.offline.replay.opening import MemoryLog
 from ragbandit.router.offline.replay.plan import CURRENT, LOGGED, CandidateSpec, Plan
 from ragbandit.router.offline.replay.results import (
     CandidateResult,
-    CandidateVerdict,
     EstimateWithInterval,
     LoggedPolicy,
     ReplayResult,
@@ -48,7 +47,7 @@ def current_candidate(settings: Settings, *, plan: Plan) -> CandidateSpec:
     """The policy that serves, learned from the log in the same way as candidates by name."""
     configured = settings.policy
     name = f"the current {configured.name}" if plan.learn else f"{configured.name} as it is now"
-    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=True)
+    return CandidateSpec(name=name, kind="policy", what=configured.name, params=configured.params, current=settings)
 
 
 def with_sides(
@@ -69,43 +68,16 @@ def with_sides(
     sides = []
     for spec, pmf, candidate in zip(candidates, candidate_pmfs, result.candidates, strict=True):
         side = _with_side(candidate, spec=spec, policy=served.get(spec.name), result=result)
-        if pmf.in_sample:
-            side = _in_sample(side)
-        elif rival is not None and spec.learns and not spec.current and np.abs(pmf.pmf - rival).max() < _SAME:
+        if rival is not None and spec.learns and not spec.current and np.abs(pmf.pmf - rival).max() < _SAME:
             side = _identical(side)
         sides.append(side)
     return replace(result, candidates=tuple(sides))
 
 
-def _in_sample(candidate: CandidateResult) -> CandidateResult:
-    """A snapshot that is judged on what it learned: what that is worth is in no interval."""
-    verdict: CandidateVerdict = "cannot tell" if candidate.verdict in ("better", "worse") else candidate.verdict
-    return replace(
-        candidate,
-        reward=replace(candidate.reward, biased=True),
-        quality=replace(candidate.quality, biased=True),
-        cost=replace(candidate.cost, biased=True),
-        difference=candidate.difference and replace(candidate.difference, biased=True),
-        quality_difference=candidate.quality_difference and replace(candidate.quality_difference, biased=True),
-        cost_difference=candidate.cost_difference and replace(candidate.cost_difference, biased=True),
-        learned="these",
-        verdict=verdict,
-        rows_needed=None,
-    )
-
-
 def _identical(candidate: CandidateResult) -> CandidateResult:
     """A candidate with the probabilities of what it is compared with, on every row."""
     none = EstimateWithInterval(value=0.0, low=0.0, high=0.0)
-    return replace(
-        candidate,
-        difference=none,
-        quality_difference=none,
-        cost_difference=none,
-        same_policy=True,
-        verdict="same policy",
-        rows_needed=None,
-    )
+    return replace(candidate, difference=none, same_policy=True, verdict="same policy", missing=None, rows_needed=None)
 
 
 def _with_side(

@@ -11,12 +11,12 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, SnapshotInfo
 
 
-def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample: bool) -> tuple[Flags, list[str]]:
+def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> tuple[Flags, list[str]]:
     """The rows that are judged, shape (n,), and what the report says of the others.
 
     Not judged are rows decided before `log.since`; rows of a warm start, beside which there is traffic: no policy that
     served drew them; and rows that a snapshot has learned, or that ask a question which it has learned: an estimate on
-    them is too optimistic. in_sample: these are judged all the same. Raises InvalidInput where no row is left.
+    them is too optimistic. Raises InvalidInput where no row is left.
     """
     judged, notes = np.ones(len(log.rows), dtype=np.bool_), []
     if log.since is not None:
@@ -25,31 +25,21 @@ def judged_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo], in_sample:
     if elsewhere.any() and (judged & ~elsewhere).any():
         judged &= ~elsewhere
         notes.append(f"{np.count_nonzero(elsewhere):,} rows were imported: policies learn them, none is judged on them")
-    known = judged & known_rows(log, snapshots=snapshots)
-    if not known.any():
-        return judged, notes
-    count = int(np.count_nonzero(known))
-    if in_sample:
-        told = "rows were learned by a snapshot that is judged on them, or ask what it learned: it has no verdict"
-        return judged, [*notes, f"{count} {told}"]
-    if not (judged & ~known).any():
-        raise InvalidInput(
-            f"all {count} rows were learned by a snapshot, or ask questions that it has learned",
-            field="policy",
-            remedy="judge an older version, name the policy instead, which is cross-fitted, log more traffic, or give "
-            "--in-sample to see it on its training rows, without a verdict",
-        )
-    reason = "a snapshot has learned them, or may have, or has learned their question"
-    return judged & ~known, [*notes, f"{count} rows are left out: {reason}"]
-
-
-def known_rows(log: MemoryLog, *, snapshots: Sequence[SnapshotInfo]) -> Flags:
-    """The rows that one of the snapshots has learned, or whose question it has, shape (n,)."""
     known = np.zeros(len(log.rows), dtype=np.bool_)
     for info in snapshots:
         learned = np.array([_has_learned(info, row, ledger=log.ledger) for row in log.rows], dtype=np.bool_)
-        known |= np.isin(log.log.questions, log.log.questions[learned])
-    return known
+        known |= judged & np.isin(log.log.questions, log.log.questions[learned])
+    if not known.any():
+        return judged, notes
+    count = int(np.count_nonzero(known))
+    if count == np.count_nonzero(judged):
+        raise InvalidInput(
+            f"all {count} rows were learned by a snapshot, or ask questions that it has learned",
+            field="policy",
+            remedy="judge an older version, log more traffic, or name the policy instead, which is cross-fitted",
+        )
+    reason = "a snapshot has learned them, or may have, or has learned their question"
+    return judged & ~known, [*notes, f"{count} rows are left out: {reason}"]
 
 
 def _has_learned(info: SnapshotInfo, row: Logged, *, ledger: str | None) -> bool:

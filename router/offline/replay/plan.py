@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
@@ -69,8 +70,6 @@ class Plan:
     floor: float | None = None
     #: policies of the registry learn while they go, instead of from the other folds
     learn: bool = False
-    #: judge snapshots also on rows that they have learned: without a verdict
-    in_sample: bool = False
 
     def __post_init__(self) -> None:
         if not self.tuned:
@@ -129,8 +128,8 @@ class CandidateSpec:
     #: arm, key, version or registry name
     what: str
     params: Mapping[str, Json] = field(default_factory=dict)
-    #: it is the policy that serves
-    current: bool = False
+    #: of the policy that serves: the settings that it is served by
+    current: Settings | None = None
 
     @property
     def needs_rows(self) -> bool:

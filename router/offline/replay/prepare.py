@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +11,6 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.learning.lessons import policy_of as configured_policy
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.rated_rewards import RatingFacts
@@ -32,7 +31,7 @@ from ragbandit.router.offline.replay.candidates import (
 )
 from ragbandit.router.offline.replay.comparison import current_candidate, is_current, may_be_current, with_sides
 from ragbandit.router.offline.replay.engine import judge
-from ragbandit.router.offline.replay.judged_rows import judged_rows, known_rows
+from ragbandit.router.offline.replay.judged_rows import judged_rows
 from ragbandit.router.offline.replay.opening import MemoryLog, OpenLog, segment_of
 from ragbandit.router.offline.replay.parts import MemoryPart, SourcePart
 from ragbandit.router.offline.replay.plan import (
@@ -45,7 +44,7 @@ from ragbandit.router.offline.replay.plan import (
     parse_candidates,
 )
 from ragbandit.router.offline.replay.ratings import check_judged, judged_log, rating_notes
-from ragbandit.router.offline.replay.results import CandidateResult, LoggedPolicy, ReplayResult
+from ragbandit.router.offline.replay.results import CandidateResult, ReplayResult
 from ragbandit.router.offline.replay.service import (
     logged_policies,
     served_policy,
@@ -111,9 +110,7 @@ def replay(
         specs = [*specs, current_candidate(current, plan=plan)]
         plan = replace(plan, baseline=specs[-1].name)
     plan = replace(plan, baseline=plan.baseline or LOGGED)
-    ready = prepare(
-        log, candidates=specs, plan=plan, settings=settings, current=current, encoder=encoder, progress=progress
-    )
+    ready = prepare(log, candidates=specs, plan=plan, settings=settings, encoder=encoder, progress=progress)
     result = judging(
         [ready.part()],
         plan=plan,
@@ -223,41 +220,40 @@ def prepare(
     candidates: Sequence[CandidateSpec],
     plan: Plan,
     settings: Settings,
-    current: Settings | None = None,
     encoder: MakeEncoder | None = None,
     progress: Progress = no_progress,
 ) -> PreparedLog:
     """All of `replay` but the judging: probabilities of every candidate on every row that is judged.
 
-    current: the settings of the candidate that is the policy that serves. Raises as `replay` does.
+    Raises as `replay` does.
     """
-    settings, served_by = (
-        settings_in_force(each, arms=log.log.arms, floor=plan.floor) for each in (settings, current or settings)
-    )
-    preparation = Preparation(plan=plan, settings=settings, current=served_by, encoder=encoder, progress=progress)
+    settings = settings_in_force(settings, arms=log.log.arms, floor=plan.floor)
+    preparation = Preparation(plan=plan, settings=settings, encoder=encoder, progress=progress)
     for spec in candidates:
         if spec.learns:
             check_candidate(spec, arms=log.log.arms)
-    served = {spec.name: preparation.policy_of(spec) for spec in candidates if spec.learns}
+    by = {
+        spec.name: settings_in_force(spec.current or settings, arms=log.log.arms, floor=plan.floor)
+        for spec in candidates
+    }
+    served = {spec.name: served_policy(spec, settings=by[spec.name]) for spec in candidates if spec.learns}
     snapshots = {
         spec.name: load(spec, files=SnapshotFiles(settings.snapshot_root))
         for spec in candidates
         if spec.kind == "snapshot"
     }
-    infos = {name: info for name, (_, info) in snapshots.items()}
-    judged, notes = judged_rows(log, snapshots=list(infos.values()), in_sample=plan.in_sample)
+    judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
     if plan.weight is not None:
         log = replace(log, log=log.log.weighted(plan.weight))
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))
     candidate_pmfs = [
-        preparation.candidate_pmf(spec, log=log, judged=judged, snapshot=snapshots.get(spec.name))
+        replace(preparation, settings=by[spec.name]).candidate_pmf(
+            spec, log=log, judged=judged, snapshot=snapshots.get(spec.name)
+        )
         for spec in candidates
     ]
-    for at, spec in enumerate(candidates):
-        if spec.name in infos and (judged & known_rows(log, snapshots=[infos[spec.name]])).any():
-            candidate_pmfs[at] = replace(candidate_pmfs[at], in_sample=True)
     if served or snapshots:
         notes.append(service_note(settings))
     rows = [log.rows[int(index)] for index in np.flatnonzero(judged)]
@@ -274,17 +270,10 @@ class Preparation:
     """What candidates need of a log before they can be judged."""
 
     plan: Plan
-    #: with the floors in force: those of candidates, and those of the policy that serves
+    #: with the floors in force
     settings: Settings
-    current: Settings
     encoder: MakeEncoder | None
     progress: Progress
-    #: policies of the registry that have been asked, since the policy that serves may be one of the candidates
-    asked: dict[LoggedPolicy, CandidatePmf] = field(default_factory=dict)
-
-    def policy_of(self, spec: CandidateSpec) -> Policy:
-        """A candidate of the registry, fresh. Raises ConfigError."""
-        return configured_policy(self.current) if spec.current else served_policy(spec, settings=self.settings)
 
     def with_features(self, log: MemoryLog, *, needed: bool) -> MemoryLog:
         """The rows' features; where they are missing or of several encoders and a policy needs them, encoded again."""
@@ -331,31 +320,22 @@ class Preparation:
                     remedy="leave --price out, or name the policy, which then learns this log at that price",
                 )
             features = self._features_for(policy, info, log=log)
-            candidate = self._candidate_policy(policy, log=log, features=features, settings=self.settings)
-            return frozen(info, candidate=candidate, judged=judged)
-        settings = self.current if spec.current else self.settings
+            return frozen(info, candidate=self._candidate_policy(policy, log=log, features=features), judged=judged)
 
         def make() -> CandidatePolicy:
-            return self._candidate_policy(self.policy_of(spec), log=log, features=log.log.features, settings=settings)
+            policy = served_policy(spec, settings=self.settings)
+            return self._candidate_policy(policy, log=log, features=log.log.features)
 
-        policy = self.policy_of(spec)
-        same = LoggedPolicy.of(policy.algorithm, params=policy.params)
-        if same in self.asked and self.current == self.settings:
-            return self.asked[same]
         if self.plan.learn:
-            pmf = progressive_validation(spec, make=make, log=log, judged=judged, progress=self.progress)
-        else:
-            folds = self.plan.folds_of_whole(log.log)
-            pmf = crossfitted(
-                spec,
-                make=make,
-                folds_of_rows=folds,
-                folds=self.plan.folds,
-                progress=self.progress,
-                judged=judged,
-            )
-        self.asked[same] = pmf
-        return pmf
+            return progressive_validation(spec, make=make, log=log, judged=judged, progress=self.progress)
+        return crossfitted(
+            spec,
+            make=make,
+            folds_of_rows=self.plan.folds_of_whole(log.log),
+            folds=self.plan.folds,
+            progress=self.progress,
+            judged=judged,
+        )
 
     def _features_for(self, policy: Policy, info: SnapshotInfo, *, log: MemoryLog) -> FeatureRows | None:
         """As the snapshot's encoder makes them."""
@@ -372,10 +352,8 @@ class Preparation:
             )
         return features
 
-    def _candidate_policy(
-        self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None, settings: Settings
-    ) -> CandidatePolicy:
-        return CandidatePolicy(policy, log=log, features=features, settings=settings, weight=self.plan.weight)
+    def _candidate_policy(self, policy: Policy, *, log: MemoryLog, features: FeatureRows | None) -> CandidatePolicy:
+        return CandidatePolicy(policy, log=log, features=features, settings=self.settings, weight=self.plan.weight)
 
 
 def _with_rejection(result: ReplayResult, *, ready: PreparedLog) -> ReplayResult:

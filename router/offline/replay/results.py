@@ -120,9 +120,9 @@ class CandidateResult:
     #: notes for the reader: rows it has learned from, decisions made by the fallback, ...
     notes: tuple[str, ...] = ()
     #: what a candidate that learns has learned when it is asked. "folds": the questions of the other folds; "along":
-    #: what the served policy had learned then; "before": what a snapshot had when it was made; "these": a snapshot that
-    #: learned rows which it is judged on. None: it does not learn, or its name says it
-    learned: Literal["folds", "along", "before", "these"] | None = None
+    #: what the served policy had learned then; "before": what a snapshot had when it was made. None: it does not learn,
+    #: or its name says it
+    learned: Literal["folds", "along", "before"] | None = None
     #: it is the policy that it is compared with: a difference is between what each had learned, not between policies
     same_policy: bool = False
     #: why the difference has no interval and no verdict: not tried enough; None where it was

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 
-from ragbandit.router.offline.replay.plan import CURRENT, LOGGED
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
 from ragbandit.shared.formats import number, one_line, percent
 
@@ -13,9 +12,7 @@ _SOURCES = {
     "late": "with later feedback that came after they were learned",
 }
 #: what a candidate had learned when it was asked
-_LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"} | {
-    "these": "which has learned these rows"
-}
+_LEARNED = {"folds": "learned from this log", "along": "learning along this log", "before": "as it was then"}
 _COMPLETED = "completed from ratings and a judge's scores"
 #: no more decimals than this, however narrow the interval
 _DIGITS = 6
@@ -94,8 +91,6 @@ def _while_learning(replayed: ReplayResult, *, many: bool = False) -> str:
 def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     """The verdict, and what it does not say."""
     assert candidate.difference is not None
-    if candidate.learned == "these":
-        return "cannot tell: it is judged on rows that it learned"
     if candidate.difference.biased:
         return "cannot tell: the estimator is biased, and the bias is not in the interval"
     if candidate.same_policy:
@@ -103,7 +98,7 @@ def _verdict(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     if candidate.verdict == "cannot tell":
         return f"cannot tell yet{_forecast(candidate, rows=replayed.rows)}"
     spite = f", whatever the reward of the {_unsupported(candidate)}" if candidate.unsupported else ""
-    return f"{candidate.verdict}{spite}{_made_of(candidate)}{_unequal(candidate, replayed=replayed)}"
+    return f"{candidate.verdict}{spite}{_made_of(candidate)}"
 
 
 def _of_itself(candidate: CandidateResult) -> str:
@@ -116,13 +111,6 @@ def _of_itself(candidate: CandidateResult) -> str:
     if candidate.difference.value > 0.0:
         return "the same policy: this is what having learned is worth, not a better policy"
     return "the same policy: this is what not having seen these questions costs, not a worse policy"
-
-
-def _unequal(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """A hint where one side had learned and the other was learning: a difference may be that alone."""
-    if candidate.learned != "folds" or replayed.plan.baseline != LOGGED or not _while_learning(replayed):
-        return ""
-    return f"; it had learned, what served was still learning: compare two that have learned with --baseline {CURRENT}"
 
 
 def _made_of(candidate: CandidateResult) -> str:

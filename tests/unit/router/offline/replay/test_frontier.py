@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.same_policy import ARMS, Shape, lived
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay.frontier import price_frontier
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.workers.cli import app
-from tests.support.logs.served_worlds import ARMS, served_log
 
 SETTINGS = Settings.model_validate({"prices": {"economy": 0.4, "quality": 0.01, "same": 0.05}})
 
 
 @cache
 def found(seed=0):
-    log = served_log(SETTINGS, seed=seed, questions=80, passes=3)
+    log = lived(SETTINGS, seed=seed, shape=Shape(questions=80, passes=3)).log
     return log, price_frontier(log, settings=SETTINGS, folds=2)
 
 

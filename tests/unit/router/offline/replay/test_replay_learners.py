@@ -15,7 +15,6 @@ from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.estimation.reward_models import folds_of
 from ragbandit.router.offline.replay import memory_log, parse_candidates, replay
 from ragbandit.router.offline.replay.candidates import update_of
-from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import PolicyOutput, apply
 from ragbandit.router.policies.kinds.fixed import Uniform
@@ -80,32 +79,13 @@ def test_a_snapshot_is_not_asked_what_it_learned(settings):
     assert (found.rows, found.notes[0]) == (30, f"170 {LEFT_OUT}")
 
 
-def test_in_sample(settings):
-    """With in_sample the learned rows are judged too, without a verdict, and a note says so."""
-    made, rows = settings(), fresh_rows(200)
-    # Of its own lessons it is much better than what logged.
-    good = [float(row.decision.arm == "slow") for row in rows]
-    rows = [
-        replace(row, reward=replace(row.reward, value=value, quality=value, cost=0.0))
-        for row, value in zip(rows, good, strict=True)
-    ]
-    version = snapshot_of(rows[:120], made)
-    found = judged(rows, version, settings=made, in_sample=True)
-    assert found.rows == 200
-    assert found.notes[0].startswith("120 rows were learned by a snapshot that is judged on them")
-    (candidate,) = found.candidates
-    assert candidate.difference.low > 0.0
-    assert (candidate.verdict, candidate.learned) == ("cannot tell", "these")
-    assert headline(found)[0].endswith("cannot tell: it is judged on rows that it learned")
-
-
 def test_snapshot_that_learned_all(settings):
     """A log that a snapshot has learned to the last row is refused, with the ways out."""
     made, rows = settings(), fresh_rows(50)
     version = snapshot_of(rows, made)
     with pytest.raises(InvalidInput, match="all 50 rows were learned") as caught:
         judged(rows, version, settings=made)
-    assert "--in-sample" in caught.value.remedy
+    assert "cross-fitted" in caught.value.remedy
 
 
 def test_snapshot_of_another_ledger(settings):

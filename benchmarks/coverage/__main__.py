@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Column, Table
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")  # the processes share the cores already
     printed = io.StringIO()
-    console = Console(file=printed, width=132)
+    console = Console(file=printed, width=170)
     with (
         ProcessPoolExecutor(asked.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         Progress(console=Console(stderr=True), transient=True) as progress,
@@ -87,7 +88,9 @@ def _measured(
 
 def _table(place: str, found: Mapping[str, Mapping[Line, Tally]]) -> Table:
     columns = [Column(kind, justify="right") for kind in KINDS]
-    table = Table(Column("line", max_width=34), Column("promise", justify="right"), *columns, title=place)
+    table = Table(
+        Column("line", no_wrap=True), Column("promise", justify="right"), *columns, title=place, box=box.SIMPLE
+    )
     for line in dict.fromkeys(line for lines in found.values() for line in lines):
         promise = f"{100 * line.confidence:.0f}" + (" always" if line.every_look else "")
         table.add_row(line.name, promise, *(_cell(lines.get(line, Tally()), line=line) for lines in found.values()))

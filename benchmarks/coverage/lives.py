@@ -61,14 +61,14 @@ class Kind:
 
 
 KINDS: Final[Mapping[str, Kind]] = {
-    "all arms tried": Kind(),
-    "rare arms": Kind(usual=(0.955, 0.03, 0.015)),
-    "untried arms": Kind(usual=(0.9994, 0.0004, 0.0002)),
+    "all tried": Kind(),
+    "rare arms": Kind(usual=(0.935, 0.04, 0.025)),
+    "untried": Kind(usual=(0.9994, 0.0004, 0.0002)),
     "5 % rated": Kind(rated=(0.05, 0.05, 0.05)),
     "rated by arm": Kind(rated=(0.5, 0.25, 0.1)),
-    "rated by arm, a little": Kind(rated=(0.33, 0.3, 0.27)),
-    "drifting policy": Kind(drifts=True),
-    "repeated questions": Kind(questions=40),
+    "by arm, a little": Kind(rated=(0.33, 0.3, 0.27)),
+    "drifting": Kind(drifts=True),
+    "repeated": Kind(questions=40),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 
 _Value = TypeVar("_Value")
@@ -74,10 +74,20 @@ def with_configuration(error: InvalidInput, *, arms: Sequence[str]) -> InvalidIn
 def outcome_body(
     *, seconds: float, error: BaseException | None = None, fields: Mapping[str, object]
 ) -> dict[str, object]:
-    """Fields of an outcome. seconds: that the arm took. error: what it raised. fields: steps is 1 without them."""
+    """Fields of an outcome. seconds: that the arm took. error: what it raised: then steps are 0 where nobody says.
+
+    What an answer took is not made up: where the reward charges nothing of what is sent, the service refuses it.
+    """
     cost = {"seconds_total": seconds, **cast(Mapping[str, float], fields.get("cost") or {})}
     failed = {} if error is None else {"status": "failed", "error": _error_text(error), "stop_reason": "error"}
-    return {"steps": 1, **failed, **fields, "cost": cost}
+    return {**({"steps": 0} if failed else {}), **failed, **fields, "cost": cost}
+
+
+def refusal(error: RagBanditError) -> str:
+    """Why an outcome is not stored; where its cost is missing, how to say it."""
+    if getattr(error, "field", None) not in ("steps", "cost"):
+        return str(error)
+    return f"{error}; or say with `outcome_of` what an arm took"
 
 
 def _error_text(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from ragbandit.client.arms import (
     function_of,
     outcome_body,
     outcome_fields,
+    refusal,
     with_configuration,
 )
 from ragbandit.client.bodies import (
@@ -184,7 +185,8 @@ class AsyncClient:
 
         functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
         what a function returned to fields of /v1/outcomes (answer, steps, cost); None: text is the answer. Seconds are
-        measured, steps are 1 where nobody says. default_arm: instead of the client's.
+        measured; where `reward.cost` charges something else, say that too: an outcome without it is refused.
+        default_arm: instead of the client's.
 
         A function that is not `async def` runs in a thread, since it may block.
 
@@ -222,7 +224,7 @@ class AsyncClient:
     ) -> bool:
         """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
 
-        seconds: that the arm took. error: what it raised. fields: as for `outcome`; steps is 1 where they do not say.
+        seconds: that the arm took. error: what it raised. fields: as for `outcome`.
         """
         return await self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
 
@@ -349,7 +351,11 @@ class AsyncClient:
         try:
             reply = await self._outcome(decision_id, body)
         except RagBanditError as error:
-            log.error("the outcome of decision %s is not stored, and nothing is learned of it: %s", decision_id, error)
+            log.error(
+                "the outcome of decision %s is not stored, and nothing is learned of it: %s",
+                decision_id,
+                refusal(error),
+            )
             return False
         return not reply.get("degraded", False)
 

@@ -23,6 +23,7 @@ from ragbandit.client.arms import (
     function_of,
     outcome_body,
     outcome_fields,
+    refusal,
     with_configuration,
 )
 from ragbandit.client.bodies import (
@@ -187,7 +188,8 @@ class Client:
 
         functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
         what a function returned to fields of /v1/outcomes (answer, steps, cost); None: text is the answer. Seconds are
-        measured, steps are 1 where nobody says. default_arm: instead of the client's.
+        measured; where `reward.cost` charges something else, say that too: an outcome without it is refused.
+        default_arm: instead of the client's.
 
         The call takes decision_id, context, tenant as `route` does. It raises what the function raises, after reporting
         a failed outcome.
@@ -223,7 +225,7 @@ class Client:
     ) -> bool:
         """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
 
-        seconds: that the arm took. error: what it raised. fields: as for `outcome`; steps is 1 where they do not say.
+        seconds: that the arm took. error: what it raised. fields: as for `outcome`.
         """
         return self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
 
@@ -350,7 +352,11 @@ class Client:
         try:
             reply = self._outcome(decision_id, body)
         except RagBanditError as error:
-            log.error("the outcome of decision %s is not stored, and nothing is learned of it: %s", decision_id, error)
+            log.error(
+                "the outcome of decision %s is not stored, and nothing is learned of it: %s",
+                decision_id,
+                refusal(error),
+            )
             return False
         return not reply.get("degraded", False)
 

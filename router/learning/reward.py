@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ragbandit.router.learning.answer_metrics import containment, exact_match, f1, normalise
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import Aggregate, Feedback, Outcome, Reward
+from ragbandit.shared.types import Aggregate, Cost, Feedback, Outcome, Reward
 
 if TYPE_CHECKING:
     from ragbandit.router.config.settings import RewardSettings
@@ -19,6 +19,7 @@ __all__ = [
     "aggregate",
     "containment",
     "cost_of",
+    "cost_of_terms",
     "default_reward",
     "exact_match",
     "explicit_reward",
@@ -48,9 +49,12 @@ def quality_of(feedback: Feedback, *, outcome: Outcome | None, measure: str) -> 
 
 def cost_of(outcome: Outcome, *, terms: Mapping[str, float]) -> float:
     """Sum of price times amount over the cost terms."""
-    return math.fsum(
-        price * (outcome.steps if term == "steps" else getattr(outcome.cost, term)) for term, price in terms.items()
-    )
+    return cost_of_terms(outcome.steps, outcome.cost, terms=terms)
+
+
+def cost_of_terms(steps: float, cost: Cost, *, terms: Mapping[str, float]) -> float:
+    """`cost_of` an outcome with these steps and this cost."""
+    return math.fsum(price * (steps if term == "steps" else getattr(cost, term)) for term, price in terms.items())
 
 
 def aggregate(values: Sequence[float], *, how: Aggregate) -> float:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
 
+from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.rollouts.verdicts import Evidence
@@ -147,13 +148,7 @@ class VersionReader:
 
     def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
         costs = [cost_value(row["cost"]) for row in ended]
-        charged = [
-            math.fsum(
-                price * (row["steps"] if term == "steps" else getattr(cost, term))
-                for term, price in self.prices.items()
-            )
-            for row, cost in zip(ended, costs, strict=True)
-        ]
+        charged = [cost_of_terms(row["steps"], cost, terms=self.prices) for row, cost in zip(ended, costs, strict=True)]
         return Outcomes(
             draws=_draws(rows),
             failed=np.array([float(row["status"] == "failed") for row in ended]),

@@ -93,6 +93,7 @@ def live_service(place: Path):
         # The service's own, and two that the frameworks' tests run themselves.
         "arms": {arm: {} for arm in ("no_retrieval", "single_step", "multi_step")}
         | {arm: {"run_by": "caller"} for arm in ("fast", "deep")},
+        "reward": {"cost": {"seconds_total": 1.0}, "weight": 0.02},  # what the clients measure
     }
     (place / "config.yaml").write_text(json.dumps(settings, ensure_ascii=False), encoding="utf-8")
     (place / "corpus.jsonl").write_text("\n".join(map(json.dumps, CORPUS)))

@@ -11,6 +11,7 @@ from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.operation import state_or_none
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.api.ui.report import panel
+from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.shared.errors import InvalidInput
 
@@ -30,7 +31,14 @@ async def first(request: Request) -> Response:
     """What the service earns."""
     router = router_of(request)
     chosen, history = await _history(request)
+    reward = router.settings.reward
+
+    def alike() -> str | None:
+        with router.database.read() as connection:
+            return costs_alike(connection, reward=reward)
+
     values: dict[str, Any] = {
+        "costs_alike": await reads_of(request).run(alike),
         "state": await state_or_none(request),
         "parts": router.readiness.states(),
         "charts": earned_charts(history),

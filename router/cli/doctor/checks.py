@@ -15,6 +15,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("reward.weight", price.weight),
     ("sample ratio", database.even),
     ("dollar budgets", budgets.budgets),
+    ("costs", price.costs),
     ("counters", database.counters),
     ("leases", database.held),
     ("Redis", redis.reachable),

@@ -1,4 +1,4 @@
-"""Check of `reward.weight`: whether the ledger's newest labels propose another price of an answer."""
+"""Checks of what an answer costs: whether another `reward.weight` is proposed, and whether the arms differ at all."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,6 +7,7 @@ from sqlalchemy import select
 
 from ragbandit.router.cli.doctor.database import opened
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, warning
+from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import updates
@@ -38,3 +39,15 @@ def weight(installation: Installation) -> Sequence[Finding]:
     if price.verdict is not None:
         return [warning(_CHECK, proposal(price), means=implied(price), remedy=remedy(price))]
     return [fine(_CHECK, f"{proposal(price)}; {implied(price)}")]
+
+
+def costs(installation: Installation) -> Sequence[Finding]:
+    """Whether the newest answers tell the arms apart by their cost."""
+    settings = installation.settings
+    with opened(settings) as database, database.read() as connection:
+        alike = costs_alike(connection, reward=settings.reward)
+    if alike is None:
+        return [fine("costs", "no sign that all arms cost the same")]
+    means = "no price of an answer moves the choice between the arms"
+    remedy = "say with `outcome_of`, `steps` or `cost` what an answer took, or set reward.cost to what is measured"
+    return [warning("costs", alike, means=means, remedy=remedy)]

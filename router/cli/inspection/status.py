@@ -19,6 +19,7 @@ from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
@@ -63,6 +64,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         else:
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
+            with ledger.database.read() as connection:
+                notes += [note for note in [costs_alike(connection, reward=settings.reward)] if note]
             facts |= {"notes": notes} if notes else {}
             now = time.time()
             states = budget_states(ledger.database, settings=settings, now=now)

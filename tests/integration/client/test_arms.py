@@ -15,7 +15,7 @@ OURS = {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}, "other": {"r
 
 @pytest.fixture
 def service(serve):
-    return serve(arms=OURS)
+    return serve(arms=OURS, reward={"cost": {"seconds_total": 1.0}})
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def client(service):
 
 
 def test_one_call(client):
-    """The arms are drawn among the functions alone; answer, seconds and steps are stored; the value comes back."""
+    """The arms are drawn among the functions alone; answer and seconds are stored, and no steps that nobody counted."""
     arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": lambda question: f"deep: {question}"})
     run = arms(QUESTION, context={"premium": True}, tenant="acme", decision_id="mine")
     record = client.decision("mine")
@@ -34,7 +34,7 @@ def test_one_call(client):
     assert set(record["pmf"]) == {"fast", "deep"}
     assert (record["context"], record["tenant"]) == ({"premium": True}, "acme")
     outcome = record["outcome"]
-    assert (outcome["status"], outcome["answer"], outcome["steps"]) == ("answered", run.value, 1)
+    assert (outcome["status"], outcome["answer"], outcome["steps"]) == ("answered", run.value, 0)
     assert outcome["cost"]["seconds_total"] == pytest.approx(run.seconds)
 
 
@@ -50,6 +50,21 @@ def test_what_a_value_says_of_its_outcome(client):
     assert run.value is found
     assert (outcome["answer"], outcome["steps"], outcome["cost"]["dollars"]) == ("Bram Stoker", 3, 0.02)
     assert outcome["cost"]["seconds_total"] > 0
+
+
+def test_costs_that_nobody_says_are_refused(serve, caplog):
+    """Where the reward charges steps an answer without them is not stored, and the log says how; a failure is."""
+    with Client(serve(arms=OURS).url) as client:
+        run = client.arms({"fast": lambda _: "here"})(QUESTION)
+        assert (run.value, run.reported) == ("here", False)
+        (said,) = [record.getMessage() for record in caplog.records if record.name == "ragbandit.client"]
+        assert "the reward charges steps" in said
+        assert "outcome_of" in said
+        assert client.decision(run.decision_id)["outcome"] is None
+        with pytest.raises(LookupError):
+            client.arms({"fast": lambda _: {}["nothing"]})(QUESTION, decision_id="failed")
+        assert client.decision("failed")["outcome"]["status"] == "failed"
+        assert client.report(client.route(QUESTION)["decision_id"], seconds=0.1, steps=2)
 
 
 def test_an_arm_that_raises(client):

@@ -31,6 +31,8 @@ from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion
 
 #: decisions after which somebody looks
 LOOKS: Final = tuple(range(100, DECISIONS + 1, 100))
+#: mean dollars of an answer of each arm
+DOLLARS: Final = np.array([0.02, 0.004, 0.0004])
 #: a replay at every look costs more: so often for one that may be looked at again
 FEW_LOOKS: Final = (500, 1_000, DECISIONS)
 
@@ -327,6 +329,7 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:
 
 
 PLACES: Final[Mapping[str, Place]] = {
+    "report": report,
     "replay": replay,
     "replay --anytime": anytime,
     "rollout in shadow": shadow,

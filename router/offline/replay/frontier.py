@@ -74,7 +74,7 @@ def price_frontier(
         raise InvalidInput(f"{name} has one weight of cost", field="policy.name", remedy="set it to mba, for example")
     memory = _with_parts(memory)
     make = encoder or partial(make_encoder, settings.encoder)
-    memory = Preparation(plan=plan, settings=in_force encoder=make, progress=progress).with_features(
+    memory = Preparation(plan=plan, settings=in_force, encoder=make, progress=progress).with_features(
         memory, needed=True
     )
     answers = [

@@ -335,7 +335,6 @@ PLACES: Final[Mapping[str, Place]] = {
     "rollout in shadow": shadow,
     "rollout as canary": canary,
     "warm": warm,
-    "report": report,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
+from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -40,6 +41,8 @@ class Publisher:
         self.announce, self.clock = announce, clock
         #: of the last snapshot: when it was written, monotonic seconds, and how long it took
         self._at, self._took_s = -math.inf, 0.0
+        #: when the frontier is computed again, monotonic seconds
+        self._frontier_due = -math.inf
         #: snapshots written here
         self._count = 0
         #: the newest that was written or found whole here: its version, last update, and its files as they were then
@@ -80,8 +83,17 @@ class Publisher:
             self.files.prune(old[most - 1 :])
             self._forget_rows(info)
             self.announce(info)
-            self.ledger.note_diagnosis(diagnose(self.ledger, policy, settings=self.settings, encoder_hash=encoder_hash))
+            self._note(policy, encoder_hash=encoder_hash)
         self._newest = info.version, last_seq, self.files.fingerprint(info.version)
+
+    def _note(self, policy: Policy, *, encoder_hash: str) -> None:
+        """Keep how far the policy has learned; at intervals its frontier too."""
+        settings = self.settings
+        texts = {"diagnosis": diagnose(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)}
+        if time.monotonic() >= self._frontier_due:
+            self._frontier_due = time.monotonic() + EVERY_S
+            texts["frontier"] = frontier_text(self.ledger, policy, settings=settings, encoder_hash=encoder_hash)
+        self.ledger.note(**texts)
 
     def _is_whole(self, info: SnapshotInfo) -> bool:
         """True if the snapshot's files are there and the learner's own; reading them takes time."""

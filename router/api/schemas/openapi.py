@@ -14,6 +14,7 @@ from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_WORDS
+from ragbandit.router.serving.deciding.prices import tells_mean
 from ragbandit.shared.types import MAX_TEXT
 
 #: modules whose classes requests and replies are; the text below a field describes it
@@ -92,7 +93,10 @@ def add_limits(
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.prices))
-        for name in ("aim",) if has_dial else ("aim", "cost_weight"):
+        aims = body["aim"]["properties"]
+        for name in [name for name in aims if name != "quality" and not tells_mean(name, terms=settings.reward.cost)]:
+            del aims[name]
+        for name in () if has_dial else ("aim", "cost_weight"):
             body[name]["anyOf"] = [{"type": "null"}]
     if settings.context:
         route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}

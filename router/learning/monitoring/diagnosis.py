@@ -213,10 +213,7 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     """The diagnosis of a ledger's policy by the newest decisions in the store, as JSON; None where there is none."""
     if getattr(policy, "noise", None) is None:
         return None
-    newest = ledger.newest_decisions(limit=LATEST, encoder_hash=encoder_hash)
-    whole = [one for one in newest if one.features is not None and np.isfinite(one.features).all()]
-    sizes = Counter(0 if one.features is None else one.features.size for one in whole).most_common(1)
-    newest = [one for one in whole if one.features is not None and one.features.size == sizes[0][0]]
+    newest = newest_questions(ledger, limit=LATEST, encoder_hash=encoder_hash)
     if not newest:
         return None
     features = np.array([one.features for one in newest])
@@ -227,6 +224,14 @@ def diagnose(ledger: Ledger, policy: Policy, *, settings: Settings, encoder_hash
     traffic = Traffic(decisions=newest, labelled=min(ledger.last_seq() / max(ledger.decided(), 1), 1.0))
     read = diagnosed(policy, sound, traffic=traffic, floors=settings.policy.floor_of)
     return None if read is None else canonical(asdict(read)).replace(_OF_BEFORE[1], _OF_BEFORE[0])
+
+
+def newest_questions(ledger: Ledger, *, limit: int, encoder_hash: str) -> list[Decision]:
+    """The newest decisions that have features of this encoder, of one length and finite, oldest first."""
+    newest = ledger.newest_decisions(limit=limit, encoder_hash=encoder_hash)
+    whole = [one for one in newest if one.features is not None and np.isfinite(one.features).all()]
+    sizes = Counter(0 if one.features is None else one.features.size for one in whole).most_common(1)
+    return [one for one in whole if one.features is not None and one.features.size == sizes[0][0]]
 
 
 def read_diagnosis(text: str | None, *, unlabelled: int) -> Diagnosis | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.base import Policy, serves_prices
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import MAX_WEIGHT, Json, Query
@@ -56,22 +57,23 @@ def price_name(query: Query) -> str | None:
     return wanted if isinstance(wanted, str) and not query.aim else None
 
 
-def served_weight(query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False) -> float | None:
+def served_weight(
+    query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False, frontier: Frontier | None = None
+) -> float | None:
     """The weight of cost of a checked query (>= 0); None: that of the reward setting, as the policy learned it.
 
     rebuilding: the policy stands in for the configured one, which is learned again; nobody is refused because of it.
-    Raises InvalidInput where it wants one of its own and the policy has one for all questions, and where it wants one
-    that its tenant may not have; Forbidden where its key may not.
+    frontier: that aims are solved on; while there is none they are served at the weight of the reward setting.
+    Raises InvalidInput where it wants one of its own and the policy has one for all questions, where it wants one that
+    its tenant may not have, and for an aim that cannot be held here; Forbidden where its key may not.
     """
-    if query.aim:
-        raise InvalidInput(
-            f"the policy {policy.algorithm} serves no aims", field="aim", remedy="send cost_weight in place of aim"
-        )
-    terms, factor, usual = terms_of(query), budget_factor(query), settings.reward.weight
-    if query.cost_weight is None and not terms and factor == 1.0:
+    terms, factor, usual, aim = terms_of(query), budget_factor(query), settings.reward.weight, query.aim
+    if query.cost_weight is None and not terms and not aim and factor == 1.0:
         return None
-    wanted = terms.get("cost_weight") if query.cost_weight is None else query.cost_weight
+    wanted = terms.get("cost_weight") if query.cost_weight is None and not aim else query.cost_weight
     weight = usual if wanted is None else _weight(wanted, prices=settings.prices)
+    if aim:
+        weight = _aimed(aim, frontier=frontier, settings=settings)
     among = terms.get("cost_weights")
     if isinstance(among, list):
         if query.cost_weight is not None and not among[0] <= weight <= among[1]:
@@ -82,10 +84,30 @@ def served_weight(query: Query, *, settings: Settings, policy: Policy, rebuildin
     if not serves_prices(policy) and not rebuilding:
         raise InvalidInput(
             f"the policy {policy.algorithm} has one weight of cost for all questions",
-            field="cost_weight",
-            remedy="leave cost_weight out, or set policy.name to one that keeps quality and cost apart, such as mba",
+            field="aim" if aim else "cost_weight",
+            remedy="leave it out, or set policy.name to one that keeps quality and cost apart, such as mba",
         )
     return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
+
+
+def tells_mean(term: str, *, terms: Mapping[str, float]) -> bool:
+    """Whether a mean cost is a mean of this term: the only one that has a price."""
+    return [name for name, price in terms.items() if price > 0.0] == [term]
+
+
+def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, settings: Settings) -> float:
+    """The weight that a checked aim has on the frontier; without one that of the setting. Raises InvalidInput."""
+    ((name, value),) = aim.items()
+    terms = settings.reward.cost
+    if name != "quality" and not tells_mean(name, terms=terms):
+        raise InvalidInput(
+            f"a mean of {name} can be held where reward.cost prices {name} alone",
+            field=f"aim.{name}",
+            remedy=f"aim at a quality, or set reward.cost to {{{name}: 1}}",
+        )
+    if frontier is None:
+        return settings.reward.weight
+    return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[name])
 
 
 def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:

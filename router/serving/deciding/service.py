@@ -9,6 +9,7 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
@@ -57,6 +58,8 @@ class RouteService:
         self.take_over(serving, settings=settings)
         self.clock = clock
         self._live = live
+        #: of the policy in use, by which aims become weights; None: not known yet
+        self.frontier: Frontier | None = None
         # Both counts are written by the batcher's thread alone; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
@@ -122,7 +125,7 @@ class RouteService:
         )
         checked = with_terms(checked, settings=settings)
         policy, rebuilding = serving.policy, serving.rebuilding
-        weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding)
+        weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding, frontier=self.frontier)
         if checked.context or settings.context:
             self.context_counts.add(checked)
         return Question(

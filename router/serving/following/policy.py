@@ -5,7 +5,9 @@ import threading
 from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.frontier import read_frontier
 from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.snapshots import SnapshotFollower, registered_follower
@@ -49,6 +51,8 @@ class PolicyFollower:
         #: that cannot be used here; logged once
         self._refused: PolicyVersion | None = None
         self._following = threading.Lock()
+        #: as it was read last
+        self._frontier: str | None = None
 
     def start(self) -> None:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
@@ -61,6 +65,8 @@ class PolicyFollower:
         with self._following:  # a caller of `learn` and the thread that polls
             self.versions.follow()
             self._follow_champion()
+        if serves_prices(self._service.serving.policy) and (text := self.ledger.frontier()) != self._frontier:
+            self._frontier, self._service.frontier = text, read_frontier(text)
         return self.snapshots.refresh(lambda: self._service.serving, swap=self._service.swap)
 
     def deciding(self, configuration: Settings) -> Settings:

@@ -49,6 +49,7 @@ from ragbandit.shared.types import (
     FeedbackKind,
     JoinedDecision,
     Json,
+    Outcome,
     PolicyLabel,
     SnapshotInfo,
     Update,
@@ -246,10 +247,24 @@ class Ledger:
         ours = (one for one in read if one.encoder_hash == encoder_hash and one.features is not None)
         return [one for one in ours if IMPORTED not in one.facts]
 
-    def note_diagnosis(self, text: str | None) -> None:
-        """Keep how far the policy has learned, as JSON."""
+    def newest_outcomes(self, *, limit: int) -> list[tuple[Decision, Outcome]]:
+        """The newest outcomes of the store with their decisions, newest first; of `limit` those that can be read."""
+        newest = select(outcomes).order_by(outcomes.c.made_at.desc()).limit(limit)
+        with self.database.read() as connection:
+            rows = {row["decision_id"]: row for row in connection.execute(newest).mappings()}
+            decided = connection.execute(select(decisions).where(decisions.c.id.in_(rows))).mappings().all()
+        read = [one for one in map(readable, decided) if isinstance(one, Decision)]
+        return [(one, outcome_value(rows[one.id])) for one in read if IMPORTED not in one.facts]
+
+    def note(self, **texts: str | None) -> None:
+        """Keep what is known of the policy, as JSON, by column: `diagnosis`, `frontier`."""
         with self.database.write() as connection:
-            connection.execute(update(policies).where(policies.c.label == self.label).values(diagnosis=text))
+            connection.execute(update(policies).where(policies.c.label == self.label).values(**texts))
+
+    def frontier(self) -> str | None:
+        """The JSON of the column `frontier`."""
+        with self.database.read() as connection:
+            return connection.execute(select(policies.c.frontier).where(policies.c.label == self.label)).scalar()
 
     def add_snapshot(self, info: SnapshotInfo) -> None:
         """Make a snapshot known; known already is fine (the same ledger gives the same snapshot)."""

@@ -1,0 +1,69 @@
+"""Aims on the frontier of a policy: which weight each is solved to, and what cannot be aimed at."""
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.monitoring.frontier import Frontier
+from ragbandit.router.policies import make_policy
+from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR, served_weight
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.types import Query
+from tests.support.cases import every_case
+
+FRONTIER = Frontier(weights=(0.0, 0.1, 0.2, 0.4), quality=(0.9, 0.9, 0.8, 0.3), cost=(3.0, 2.0, 2.2, 1.0), best=0.85)
+MBA = make_policy("mba", params={})
+
+
+def served(aim, *, frontier=FRONTIER, policy=MBA, factor=1.0, cost_weight=None, **reward):
+    settings = Settings.model_validate({"reward": {"cost": {"steps": 1.0}, **reward}})
+    request = {} if factor == 1.0 else {BUDGET_FACTOR: factor}
+    query = Query(text="q", aim=aim, cost_weight=cost_weight, request=request)
+    return served_weight(query, settings=settings, policy=policy, frontier=frontier)
+
+
+def test_an_aim_is_a_weight():
+    """Between two points by interpolation; at a plateau the highest weight; beyond the ends, the ends."""
+    cases = (
+        ({"quality": 0.8 / 0.85}, 0.2),
+        ({"quality": 1.0}, 0.15),
+        ({"quality": 0.55 / 0.85}, 0.3),
+        ({"quality": 0.1}, 0.4),
+        ({"steps": 2.5}, 0.05),
+        ({"steps": 2.0}, 0.2),
+        ({"steps": 1.5}, 0.3),
+        ({"steps": 0.5}, 0.4),
+        ({"steps": 9.0}, 0.0),
+    )
+    with every_case() as case:
+        for aim, weight in cases:
+            with case(aim):
+                assert served(aim) == pytest.approx(weight)
+    assert served({"dollars": 0.015}, cost={"dollars": 100.0, "steps": 0.0}) == pytest.approx(0.3)
+    assert served({"steps": 1.5}, factor=3.0) == pytest.approx(0.9)
+
+
+def test_an_aim_without_a_frontier():
+    """Until there is a frontier the weight of the reward setting serves; a budget raises it."""
+    assert served({"quality": 0.9}, frontier=None) is None
+    assert served({"quality": 0.9}, frontier=None, factor=2.0) == pytest.approx(0.1)
+
+
+def test_what_cannot_be_aimed_at():
+    """Each is refused with the reason, also while there is no frontier."""
+    cases = (
+        ({"quality": 1.5}, {}, "no share of the best"),
+        ({"quality": 0.9, "steps": 1.8}, {}, "beside another aim"),
+        ({"quality": 0.9}, {"cost_weight": 0.1}, "beside another aim"),
+        ({"seconds": 1.0}, {}, "no aim"),
+        ({"steps": 0.0}, {}, "not above 0"),
+        ({"steps": float("nan")}, {}, "not above 0"),
+        ({"steps": True}, {}, "not above 0"),
+        ({"dollars": 0.1}, {}, "where reward.cost prices dollars alone"),
+        ({"steps": 1.8}, {"cost": {"steps": 1.0, "dollars": 1.0}}, "where reward.cost prices steps alone"),
+        ({"quality": 0.9}, {"policy": make_policy("uniform", params={})}, "one weight of cost for all questions"),
+    )
+    with every_case() as case:
+        for aim, more, words in cases:
+            with case(aim, words), pytest.raises(InvalidInput, match=words) as error:
+                served(aim, frontier=None, **more)
+            assert error.value.field == "aim"

@@ -51,7 +51,7 @@ class BudgetSpent(TooManyRequests):
     """This tenant or key has spent its budget."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class DollarBudget:
     """A budget that holds for a question."""
 
@@ -90,34 +90,23 @@ def bounds(period: Period, *, now: float) -> tuple[float, float]:
     return begin.timestamp(), (begin + timedelta(days=32)).replace(day=1).timestamp()
 
 
-def tenant_settings(tenant: str, *, tenants: Mapping[str, TenantSettings]) -> tuple[str, TenantSettings]:
-    """Under which name the settings hold a tenant's, and these."""
-    name = tenant if tenant in tenants else "default"
-    return name, tenants.get(name) or TenantSettings()
-
-
 def budgets_of(
     tenant: str, *, key: str | None, scopes: Mapping[str, Json], tenants: Mapping[str, TenantSettings]
 ) -> tuple[DollarBudget, ...]:
     """The budgets of a question of this tenant that comes with this key; none where nothing bounds it."""
     if not tenants and not scopes:
         return ()
-    name, given = tenant_settings(tenant, tenants=tenants)
-    found = [
-        (Spender("tenant", tenant), period, dollars, given.budget_stop, f"the setting tenants.{name}.{field}")
-        for period, field in _FIELDS.items()
-        if (dollars := getattr(given, field)) is not None
-    ]
-    stop = bool(scopes.get("budget_stop", given.budget_stop))
-    found += [
-        (Spender("key", key or ""), period, float(dollars), stop, f"the scope {field} of the key")
-        for period, field in _FIELDS.items()
-        if isinstance(dollars := scopes.get(field), int | float)
-    ]
-    return tuple(
-        DollarBudget(spender=spender, period=period, dollars=dollars, stop=stop, setting=setting)
-        for spender, period, dollars, stop, setting in found
-    )
+    name = tenant if tenant in tenants else "default"
+    given, found = tenants.get(name) or TenantSettings(), []
+    for period, field in _FIELDS.items():
+        own, scope = getattr(given, field), scopes.get(field)
+        if own is not None:
+            spender, setting = Spender("tenant", tenant), f"the setting tenants.{name}.{field}"
+            found.append(DollarBudget(spender, period, own, stop=given.budget_stop, setting=setting))
+        if isinstance(scope, int | float):
+            stop, setting = bool(scopes.get("budget_stop", given.budget_stop)), f"the scope {field} of the key"
+            found.append(DollarBudget(Spender("key", key or ""), period, float(scope), stop=stop, setting=setting))
+    return tuple(found)
 
 
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}
@@ -146,27 +135,22 @@ class Budgets:
         self._known: dict[Spender, tuple[Spent, float]] = {}
         self._throttle = Throttle(_QUIET_S)
 
-    def of(self, caller: Caller, *, tenant: str) -> tuple[DollarBudget, ...]:
-        """The budgets of a caller's question."""
-        return budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=self._settings.tenants)
-
     async def paced(self, query: Query, *, caller: Caller) -> Query:
-        """The query with the factor on its weight of cost. Raises BudgetSpent, StoreError."""
-        factor = await self.factor(caller, tenant=query.tenant)
-        return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
-
-    async def factor(self, caller: Caller, *, tenant: str) -> float:
-        """The factor on the weight of cost of a question, 1 without budgets. Raises BudgetSpent, StoreError."""
-        if not (budgets := self.of(caller, tenant=tenant)):
-            return 1.0
+        """The query with the factor on its weight of cost, where it is above 1. Raises BudgetSpent, StoreError."""
+        held = budgets_of(query.tenant, key=caller.key, scopes=caller.scopes, tenants=self._settings.tenants)
+        if not held:
+            return query
         now, paces = self._clock(), self._paces()
-        sums = await self._spent({one.spender for one in budgets}, now=now)
-        beyond = [one for one in budgets if one.spent_of(sums[one.spender]) >= one.dollars]
+        sums = await self._spent({one.spender for one in held}, now=now)
+        beyond = [one for one in held if one.spent_of(sums[one.spender]) >= one.dollars]
         if stopping := [one for one in beyond if one.stop or not paces]:
             raise refusal(max(stopping, key=lambda one: bounds(one.period, now=now)[1]), now=now)
         for one in beyond:
-            self._warn(one)
-        return max(one.factor(sums[one.spender], now=now) for one in budgets) if paces else 1.0
+            if self._throttle.lets_pass((one.spender.kind, one.period)):
+                facts = {"action": "budget", one.spender.kind: one.spender.name, "period": one.period}
+                log.warning("a dollar budget is spent: questions go on at the highest price", extra=facts)
+        factor = max(one.factor(sums[one.spender], now=now) for one in held) if paces else 1.0
+        return query if factor == 1.0 else replace(query, request={**query.request, BUDGET_FACTOR: factor})
 
     async def _spent(self, spenders: Iterable[Spender], *, now: float) -> dict[Spender, Spent]:
         if any(self._is_stale(one, now=now) for one in spenders):
@@ -185,11 +169,6 @@ class Budgets:
     def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
         with self._database.read() as connection:
             return spent(connection, spenders, now=now)
-
-    def _warn(self, budget: DollarBudget) -> None:
-        if self._throttle.lets_pass((budget.spender.kind, budget.period)):
-            facts = {"action": "budget", budget.spender.kind: budget.spender.name, "period": budget.period}
-            log.warning("a dollar budget is spent: questions go on at the highest price", extra=facts)
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:

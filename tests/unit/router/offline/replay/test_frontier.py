@@ -13,6 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.replay.frontier import price_frontier
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import number
 from ragbandit.workers.cli import app
 
 SETTINGS = Settings.model_validate({"prices": {"economy": 0.4, "quality": 0.01, "same": 0.05}})
@@ -27,17 +28,20 @@ def found(seed=0):
 def test_the_frontier():
     """Cost falls with the weight, each price stands at its weight, arms cost what they cost, within the intervals."""
     log, frontier = found()
-    priced, arms = frontier.points[: -len(ARMS)], frontier.points[-len(ARMS) :]
-    named = {point.name: point.weight for point in priced if point.name}
-    assert named == pytest.approx(
-        {"quality": 0.01, "reward.weight, same": 0.05, "economy": 0.4, "proposed": frontier.price.proposed}
-    )
+    priced, arms = frontier[0].candidates[: -len(ARMS)], frontier[0].candidates[-len(ARMS) :]
+    named = [point.name for point in priced if " " in point.name]
+    assert named == [
+        "0.01 quality",
+        "0.05 reward.weight same",
+        f"{number(frontier[1].proposed)} proposed",
+        "0.4 economy",
+    ]
     costs = [point.cost.value for point in priced]
     assert all(before >= after - 0.02 for before, after in pairwise(costs))
     assert costs[0] > costs[-1] + 0.8
-    for number, (arm, point) in enumerate(zip(ARMS, arms, strict=True)):
-        assert (point.name, point.weight) == (f"always {arm}", None)
-        assert point.cost.low - 1e-9 <= number <= point.cost.high + 1e-9
+    for steps, (arm, point) in enumerate(zip(ARMS, arms, strict=True)):
+        assert point.name == f"always {arm}"
+        assert point.cost.low - 1e-9 <= steps <= point.cost.high + 1e-9
     qualities = [row.reward.quality for row in log.rows]
     assert max(point.quality.value for point in priced) > np.mean(qualities) - 0.05
 
@@ -54,16 +58,13 @@ def test_what_has_no_frontier():
 
 
 def test_the_verb(tmp_path, monkeypatch):
-    """The table has every price, the page the picture; the words say what the weight is worth and propose one."""
+    """The table has every price, and there is a picture; the words say what the weight is worth and propose one."""
     monkeypatch.chdir(tmp_path)
     log, _ = found()
     write_rows("log.jsonl", log.rows)
     (tmp_path / "config.yaml").write_text("prices: {economy: 0.4}\n")
-    done = CliRunner().invoke(app, ["price", "--log", "log.jsonl", "--folds", "2", "--report", "f.html"])
+    done = CliRunner().invoke(app, ["price", "--log", "log.jsonl", "--folds", "2", "--plot", "f.png"])
     assert done.exit_code == 0, done.output
     for words in ("economy", "reward.weight", "proposed", "always multi_step", "half the slope", "routing table"):
         assert words in done.stdout
-    page = (tmp_path / "f.html").read_text()
-    assert "<svg" in page
-    assert "economy" in page
-    assert "<script" not in page
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")

@@ -31,14 +31,8 @@ async def first(request: Request) -> Response:
     """What the service earns."""
     router = router_of(request)
     chosen, history = await _history(request)
-    reward = router.settings.reward
-
-    def alike() -> str | None:
-        with router.database.read() as connection:
-            return costs_alike(connection, reward=reward)
-
     values: dict[str, Any] = {
-        "costs_alike": await reads_of(request).run(alike),
+        "costs_alike": await reads_of(request).run(lambda: costs_alike(router.database, reward=router.settings.reward)),
         "state": await state_or_none(request),
         "parts": router.readiness.states(),
         "charts": earned_charts(history),

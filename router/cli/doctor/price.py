@@ -44,8 +44,8 @@ def weight(installation: Installation) -> Sequence[Finding]:
 def costs(installation: Installation) -> Sequence[Finding]:
     """Whether the newest answers tell the arms apart by their cost."""
     settings = installation.settings
-    with opened(settings) as database, database.read() as connection:
-        alike = costs_alike(connection, reward=settings.reward)
+    with opened(settings) as database:
+        alike = costs_alike(database, reward=settings.reward)
     if alike is None:
         return [fine("costs", "no sign that all arms cost the same")]
     means = "no price of an answer moves the choice between the arms"

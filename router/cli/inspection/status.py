@@ -64,8 +64,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         else:
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
-            with ledger.database.read() as connection:
-                notes += [note for note in [costs_alike(connection, reward=settings.reward)] if note]
+            notes += filter(None, [costs_alike(ledger.database, reward=settings.reward)])
             facts |= {"notes": notes} if notes else {}
             now = time.time()
             states = budget_states(ledger.database, settings=settings, now=now)

@@ -2,11 +2,12 @@
 
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import select
 
 from ragbandit.router.config.learning import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.formats import number
 
@@ -14,10 +15,10 @@ from ragbandit.shared.formats import number
 NEWEST: Final = 100
 
 
-def costs_alike(connection: Connection, *, reward: RewardSettings) -> str | None:
+def costs_alike(database: Database, *, reward: RewardSettings) -> str | None:
     """What it means that the newest NEWEST answers of several arms all cost the same; None where they do not.
 
-    Also where there are fewer, where one arm gave all of them, and where the reward charges nothing.
+    Also where there are fewer, where one arm gave all of them, and where the reward charges nothing. Raises StoreError.
     """
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
     if not charged or reward.weight == 0.0:
@@ -29,7 +30,8 @@ def costs_alike(connection: Connection, *, reward: RewardSettings) -> str | None
         .order_by(outcomes.c.made_at.desc())
         .limit(NEWEST)
     )
-    rows = connection.execute(answers).all()
+    with database.read() as connection:
+        rows = connection.execute(answers).all()
     costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
     if len(rows) < NEWEST or len({row.arm for row in rows}) < 2 or len(costs) > 1:
         return None

@@ -30,12 +30,9 @@ def alarm(replayed: ReplayResult) -> list[str]:
 
 def headline(replayed: ReplayResult) -> list[str]:
     """One plain sentence per candidate of `compared`, in that order."""
-    return [_with_caveat(_sentence(one, replayed=replayed), one, replayed=replayed) for one in compared(replayed)]
-
-
-def _with_caveat(sentence: str, candidate: CandidateResult, *, replayed: ReplayResult) -> str:
-    """Whoever quotes the sentence alone quotes the caveat."""
-    return f"If the log were right: {sentence}" if replayed.faults and candidate.missing is None else sentence
+    # Whoever quotes the sentence alone quotes the caveat.
+    caveats = ["If the log were right: " * bool(replayed.faults and not one.missing) for one in compared(replayed)]
+    return [a + _sentence(one, replayed=replayed) for a, one in zip(caveats, compared(replayed), strict=True)]
 
 
 def compared(replayed: ReplayResult) -> list[CandidateResult]:

@@ -174,6 +174,8 @@ def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec
         )
     if plan.learn:
         raise InvalidInput("a policy that learns along the log needs all rows in order", field="learn", remedy=remedy)
+    if plan.baseline == CURRENT:
+        raise InvalidInput("the policy that serves learns from all rows in order", field="baseline", remedy=remedy)
     if plan.reward_model not in RIDGES:
         raise InvalidInput(
             f"{plan.reward_model} is fitted to all rows at once, and its fits cannot be merged",
@@ -292,7 +294,8 @@ class Preparation:
                 raise InvalidInput(
                     f"{row.decision.id} has no question, and its features are missing or another encoder's",
                     field="text",
-                    remedy="log the questions or the features, or judge candidates that read neither",
+                    remedy="log the questions or the features, or judge candidates that read neither against --baseline "
+                    "logged",
                 )
         if self.encoder is None:
             raise ConfigError(

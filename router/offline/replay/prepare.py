@@ -294,8 +294,7 @@ class Preparation:
                 raise InvalidInput(
                     f"{row.decision.id} has no question, and its features are missing or another encoder's",
                     field="text",
-                    remedy="log the questions or the features, or judge candidates that read neither against --baseline "
-                    "logged",
+                    remedy="log the questions or the features, or judge what reads neither, with --baseline logged",
                 )
         if self.encoder is None:
             raise ConfigError(

@@ -43,6 +43,7 @@ from ragbandit.router.serving.following.updates import Updates
 from ragbandit.router.serving.health.readiness import LEARNER, OK, REDIS, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.health.state import RouterState, percentiles
 from ragbandit.router.serving.overview import earned
+from ragbandit.router.serving.savings import Savings
 from ragbandit.router.serving.setup.bootstrap import (
     encoder_hash_of,
     judge_sample,
@@ -125,12 +126,15 @@ class Router:
             "feedback": self._feedback,
             "outcomes": self._outcomes,
         }
+        #: what answers saved against the holdback's arm
+        self.savings = Savings(database, policy=settings.policy)
         self.updates = Updates(
             jobs,
             notifier=self.notifier,
             service=self.service,
             following=self.following,
             answers=self.answers,
+            savings=self.savings,
         )
         #: answers that are read while workers write them; None: without Redis they come whole
         self.streams: StreamReader | None = None

@@ -122,7 +122,14 @@ class OutcomeFields(TypedDict):
     """The passages that the model was shown, in the order first shown; only of answers by our workers."""
 
 
-class AnswerReply(RouteReply, OutcomeFields):
+class SavedFields(TypedDict, total=False):
+    """What an answer saved; missing where there is no holdback, or its arm's dollars are not known."""
+
+    saved: float
+    """Estimate: mean dollars of an answer by the arm of `policy.holdback` so far, less this answer's."""
+
+
+class AnswerReply(RouteReply, OutcomeFields, SavedFields):
     """A decision and its outcome."""
 
 
@@ -135,7 +142,7 @@ class PendingReply(RouteReply):
     """Not there yet."""
 
 
-class OutcomeReply(TypedDict):
+class OutcomeReply(SavedFields):
     """Confirmation that an outcome is stored."""
 
     decision_id: str

@@ -123,7 +123,8 @@ async def answer(
         router.answers.remove(decision.id, waiting)
     if outcome is None:
         return JsonReply(pending_json(decision, seconds=seconds), status_code=202, headers=headers(decision))
-    return JsonReply(answer_json(decision, outcome, seconds=seconds), headers=headers(decision))
+    saved = router.savings.of(outcome.cost)
+    return JsonReply(answer_json(decision, outcome, seconds=seconds, saved=saved), headers=headers(decision))
 
 
 @endpoints.post(
@@ -146,6 +147,8 @@ async def outcomes(body: OutcomeBody, request: Request) -> Response:
         await reads_of(request).run(charged)
     new = await awaited(request, router.submit_outcome(outcome), what="decision_id")
     reply: OutcomeReply = {"decision_id": body.decision_id, "duplicate": not new}
+    if (saved := router.savings.of(outcome.cost)) is not None:
+        reply["saved"] = saved
     return JsonReply(reply, status_code=202 if new else 200)
 
 

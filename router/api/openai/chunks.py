@@ -67,7 +67,9 @@ class Chunks:
         """An event of Open WebUI; other clients take it for an empty chunk."""
         return _data({**self._head, "choices": [], **self._no_usage(), "event": event})
 
-    def end(self, decision: Decision, outcome: Outcome, *, base: str, open_webui: bool) -> list[bytes]:
+    def end(
+        self, decision: Decision, outcome: Outcome, *, base: str, open_webui: bool, saved: float | None = None
+    ) -> list[bytes]:
         """What comes after the last piece. Open WebUI gets the sources with their texts instead of citations."""
         urls = urls_of(outcome, base=base)
         sources = source_events(outcome, urls=urls) if open_webui else []
@@ -76,11 +78,12 @@ class Chunks:
             delta["annotations"] = annotations_of(outcome, urls=urls)
         facts = {"ragbandit": facts_of(decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
         finish = self._chunk(delta, finish=finish_of(outcome), more=facts)
-        return [*map(self.event, sources), finish, *self.usage(outcome.cost), _DONE]
+        return [*map(self.event, sources), finish, *self.usage(outcome.cost, saved=saved), _DONE]
 
-    def usage(self, cost: Cost) -> list[bytes]:
+    def usage(self, cost: Cost, *, saved: float | None = None) -> list[bytes]:
         """The chunk of the usage, where it was asked for."""
-        return [_data({**self._head, "choices": [], "usage": usage_of(cost)})] if self._include_usage else []
+        usage = usage_of(cost, saved=saved)
+        return [_data({**self._head, "choices": [], "usage": usage})] if self._include_usage else []
 
     def whole(self, text: str) -> list[bytes]:
         """A stream of an answer that is there at once, and that no decision is behind."""

@@ -95,7 +95,8 @@ async def chat_reply(request: Request, body: ChatBody, *, key: str | None) -> Re
         return _failed_reply(request, decision, error)
     finally:
         answer.forget()
-    return JsonReply(completion(decision, outcome, base=str(request.base_url)), headers=headers(decision))
+    saved, base = router.savings.of(outcome.cost), str(request.base_url)
+    return JsonReply(completion(decision, outcome, base=base, saved=saved), headers=headers(decision))
 
 
 def _task_reply(body: ChatBody, *, text: str) -> Response:
@@ -166,9 +167,8 @@ async def _streamed(answer: PendingAnswer, *, body: ChatBody) -> AsyncIterator[b
                 for part in pieces.of(event):
                     yield part
         outcome = _checked(answer, outcome)
-        for part in pieces.settled() + chunks.end(
-            decision, outcome, base=str(answer.request.base_url), open_webui=webui
-        ):
+        saved, base = router_of(answer.request).savings.of(outcome.cost), str(answer.request.base_url)
+        for part in pieces.settled() + chunks.end(decision, outcome, base=base, open_webui=webui, saved=saved):
             yield part
     except CallerGone:
         return

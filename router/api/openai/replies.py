@@ -161,6 +161,9 @@ class Usage(TypedDict):
     """Tokens written by the model."""
     total_tokens: int
     """Both together."""
+    saved: NotRequired[float]
+    """Estimate: mean dollars of an answer by the arm of `policy.holdback` so far, less this answer's; missing where it
+    is not known."""
 
 
 class ChatCompletion(TypedDict):
@@ -220,13 +223,14 @@ def fingerprint(decision: Decision) -> str:
     return f"{decision.policy}:{decision.version}"
 
 
-def usage_of(cost: Cost) -> Usage:
-    """The tokens of an answer."""
-    return {
+def usage_of(cost: Cost, *, saved: float | None = None) -> Usage:
+    """The tokens of an answer, and what it saved, in dollars."""
+    usage: Usage = {
         "prompt_tokens": cost.prompt_tokens,
         "completion_tokens": cost.completion_tokens,
         "total_tokens": cost.prompt_tokens + cost.completion_tokens,
     }
+    return usage if saved is None else {**usage, "saved": saved}
 
 
 def finish_of(outcome: Outcome) -> FinishReason:
@@ -292,7 +296,7 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
     }
 
 
-def completion(decision: Decision, outcome: Outcome, *, base: str) -> ChatCompletion:
+def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
     urls = urls_of(outcome, base=base)
     reply = _whole(
@@ -300,7 +304,7 @@ def completion(decision: Decision, outcome: Outcome, *, base: str) -> ChatComple
         created=int(decision.made_at),
         model=model_name(decision),
         text=outcome.answer or "",
-        usage=usage_of(outcome.cost),
+        usage=usage_of(outcome.cost, saved=saved),
     )
     reply["choices"][0]["finish_reason"] = finish_of(outcome)
     reply["choices"][0]["message"]["annotations"] = annotations_of(outcome, urls=urls)

@@ -14,6 +14,7 @@ from ragbandit.client.replies.decisions import (
     PendingReply,
     RecordReply,
     RouteReply,
+    SavedFields,
     SessionReply,
     SourceReply,
     TurnReply,
@@ -100,9 +101,10 @@ def route_json(decision: Decision, *, seconds: float) -> RouteReply:
     return reply
 
 
-def answer_json(decision: Decision, outcome: Outcome, *, seconds: float) -> AnswerReply:
-    """A decision that was just made, and its outcome."""
-    return {**route_json(decision, seconds=seconds), **outcome_json(outcome)}
+def answer_json(decision: Decision, outcome: Outcome, *, seconds: float, saved: float | None = None) -> AnswerReply:
+    """A decision that was just made, and its outcome. saved: in dollars; None: it is not known."""
+    known: SavedFields = {} if saved is None else {"saved": saved}
+    return {**route_json(decision, seconds=seconds), **outcome_json(outcome), **known}
 
 
 def pending_json(decision: Decision, *, seconds: float) -> PendingReply:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.dependencies import CallerGone, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, route_json
 from ragbandit.router.api.schemas.responses import error_json, plain
 from ragbandit.router.api.streaming.answer_events import PendingAnswer
@@ -41,7 +41,8 @@ async def _events(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[byt
                     case StatusNote(text=text):
                         yield _event("status", {"text": text})
                     case Outcome():
-                        last = _event("outcome", answer_json(decision, event, seconds=seconds))
+                        saved = router_of(answer.request).savings.of(event.cost)
+                        last = _event("outcome", answer_json(decision, event, seconds=seconds, saved=saved))
                     case None:
                         yield PING
         yield last

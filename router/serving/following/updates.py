@@ -7,6 +7,7 @@ from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.policy import PolicyFollower
 from ragbandit.router.serving.following.polling import PollingThread
+from ragbandit.router.serving.savings import Savings
 from ragbandit.shared.errors import NotReady
 
 #: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
@@ -24,9 +25,11 @@ class Updates:
         service: RouteService,
         following: PolicyFollower,
         answers: PendingAnswers,
+        savings: Savings,
     ) -> None:
         self._jobs, self._notifier = jobs, notifier
         self._service, self._following, self._answers = service, following, answers
+        self._savings = savings
         self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
         self._poll_health_at = 0.0
         #: None before `start`
@@ -81,3 +84,4 @@ class Updates:
             self._service.poll_outcomes(more=self._following.versions.live.added)
         self._following.refresh()
         self._answers.poll()
+        self._savings.refresh()

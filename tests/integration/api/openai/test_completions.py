@@ -55,6 +55,19 @@ def test_a_completion(client, service, answers):
     assert facts["forced"] is facts["abstained"] is False
 
 
+def test_what_an_answer_saved(http, service, answers):
+    """Usage, an answer and an outcome say it where it is known, and have no field of it elsewhere."""
+    answers()
+    assert "saved" not in posted(http).json()["usage"]
+    service.router.savings.mean = 0.25
+    assert posted(http).json()["usage"]["saved"] == pytest.approx(0.25 - COST.dollars)
+    asked = {"question": "Who wrote Dracula?"}
+    assert http.post("/v1/answer", json=asked, params={"wait_s": 20}).json()["saved"] == 0.25 - COST.dollars
+    made = http.post("/v1/route", json=asked).json()
+    body = {"decision_id": made["decision_id"], "answer": "a", "steps": 1, "cost": {"dollars": 0.05}}
+    assert http.post("/v1/outcomes", json=body).json()["saved"] == pytest.approx(0.2)
+
+
 def test_a_completion_is_as_openai_describes_it(http, answers):
     """The JSON is valid by OpenAI's own types, with no coercion."""
     answers()

@@ -1,0 +1,34 @@
+"""What an answer saved against the holdback's arm: a mean that is read once a minute, or nothing."""
+
+import pytest
+
+from ragbandit.router.serving.savings import Savings
+from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.shared.types import Cost
+
+HELD = {"holdback": {"arm": "multi_step", "share": 0.4}}
+
+
+def test_the_mean_of_the_holdbacks_arm(make_world):
+    """From ten outcomes on, of all that the arm answered; read anew after a minute."""
+    world = make_world(policy=HELD)
+    clock = [0.0]
+    savings = Savings(world.database, policy=world.settings.policy, clock=lambda: clock[0])
+    savings.refresh()
+    assert savings.of(Cost(dollars=0.5)) is None
+    spent = []
+    for number in range(60):
+        decision = world.route(key=f"saved-{number}")
+        if decision.arm == "multi_step":
+            spent.append(0.01 * (number + 1))
+        world.outcome(decision, cost={"dollars": spent[-1] if decision.arm == "multi_step" else 0.001})
+    Extender(world.database, holder="one", clock=lambda: world.now + 60.0).extend()
+    savings.refresh()
+    assert savings.mean is None
+    clock[0] = 60.0
+    savings.refresh()
+    assert len(spent) >= 10
+    assert savings.of(Cost(dollars=0.001)) == pytest.approx(sum(spent) / len(spent) - 0.001)
+    without = Savings(world.database, policy=make_world().settings.policy)
+    without.refresh()
+    assert without.mean is None

@@ -93,9 +93,9 @@ def add_limits(
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
     for body in (route, schemas["ChatBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.prices))
-        aims = body["aim"]["properties"]
-        for name in [name for name in aims if name != "quality" and not tells_mean(name, terms=settings.reward.cost)]:
-            del aims[name]
+        aims, terms = body["aim"]["properties"], settings.reward.cost
+        told = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
+        body["aim"]["properties"] = told
         for name in () if has_dial else ("aim", "cost_weight"):
             body[name]["anyOf"] = [{"type": "null"}]
     if settings.context:

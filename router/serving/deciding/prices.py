@@ -63,30 +63,34 @@ def served_weight(
     """The weight of cost of a checked query (>= 0); None: that of the reward setting, as the policy learned it.
 
     rebuilding: the policy stands in for the configured one, which is learned again; nobody is refused because of it.
-    frontier: that aims are solved on; while there is none they are served at the weight of the reward setting.
-    Raises InvalidInput where it wants one of its own and the policy has one for all questions, where it wants one that
-    its tenant may not have, and for an aim that cannot be held here; Forbidden where its key may not.
+    frontier: that aims are solved on, within the range of weights that is allowed.
+    Raises InvalidInput where it wants one of its own and the policy has one for all questions, and where it wants one
+    that its tenant may not have; Forbidden where its key may not.
     """
-    terms, factor, usual, aim = terms_of(query), budget_factor(query), settings.reward.weight, query.aim
-    if query.cost_weight is None and not terms and not aim and factor == 1.0:
+    terms, factor, usual = terms_of(query), budget_factor(query), settings.reward.weight
+    if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
         return None
-    wanted = terms.get("cost_weight") if query.cost_weight is None and not aim else query.cost_weight
+    wanted = terms.get("cost_weight") if query.cost_weight is None else query.cost_weight
+    if query.aim and (aimed := _aimed(query.aim, frontier=frontier, terms=settings.reward.cost)) is not None:
+        wanted = aimed
     weight = usual if wanted is None else _weight(wanted, prices=settings.prices)
-    if aim:
-        weight = _aimed(aim, frontier=frontier, settings=settings)
     among = terms.get("cost_weights")
     if isinstance(among, list):
         if query.cost_weight is not None and not among[0] <= weight <= among[1]:
             raise _outside(weight, least=among[0], largest=among[1], whose=str(terms.get("narrowed_by")))
         weight = min(max(weight, among[0]), among[1])
-    if wanted is None and weight == usual and (factor == 1.0 or not serves_prices(policy)):
+    is_usual = wanted is None and weight == usual
+    if is_usual and not query.aim and (factor == 1.0 or not serves_prices(policy)):
         return None
     if not serves_prices(policy) and not rebuilding:
+        field = "aim" if query.aim else "cost_weight"
         raise InvalidInput(
             f"the policy {policy.algorithm} has one weight of cost for all questions",
-            field="aim" if aim else "cost_weight",
-            remedy="leave it out, or set policy.name to one that keeps quality and cost apart, such as mba",
+            field=field,
+            remedy=f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba",
         )
+    if is_usual and factor == 1.0:  # an aim, and no frontier yet
+        return None
     return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
 
 
@@ -95,18 +99,16 @@ def tells_mean(term: str, *, terms: Mapping[str, float]) -> bool:
     return [name for name, price in terms.items() if price > 0.0] == [term]
 
 
-def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, settings: Settings) -> float:
-    """The weight that a checked aim has on the frontier; without one that of the setting. Raises InvalidInput."""
+def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, terms: Mapping[str, float]) -> float | None:
+    """The weight that a checked aim has on the frontier; None: there is none yet."""
     ((name, value),) = aim.items()
-    terms = settings.reward.cost
     if name != "quality" and not tells_mean(name, terms=terms):
+        message = f"a mean of {name} can be held where reward.cost prices {name} alone"
         raise InvalidInput(
-            f"a mean of {name} can be held where reward.cost prices {name} alone",
-            field=f"aim.{name}",
-            remedy=f"aim at a quality, or set reward.cost to {{{name}: 1}}",
+            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{name}: 1}}"
         )
     if frontier is None:
-        return settings.reward.weight
+        return None
     return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[name])
 
 

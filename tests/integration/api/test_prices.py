@@ -157,8 +157,9 @@ def test_client_and_library(dial):
     with Client(dial.url) as client:
         assert client.route(QUESTION, cost_weight="economy")["price"] == "economy"
         assert client.answer(QUESTION, cost_weight=0.03, wait_s=0)["cost_weight"] == 0.03
-        with pytest.raises(InvalidInput, match="serves no aims"):
-            client.route(QUESTION, aim={"quality": 0.9})
+        assert client.route(QUESTION, aim={"quality": 0.9})["cost_weight"] is None
+        with pytest.raises(InvalidInput, match="prices dollars alone"):
+            client.route(QUESTION, aim={"dollars": 0.9})
     assert dial.router.route(Query(text=QUESTION, tenant="acme")).cost_weight == 0.2
     with pytest.raises(InvalidInput, match=r"from 0\.1 to 0\.3"):
         dial.router.route(Query(text=QUESTION, tenant="acme", cost_weight=0.4))

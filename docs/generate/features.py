@@ -50,7 +50,6 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "router/reporting/*.py",
         "router/policies/holdback.py",
         "router/api/endpoints/report.py",
-        "router/api/schemas/report.py",
         "router/api/ui/report.py",
         "router/cli/inspection/report.py",
     ),

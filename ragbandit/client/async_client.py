@@ -49,7 +49,6 @@ from ragbandit.client.replies.decisions import (
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
 from ragbandit.client.replies.overview import OverviewReply
-from ragbandit.client.replies.report import ReportReply
 from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.client.transport import AsyncTransport
@@ -274,19 +273,6 @@ class AsyncClient:
         given = {"step": step, "since": since, "until": until}
         params = {name: value for name, value in given.items() if value is not None}
         return cast(OverviewReply, await self._object(Call(method="GET", path="/v1/overview", params=params)))
-
-    async def savings(
-        self,
-        *,
-        since: float | None = None,
-        until: float | None = None,
-        tenant: str | None = None,
-        against: str | None = None,
-    ) -> ReportReply:
-        """GET /v1/report. since, until: seconds since 1970, left out the last week; against: an arm."""
-        given = {"since": since, "until": until, "tenant": tenant, "against": against}
-        params = {name: value for name, value in given.items() if value is not None}
-        return cast(ReportReply, await self._object(Call(method="GET", path="/v1/report", params=params)))
 
     async def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""

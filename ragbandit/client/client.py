@@ -52,7 +52,6 @@ from ragbandit.client.replies.decisions import (
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
 from ragbandit.client.replies.overview import OverviewReply
-from ragbandit.client.replies.report import ReportReply
 from ragbandit.client.replies.status import StatusReply
 from ragbandit.client.streams import EventReader, StreamEvent
 from ragbandit.client.transport import SyncTransport
@@ -275,19 +274,6 @@ class Client:
         given = {"step": step, "since": since, "until": until}
         params = {name: value for name, value in given.items() if value is not None}
         return cast(OverviewReply, self._object(Call(method="GET", path="/v1/overview", params=params)))
-
-    def savings(
-        self,
-        *,
-        since: float | None = None,
-        until: float | None = None,
-        tenant: str | None = None,
-        against: str | None = None,
-    ) -> ReportReply:
-        """GET /v1/report. since, until: seconds since 1970, left out the last week; against: an arm."""
-        given = {"since": since, "until": until, "tenant": tenant, "against": against}
-        params = {name: value for name, value in given.items() if value is not None}
-        return cast(ReportReply, self._object(Call(method="GET", path="/v1/report", params=params)))
 
     def ready(self) -> bool:
         """True if /ready replies 200; False while nothing answers."""

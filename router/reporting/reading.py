@@ -123,9 +123,9 @@ class _Rows:
     tenants: dict[str, int] = field(default_factory=dict)
     prices: dict[str, int] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
-    columns: dict[str, "array[float]"] = field(default_factory=lambda: {name: array("d") for name in _COLUMNS})
-    #: of each offered arm: row, arm, probability, expected quality and cost
-    offered: dict[str, "array[float]"] = field(default_factory=lambda: {name: array("d") for name in _OFFERED})
+    #: a number for each of _COLUMNS of each row, and for each of _OFFERED of each arm on offer
+    columns: "array[float]" = field(default_factory=lambda: array("d"))
+    offered: "array[float]" = field(default_factory=lambda: array("d"))
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Take a row in, or count why not."""
@@ -141,35 +141,29 @@ class _Rows:
         self._add_offered(arms, pmf=json.loads(row["pmf"]), facts=facts)
         rated = row["source"] == "explicit" and row["sample_weight"] > 0.0
         cost = None if row["cost"] is None else cost_value(row["cost"])
-        values = {
-            "made_at": row["made_at"],
-            "tenant": self.tenants.setdefault(row["tenant"], len(self.tenants)),
-            "price": self.prices.setdefault(_price(row), len(self.prices)),
-            "arm": self.arms[row["arm"]],
-            "quality": row["quality"] if rated else np.nan,
-            "dollars": np.nan if cost is None else cost.dollars,
-            "seconds": np.nan if cost is None else cost.seconds_total,
-            "steps": np.nan if cost is None else row["steps"],
-        }
-        for name, value in values.items():
-            self.columns[name].append(value)
+        self.columns.extend(
+            (
+                row["made_at"],
+                self.tenants.setdefault(row["tenant"], len(self.tenants)),
+                self.prices.setdefault(_price(row), len(self.prices)),
+                self.arms[row["arm"]],
+                row["quality"] if rated else np.nan,
+                *((np.nan,) * 3 if cost is None else (cost.dollars, row["steps"], cost.seconds_total)),
+            )
+        )
 
     def _add_offered(self, arms: list[str], *, pmf: list[float], facts: str) -> None:
         told = json.loads(facts) if '"quality":' in facts else {}
-        row = len(self.columns["arm"])
-        nothing = [np.nan] * len(arms)
-        expected = [_numbers(told.get(name), count=len(arms)) or nothing for name in ("quality", "cost")]
-        for at, arm in enumerate(arms):
-            place = self.arms.setdefault(arm, len(self.arms))
-            for name, value in zip(_OFFERED, (row, place, pmf[at], expected[0][at], expected[1][at]), strict=True):
-                self.offered[name].append(value)
+        number, nothing = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
+        quality, cost = (_numbers(told.get(name), count=len(arms)) or nothing for name in ("quality", "cost"))
+        for each in zip(arms, pmf, quality, cost, strict=True):
+            self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
 
     def log(self, *, cut: bool, archived: bool) -> Log:
         """All of them."""
-        columns = {name: np.array(values, dtype=np.float64) for name, values in self.columns.items()}
-        of = {name: np.array(values, dtype=np.float64) for name, values in self.offered.items()}
-        at = of["row"].astype(np.intp), of["place"].astype(np.intp)
-        shape = len(columns["arm"]), len(self.arms)
+        columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
+        of = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
+        at, shape = (of["row"].astype(np.intp), of["place"].astype(np.intp)), (len(columns["arm"]), len(self.arms))
         tables = {"pmf": np.zeros(shape), "quality": np.full(shape, np.nan), "cost": np.full(shape, np.nan)}
         for name, table in tables.items():
             table[at] = of[name]
@@ -190,6 +184,11 @@ class _Rows:
             cut=cut,
             archived=archived,
         )
+
+
+def _by_column(numbers: "array[float]", width: int) -> Matrix:
+    """Numbers that came row by row, shape (width, rows)."""
+    return np.array(numbers, dtype=np.float64).reshape(-1, width).T
 
 
 def _why_not(row: Mapping[str, Any], *, arms: list[str]) -> str | None:

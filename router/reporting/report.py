@@ -6,12 +6,9 @@ lies within SAME_COST of the other.
 """
 
 import math
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from threading import Lock
 from typing import Final, Literal
 
 import numpy as np
@@ -27,21 +24,13 @@ from ragbandit.shared.types import Matrix, Vector
 
 QualityWord = Literal["better", "as good", "worse"]
 CostWord = Literal["cheaper", "same cost", "dearer"]
-Verdict = Literal[
-    "better and cheaper", "better at the same cost", "better but dearer",
-    "as good and cheaper", "as good at the same cost", "as good but dearer",
-    "worse but cheaper", "worse at the same cost", "worse and dearer",
-    "cannot tell yet",
-]  # fmt: skip
 
 #: quality per question that may be lost where two are called as good: of right answers 95 in 100 stay, as is usual
 MARGIN: Final = 0.05
 #: share of the other's cost within which two costs are called the same
 SAME_COST: Final = 0.02
-#: lines of a table; what is less is left out and counted
+#: lines of a table: the largest groups
 MOST_LINES: Final = 20
-#: for how long a report of a page is kept, seconds, and how many
-_KEPT_S, _KEPT = 60.0, 32
 _WEEK_S: Final = 7 * 86_400.0
 #: 1970-01-05 was a Monday
 _MONDAY_S: Final = 4 * 86_400.0
@@ -58,15 +47,16 @@ class Line:
     questions: int
     cost: Comparison
     quality: Comparison
-    verdict: Verdict
+    #: what the intervals say; None where one says nothing yet
+    worth: QualityWord | None
+    price: CostWord | None
     #: why there is no verdict, and how many more questions it takes; None where there is one
-    missing: str | None = None
+    missing: str | None
 
     @property
-    def cheaper(self) -> float | None:
-        """The share of the other's cost that was saved; None where it is not known."""
-        saved = self.cost
-        return None if saved.difference is None or not saved.always else -saved.difference / saved.always
+    def verdict(self) -> str:
+        """Both words, as "as good, cheaper", or "cannot tell yet"."""
+        return f"{self.worth}, {self.price}" if self.missing is None else "cannot tell yet"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,16 +192,7 @@ class _Lines:
         least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
         quality = self._compared(told, rows, self.log.expected_quality, against=against, least=least, most=most)
         quality = _clipped(quality, least - most, most - least)
-        verdict, missing = verdict_of(quality, cost, days=self.days, alarm=self.alarm)
-        return Line(
-            name=name,
-            against=self.log.arms[against],
-            questions=int(rows.sum()),
-            cost=cost,
-            quality=quality,
-            verdict=verdict,
-            missing=missing,
-        )
+        return line_of(name, self.log.arms[against], quality=quality, cost=cost, days=self.days, alarm=self.alarm)
 
     def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
         """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
@@ -234,23 +215,27 @@ def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
     return replace(comparison, low=max(comparison.low, low), high=min(comparison.high, high))
 
 
-def verdict_of(
-    quality: Comparison, cost: Comparison, *, days: float, alarm: str | None = None
-) -> tuple[Verdict, str | None]:
-    """The verdict of two comparisons; with "cannot tell yet" what is missing. days: in which their questions came."""
-    if alarm is not None:
-        return "cannot tell yet", alarm
+def line_of(
+    name: str, against: str, *, quality: Comparison, cost: Comparison, days: float, alarm: str | None = None
+) -> Line:
+    """The line of two comparisons over the same questions. days: in which these came."""
     worth, price = _quality_word(quality), _cost_word(cost)
-    if worth is not None and price is not None:
-        return _VERDICTS[worth, price], None
-    missing = []
-    if worth is None:
+    missing = [alarm] if alarm is not None else []
+    if worth is None and alarm is None:
         missing.append(f"quality: {_missing(quality, _to_settle(quality.difference or 0.0, MARGIN), days=days)}")
-    if price is None:
-        unknown = "no cost was reported" if cost.always == 0.0 else None
+    if price is None and alarm is None:
         settled = _to_settle(cost.difference or 0.0, 0.0)
-        missing.append(f"cost: {unknown or _missing(cost, settled, days=days)}")
-    return "cannot tell yet", "; ".join(missing)
+        missing.append(f"cost: {'none was reported' if cost.always == 0.0 else _missing(cost, settled, days=days)}")
+    return Line(
+        name=name,
+        against=against,
+        questions=cost.questions,
+        cost=cost,
+        quality=quality,
+        worth=worth,
+        price=price,
+        missing="; ".join(missing) or None,
+    )
 
 
 def _quality_word(quality: Comparison) -> QualityWord | None:
@@ -268,19 +253,6 @@ def _cost_word(cost: Comparison) -> CostWord | None:
     if -near <= cost.low and cost.high <= near:
         return "same cost"
     return "cheaper" if cost.high < 0.0 else "dearer" if cost.low > 0.0 else None
-
-
-_VERDICTS: Final[Mapping[tuple[QualityWord, CostWord], Verdict]] = {
-    ("better", "cheaper"): "better and cheaper",
-    ("better", "same cost"): "better at the same cost",
-    ("better", "dearer"): "better but dearer",
-    ("as good", "cheaper"): "as good and cheaper",
-    ("as good", "same cost"): "as good at the same cost",
-    ("as good", "dearer"): "as good but dearer",
-    ("worse", "cheaper"): "worse but cheaper",
-    ("worse", "same cost"): "worse at the same cost",
-    ("worse", "dearer"): "worse and dearer",
-}
 
 
 def _to_settle(difference: float, margin: float) -> float:
@@ -317,23 +289,3 @@ def _notes(log: Log, asked: Asked, *, policy: PolicySettings, unit: Unit) -> Ite
 
 def _day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).date().isoformat()
-
-
-class ReportCache:
-    """Reports of the last minute, for a page that is looked at again and again; one is made at a time."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, Lock()
-        self._kept: OrderedDict[object, tuple[float, Report]] = OrderedDict()
-
-    def get(self, key: object, make: Callable[[], Report]) -> Report:
-        """The report of this key, made anew where it is older than _KEPT_S. Raises what `make` does."""
-        with self._lock:
-            made_at, found = self._kept.get(key, (-math.inf, None))
-            if found is None or self._clock() - made_at > _KEPT_S:
-                found = make()
-                self._kept[key] = self._clock(), found
-                self._kept.move_to_end(key)
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            return found

@@ -94,17 +94,11 @@ def verdict(line: Line) -> str:
     """The verdict with its numbers; where there is none what is missing."""
     if line.missing is not None:
         return f"cannot tell yet: {line.missing}"
-    text: str = line.verdict
-    if line.verdict.startswith("worse") and line.quality.difference is not None:
-        text = text.replace("worse", f"worse by {_share(-line.quality.difference)}")
-    share = line.cheaper
-    if share is None or "same cost" in line.verdict:
-        return text
-    for word in ("cheaper", "dearer"):
-        if text.endswith(word):
-            text = text.removesuffix(word).removesuffix(" and ").removesuffix(" but ")
-            return f"{text}, {percent(round(abs(share), 2))} {word}"
-    return text
+    quality, cost = line.quality.difference or 0.0, line.cost.difference or 0.0
+    worth = f"worse by {_share(-quality)}" if line.worth == "worse" else line.worth
+    if line.price == "same cost" or not line.cost.always:
+        return f"{worth}, {line.price}"
+    return f"{worth}, {percent(round(abs(cost / line.cost.always), 2))} {line.price}"
 
 
 #: columns of `cells` after the first

@@ -40,8 +40,7 @@ class LineReply(TypedDict):
     quality: ComparisonReply
     """Quality of the rated answers, per question."""
     verdict: str
-    """better, as good or worse, with cheaper, at the same cost or dearer, as "as good and cheaper"; or "cannot tell
-    yet"."""
+    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
     missing: str | None
     """Why there is no verdict, and how many more questions it takes; null where there is one."""
     saved: str

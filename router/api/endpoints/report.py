@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from ragbandit.client.replies.report import ReportReply
 from ragbandit.router.api.dependencies import documented, reads_of, router_of
 from ragbandit.router.api.endpoints.overview import UntilQuery
-from ragbandit.router.api.schemas.report import report_json
+from ragbandit.router.api.schemas.replies import report_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.reporting.reading import Asked
 from ragbandit.router.reporting.report import report

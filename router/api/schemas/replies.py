@@ -27,6 +27,7 @@ from ragbandit.client.replies.overview import (
     TotalsReply,
     WorkerReply,
 )
+from ragbandit.client.replies.report import ComparisonReply, LineReply, ReportReply
 from ragbandit.client.replies.status import (
     ArmLearningReply,
     ArmReply,
@@ -40,6 +41,10 @@ from ragbandit.client.replies.status import (
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
 from ragbandit.router.queue.presence import WorkerState
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.estimates import Comparison
+from ragbandit.router.reporting.reading import Unit
+from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.serving.answers.cancellation import Cancellation
 from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.router.serving.explanations.values import Explanation
@@ -272,3 +277,32 @@ def _totals(totals: ArmTotals) -> TotalsReply:
         p95_s=totals.latency_at(0.95),
         p99_s=totals.latency_at(0.99),
     )
+
+
+def report_json(report: Report, *, now: float) -> ReportReply:
+    """A report, with what it says in words."""
+
+    def lines(of: Sequence[Line]) -> list[LineReply]:
+        return [_line(line, unit=report.unit) for line in of]
+
+    return _filled(
+        ReportReply,
+        report,
+        sentence=words.sentence(report, now=now),
+        total=None if report.total is None else _line(report.total, unit=report.unit),
+        costs={unit: _comparison(of) for unit, of in report.costs.items()},
+        **{name: lines(getattr(report, name)) for name in ("arms", "tenants", "prices", "weeks")},
+        left_out=dict(report.left_out),
+        notes=list(words.footnotes(report)),
+    )
+
+
+def _line(line: Line, *, unit: Unit) -> LineReply:
+    told = {"saved": words.saved(line, unit), "words": words.verdict(line)}
+    return _filled(LineReply, line, cost=_comparison(line.cost), quality=_comparison(line.quality), **told)
+
+
+def _comparison(of: Comparison) -> ComparisonReply:
+    tried = of.tried
+    counts = {"draws": tried.draws, "seen": tried.judged, "effective_rows": tried.effective, "missing": tried.missing}
+    return _filled(ComparisonReply, of, **counts)

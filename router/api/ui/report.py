@@ -1,7 +1,7 @@
 """The report as the first panel of the overview, and as one page without scripts that can be sent."""
 
 import time
-from functools import partial
+from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import Request
@@ -10,11 +10,11 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.rendering import STATIC, environment
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Asked
-from ragbandit.router.reporting.report import Report, ReportCache, report
+from ragbandit.router.reporting.report import Report, report
+from ragbandit.router.serving.router import Router
 
 #: questions that the panel reads
 PANEL_ROWS: Final = 20_000
-_KEPT: Final = ReportCache()
 
 
 def shown(found: Report, *, now: float) -> dict[str, Any]:
@@ -24,11 +24,16 @@ def shown(found: Report, *, now: float) -> dict[str, Any]:
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
-    router, now = router_of(request), time.time()
-    asked = Asked(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
-    make = partial(report, router.database, asked, policy=router.settings.policy)
-    found = await reads_of(request).run(lambda: _KEPT.get((id(router), seconds), make))
+    minute, router = int(time.time() // 60), router_of(request)
+    found = await reads_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return shown(found, now=found.until)
+
+
+@lru_cache(maxsize=8)
+def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made anew in each
+    now = time.time()
+    asked = Asked(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
+    return report(router.database, asked, policy=router.settings.policy)
 
 
 def report_file(found: Report, *, now: float) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.api.schemas.report import report_json
+from ragbandit.router.api.schemas.replies import report_json
 from ragbandit.router.api.ui.report import report_file
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, console, print_json, show_rows

@@ -9,7 +9,7 @@ from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Asked
-from ragbandit.router.reporting.report import Line, ReportCache, report_of, verdict_of
+from ragbandit.router.reporting.report import line_of, report_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.evidence import Tried
 from tests.support.cases import every_case
@@ -31,43 +31,41 @@ CHEAPER, SAME, DEARER = (-0.7, -0.6), (-0.01, 0.01), (0.1, 0.2)
 BETTER, GOOD, WORSE, OPEN = (0.01, 0.03), (-0.04, 0.02), (-0.09, -0.05), (-0.2, 0.1)
 
 
+def line(quality, cost, alarm=None):
+    return line_of("always premium", "premium", quality=quality, cost=cost, days=7.0, alarm=alarm)
+
+
 def test_the_closed_set_of_verdicts():
     """From both intervals; where one is open, or labels favour an arm, there is none and it is said why."""
     cases = [
-        (BETTER, CHEAPER, "better and cheaper"),
-        (GOOD, CHEAPER, "as good and cheaper"),
-        (GOOD, SAME, "as good at the same cost"),
-        (BETTER, DEARER, "better but dearer"),
-        (WORSE, CHEAPER, "worse but cheaper"),
-        (WORSE, DEARER, "worse and dearer"),
+        (BETTER, CHEAPER, "better, cheaper"),
+        (GOOD, CHEAPER, "as good, cheaper"),
+        (GOOD, SAME, "as good, same cost"),
+        (BETTER, DEARER, "better, dearer"),
+        (WORSE, CHEAPER, "worse, cheaper"),
+        (WORSE, DEARER, "worse, dearer"),
         (OPEN, CHEAPER, "cannot tell yet"),
         (GOOD, (-0.1, 0.1), "cannot tell yet"),
     ]
     with every_case() as case:
         for quality, cost, expected in cases:
             with case(quality, cost):
-                verdict, missing = verdict_of(comparison(*quality), comparison(*cost), days=7.0)
-                assert verdict == expected
-                assert (missing is not None) == (verdict == "cannot tell yet")
-    alarmed = verdict_of(comparison(*GOOD), comparison(*CHEAPER), days=7.0, alarm="premium is rated twice as often")
-    assert alarmed == ("cannot tell yet", "premium is rated twice as often")
-    assert verdict_of(comparison(*GOOD), comparison(0.0, 0.0, always=0.0), days=7.0)[1] == "cost: no cost was reported"
+                found = line(comparison(*quality), comparison(*cost))
+                assert found.verdict == expected
+                assert (found.missing is not None) == (expected == "cannot tell yet")
+    alarmed = line(comparison(*GOOD), comparison(*CHEAPER), alarm="premium is rated twice as often")
+    assert (alarmed.verdict, alarmed.missing) == ("cannot tell yet", "premium is rated twice as often")
+    assert line(comparison(*GOOD), comparison(0.0, 0.0, always=0.0)).missing == "cost: none was reported"
 
 
 def test_what_is_missing_is_a_forecast():
     """Half of the interval has to shrink to what settles it: as the root of the questions, at the pace of the time."""
-    _, missing = verdict_of(comparison(-0.15, 0.15), comparison(*CHEAPER), days=7.0)  # half .15 to .05: 9 times as many
+    missing = line(comparison(-0.15, 0.15), comparison(*CHEAPER)).missing  # half .15 to .05: 9 times as many
     assert missing == "quality: about 100,000 questions more, 56.1 d at this rate"
-    _, missing = verdict_of(UNTRIED, comparison(*CHEAPER), days=7.0)
+    missing = line(UNTRIED, comparison(*CHEAPER)).missing
     assert missing.startswith("quality: not tried enough: 600 draws, 500 judged")
-    _, missing = verdict_of(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1), days=7.0)
+    missing = line(comparison(-0.0401, 0.4399), comparison(-0.1, 0.1)).missing
     assert "cost: the two are too near each other: no end in sight" in missing
-
-
-def line(quality, cost):
-    verdict, missing = verdict_of(quality, cost, days=7.0)
-    return Line(name="always premium", against="premium", questions=12_480, cost=cost, quality=quality,
-        verdict=verdict, missing=missing)  # fmt: skip
 
 
 def test_the_sentence():
@@ -82,7 +80,7 @@ def test_the_sentence():
     )
     worse = words.verdict(line(comparison(-0.09, -0.05), comparison(-0.7, -0.6)))
     assert worse == "worse by .070, 65 % cheaper"
-    assert words.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good at the same cost"
+    assert words.verdict(line(comparison(*GOOD), comparison(*SAME))) == "as good, same cost"
     assert words.sentence(replace(found, total=None), now=8 * DAY).startswith("1970-01-01 00:00:00 UTC to 1970-01-08")
 
 
@@ -115,21 +113,3 @@ def test_units_where_no_dollars_are_reported():
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
     assert report_of(even, ASKED, policy=PolicySettings()).unit == "seconds"
-
-
-def test_a_page_makes_its_report_once_a_minute():
-    """Looks within a minute get the same one."""
-    now, count = [0.0], [0]
-    log = made(WORLDS[0], count=50, seed=1).log
-
-    def make():
-        count[0] += 1
-        return report_of(log, ASKED, policy=PolicySettings())
-
-    cache = ReportCache(clock=lambda: now[0])
-    first = cache.get("day", make)
-    now[0] = 59.0
-    assert cache.get("day", make) is first
-    now[0] = 61.0
-    assert cache.get("day", make) is not first
-    assert count == [2]

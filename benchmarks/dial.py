@@ -86,7 +86,7 @@ async def frontiers(
     table: LabelledTable, *, encoder: Encoder, seed: int, prices: Sequence[float] = PRICES
 ) -> list[tuple[Point, Point]]:
     """For each price (the dial's point, that of the policy of this price), of one split and order of the questions."""
-    order = np.random.default_rng(seed).permutation(len(table.rows))
+    order: list[int] = np.random.default_rng(seed).permutation(len(table.rows)).tolist()
     cut = round(HELD_OUT * len(order))
     held, learned = order[:cut], order[cut:]
     mixed = [float(prices[at % len(prices)]) for at in range(len(learned))]

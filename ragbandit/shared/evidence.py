@@ -12,6 +12,8 @@ from typing import Final
 FEWEST_EFFECTIVE: Final = 10
 #: effective rows before an asymptotic confidence sequence says anything: its promise is of many rows
 BURN_IN_EFFECTIVE: Final = 50
+#: what stands in place of a number, where there is no room for `Tried.missing`
+NOT_TRIED: Final = "not tried enough"
 #: a forecast of more than so many times the questions so far is none
 _FARTHEST: Final = 1000
 
@@ -42,7 +44,7 @@ class Tried:
         if self.enough:
             return None
         counts = f"{self.draws:,} {'draw' if self.draws == 1 else 'draws'}, {self.judged:,} judged"
-        return f"not tried enough: {counts}; {self.needed} effective rows needed, {self._forecast}"
+        return f"{NOT_TRIED}: {counts}; {self.needed} effective rows needed, {self._forecast}"
 
     @property
     def _forecast(self) -> str:

@@ -6,9 +6,9 @@ from typing import Final
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Unit
 from ragbandit.router.reporting.report import MARGIN, Line, Report
+from ragbandit.shared.evidence import NOT_TRIED
 from ragbandit.shared.formats import NOTHING, duration, moment, number, percent
 
-_UNTRIED: Final = "not tried enough"
 #: a report that ends so near to now is told as "last 7 days", seconds
 _NOW_S: Final = 120.0
 
@@ -124,9 +124,9 @@ def cells(line: Line, unit: Unit) -> tuple[str, ...]:
         line.name,
         number(n),
         f"{amount(cost.served, n, unit)}, {amount(cost.always, n, unit)}",
-        _UNTRIED if cost.difference is None else saved(line, unit).removeprefix("saved "),
+        NOT_TRIED if cost.difference is None else saved(line, unit).removeprefix("saved "),
         ", ".join(both),
-        _UNTRIED if quality.difference is None else difference(quality),
+        NOT_TRIED if quality.difference is None else difference(quality),
         verdict(line) if line.missing is None else line.verdict,
     )
 

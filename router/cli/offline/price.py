@@ -14,7 +14,7 @@ from ragbandit.router.offline.charts import BLUE, RED, check_png, finish, png
 from ragbandit.router.offline.replay.frontier import price_frontier
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.evidence import NOT_TRIED
 from ragbandit.shared.formats import number, one_line
 
 if TYPE_CHECKING:
@@ -57,13 +57,13 @@ def price(
 
 
 def _tried(candidate: CandidateResult) -> bool:
-    return candidate.weights.effective_rows >= FEWEST_EFFECTIVE
+    return candidate.missing is None
 
 
 def _cells(one: CandidateResult) -> list[str]:
     effective = f"{one.weights.effective_rows:,.0f}"
     if not _tried(one):
-        return [one.name, "not tried enough", "not tried enough", f"{effective} of {FEWEST_EFFECTIVE} needed"]
+        return [one.name, NOT_TRIED, NOT_TRIED, effective]
     return [one.name, _estimate(one.quality), _estimate(one.cost), effective]
 
 

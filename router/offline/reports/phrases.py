@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, instant
+from ragbandit.shared.evidence import NOT_TRIED
 from ragbandit.shared.formats import number, one_line, percent
 
 _SOURCES = {
@@ -213,7 +214,7 @@ def values_of(candidate: CandidateResult) -> tuple[str, str, str, str]:
         difference = " to ".join(interval(candidate.difference, sign="+") or ())
         return reward or "not known", difference or "not known", "not known", "not known"
     if candidate.missing is not None:
-        return ("not tried enough",) * 4
+        return (NOT_TRIED,) * 4
     difference = "" if candidate.difference is None else cell(candidate.difference, sign="+")
     return cell(candidate.reward), difference, estimate(candidate.quality), estimate(candidate.cost)
 

@@ -18,7 +18,7 @@ from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
 from ragbandit.router.reporting.reading import UNITS, Asked, Log, Unit, read_log
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Matrix, Vector
 
@@ -150,7 +150,7 @@ def _against(
     if given is not None:
         if given not in log.arms:
             known = f"use one of {', '.join(sorted(log.arms))}" if log.arms else "ask for a longer time"
-            raise InvalidInput(f"no question of this time was offered {given!r}", field="against", remedy=known)
+            raise NotFound(f"no question of this time was offered {given!r}", field="against", remedy=known)
         return log.arms.index(given), "as asked"
     named = (
         (None if policy.holdback is None else policy.holdback.arm, "the arm of policy.holdback"),

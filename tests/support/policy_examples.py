@@ -40,6 +40,7 @@ EXAMPLES: dict[str, dict[str, object]] = {
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
+        "revision": 2,
         "policy": "softmax",
         "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     },

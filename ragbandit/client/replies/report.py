@@ -80,3 +80,5 @@ class ReportReply(TypedDict):
     """Questions that are in no line, by the reason."""
     notes: list[str]
     """How the numbers are meant, and what is not among them."""
+    learning: str | None
+    """The state of learning: a word, why, and what to do; null where it is not known."""

@@ -52,4 +52,5 @@ async def read(
     asked = Asked(label=router.ledger.label, since=begin, until=end, tenant=tenant)
     policy = router.settings.policy
     found = await reads_of(request).run(lambda: report(router.database, asked, policy=policy, against=against))
-    return JsonReply(report_json(found, now=now))
+    learning = (await reads_of(request).run(router.status)).learning
+    return JsonReply(report_json(found, now=now, learning=None if learning is None else learning.line))

@@ -279,8 +279,8 @@ def _totals(totals: ArmTotals) -> TotalsReply:
     )
 
 
-def report_json(report: Report, *, now: float) -> ReportReply:
-    """A report, with what it says in words."""
+def report_json(report: Report, *, now: float, learning: str | None) -> ReportReply:
+    """A report, with what it says in words. learning: the state of learning."""
 
     def lines(of: Sequence[Line]) -> list[LineReply]:
         return [_line(line, unit=report.unit) for line in of]
@@ -294,6 +294,7 @@ def report_json(report: Report, *, now: float) -> ReportReply:
         **{name: lines(getattr(report, name)) for name in ("arms", "tenants", "prices", "weeks")},
         left_out=dict(report.left_out),
         notes=list(words.footnotes(report)),
+        learning=learning,
     )
 
 

@@ -11,6 +11,7 @@ from ragbandit.router.api.ui.rendering import STATIC, environment
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Asked
 from ragbandit.router.reporting.report import Report, report
+from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.router import Router
 
 #: questions that the panel reads
@@ -36,8 +37,12 @@ def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: 
     return report(router.database, asked, policy=router.settings.policy)
 
 
-def report_file(found: Report, *, now: float) -> str:
-    """The report as one HTML page with its style: nothing is loaded."""
+def report_file(found: Report, *, now: float, learning: str | None, mapped: PolicyMap | None) -> str:
+    """The report as one HTML page with its style: nothing is loaded.
+
+    learning: the state of learning. mapped: what the policy does.
+    """
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
-    page: str = environment().get_template("report_file.html").render(shown(found, now=now) | {"style": style})
+    values = shown(found, now=now) | {"style": style, "learning": learning, "map": mapped}
+    page: str = environment().get_template("report_file.html").render(values)
     return page

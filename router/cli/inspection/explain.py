@@ -16,7 +16,6 @@ from ragbandit.router.serving.explanations import explain as explanations
 from ragbandit.router.serving.explanations.policy_map import FEWEST, PolicyMap, policy_map
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.formats import number, percent
 
 #: of the record: what was asked, and by whom
 _ASKED: Final = ("question", "asked", "messages", "context", "tenant", "session_id", "run_by", "made_at")
@@ -55,17 +54,7 @@ def _mapped(mapped: PolicyMap | None, *, as_json: bool) -> dict[str, Any]:
         return {"map": None if as_json else f"fewer than {2 * FEWEST} questions had a choice of arms"}
     if as_json:
         return {"map": asdict(mapped)}
-    rows = [
-        {
-            "questions": ", ".join(one.conditions) or "all",
-            "share": percent(round(one.share, 3)),
-            "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in one.arms.items()),
-            "reward": number(one.reward) if one.tried.enough else f"{one.tried.judged} rated",
-            "for example": " / ".join(one.examples),
-        }
-        for one in mapped.leaves
-    ]
-    return {"policy": mapped.sentence, "What it does": rows}
+    return {"policy": mapped.sentence, "What it does": mapped.cells}
 
 
 def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from ragbandit.router.api.schemas.replies import report_json
 from ragbandit.router.api.ui.report import report_file
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, console, print_json, show_rows
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.store import opened, registered_policy
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.status import status
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import Asked
 from ragbandit.router.reporting.report import Line, Report
 from ragbandit.router.reporting.report import report as made
+from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.shared.formats import one_line
 
 
@@ -45,16 +48,27 @@ def report(
             tenant=tenant,
         )
         found = made(ledger.database, asked, policy=settings.policy, against=against)
+        mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, tenant=tenant)
+        serving, rule = registered_policy(ledger), closing_rule(settings.learning)
+        state = status(ledger, serving=serving, rule=rule, now=now).learning
+    learning = None if state is None else state.line
     if html is not None:
-        html.write_text(report_file(found, now=now), encoding="utf-8")
+        html.write_text(report_file(found, now=now, learning=learning, mapped=mapped), encoding="utf-8")
     if as_json:
-        print_json(report_json(found, now=now))
+        print_json(report_json(found, now=now, learning=learning))
         return
     console.print(one_line(words.sentence(found, now=now)), markup=False)
     for title, lines in words.tables(found):
         console.print()
         _table(title, lines, report=found)
+    if mapped is not None:
+        console.print()
+        cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
+        show_rows(["What the policy does", "Share", "Arms", "Reward", "For example"], cells, none="")
+        console.print(one_line(mapped.sentence), markup=False)
     console.print()
+    if learning is not None:
+        console.print(one_line(f"- {learning}"), markup=False)
     for note in words.footnotes(found):
         console.print(one_line(f"- {note}"), markup=False)
     if html is not None:

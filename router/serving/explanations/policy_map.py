@@ -86,6 +86,20 @@ class PolicyMap:
     explained: float | None
 
     @property
+    def cells(self) -> list[dict[str, str]]:
+        """Each leaf in words, the largest first."""
+        return [
+            {
+                "questions": ", ".join(one.conditions) or "all",
+                "share": percent(round(one.share, 3)),
+                "arms": ", ".join(f"{arm} {percent(round(share, 2))}" for arm, share in one.arms.items()),
+                "reward": number(one.reward) if one.tried.enough else f"{one.tried.judged} rated",
+                "for example": " / ".join(one.examples),
+            }
+            for one in self.leaves
+        ]
+
+    @property
     def sentence(self) -> str:
         """How much of the policy the map explains."""
         if self.explained is None:

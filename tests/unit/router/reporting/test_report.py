@@ -10,7 +10,7 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Asked
 from ragbandit.router.reporting.report import line_of, report_of
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import NotFound
 from ragbandit.shared.evidence import Tried
 from tests.support.cases import every_case
 
@@ -98,7 +98,7 @@ def test_the_arm_to_compare_with(policy, arm, why):
     found = report_of(log, ASKED, policy=policy)
     assert (found.total.against, found.why) == (arm, why)
     assert report_of(log, ASKED, policy=policy, against="standard").why == "as asked"
-    with pytest.raises(InvalidInput, match="was offered 'premiun'"):
+    with pytest.raises(NotFound, match="was offered 'premiun'"):
         report_of(log, ASKED, policy=policy, against="premiun")
 
 

@@ -292,6 +292,7 @@ def main(words: Sequence[str]) -> None:
                 verdicts, truths, held = tallied(way, worlds=asked.worlds, progress=progress)
                 shares = [str(verdicts[verdict]) for verdict in VERDICTS]
                 table.add_row(way.name, *shares, str(held), f"{np.mean(truths):+.3f}", end_section=way is group[-1])
+                progress.console.print(way.name, *shares, held)
     console.print(table)
     console.print(machine())
     if asked.publish:

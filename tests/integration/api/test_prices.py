@@ -157,7 +157,9 @@ def test_client_and_library(dial):
     with Client(dial.url) as client:
         assert client.route(QUESTION, cost_weight="economy")["price"] == "economy"
         assert client.answer(QUESTION, cost_weight=0.03, wait_s=0)["cost_weight"] == 0.03
-        assert client.route(QUESTION, aim={"quality": 0.9})["cost_weight"] is None
+        aimed = client.route(QUESTION, tenant="acme", aim={"quality": 0.9})
+        assert (aimed["price"], aimed["cost_weight"]) == (None, 0.2)  # nothing is learned yet: at the default
+        assert client.decision(aimed["decision_id"])["aim"] == {"quality": 0.9}
         with pytest.raises(InvalidInput, match="prices dollars alone"):
             client.route(QUESTION, aim={"dollars": 0.9})
     assert dial.router.route(Query(text=QUESTION, tenant="acme")).cost_weight == 0.2

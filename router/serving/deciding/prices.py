@@ -34,6 +34,10 @@ def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) 
     terms = {name: scopes.get(name, getattr(given, name)) for name in _OWN}
     if terms["cost_weights"] is not None:
         terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
+    default, among = terms["cost_weight"], terms["cost_weights"]
+    weight = settings.prices.get(default) if isinstance(default, str) else default
+    if isinstance(weight, int | float) and isinstance(among, list) and not among[0] <= weight <= among[1]:
+        terms["cost_weight"] = min(max(weight, among[0]), among[1])  # another's default: not at the price of its name
     return {name: value for name, value in terms.items() if value is not None}
 
 

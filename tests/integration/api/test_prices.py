@@ -9,6 +9,7 @@ from ragbandit.client import Client
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
+from ragbandit.router.serving.deciding.prices import price_terms
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
@@ -98,6 +99,13 @@ def test_a_request_is_the_same_by_what_its_caller_sent(dial):
     service.take_over(service.serving, settings=settings)
     again = dial.http.post("/v1/route", json={"question": QUESTION, "decision_id": "one", "cost_weight": "economy"})
     refused(again, 409, "CONFLICT")
+
+
+def test_a_tenants_default_is_brought_into_the_range_of_a_key(dial):
+    """The key's range holds for the default of its tenant, which then has no name."""
+    given = {"cost_weights": [0.01, 0.1]}
+    terms = price_terms(given, tenant="acme", settings=dial.router.settings)
+    assert terms == {"cost_weight": 0.1, "cost_weights": [0.01, 0.1], "narrowed_by": "key"}
 
 
 def test_a_policy_without_a_dial_refuses_it_by_name(serve):

@@ -23,7 +23,7 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     assert "instead of $4.00 with always multi_step (saved $" in found["sentence"]
     assert found["total"]["cost"]["draws"] >= 10
     assert "no answer was rated" in found["sentence"]
-    assert service.http.get("/v1/report", params={"against": "nobody"}).status_code == 422
+    assert service.http.get("/v1/report", params={"against": "nobody"}).status_code == 404
     page = service.http.get("/ui").text
     said = found["sentence"].removeprefix("Last 7 days").partition("; verdict")[0]
     assert said in page

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import event, insert
 
 from ragbandit.router.api.ui import operation
+from ragbandit.router.serving.explanations import policy_map
 from ragbandit.router.storage.decisions import search as decision_search
 from ragbandit.router.storage.sql.tables import closures, counters, held_feedback
 from tests.integration.api.ui.conftest import answered
@@ -124,6 +125,7 @@ def test_pages_read_no_more_in_a_larger_store(world, monkeypatch):
     """Six times the rows in every table cost no page more than a deeper index; no scan hides behind a bound."""
     monkeypatch.setattr(operation, "LOOKED_AT", 100)
     monkeypatch.setattr(decision_search, "LOOKED_AT", 100)
+    monkeypatch.setattr(policy_map, "LOOKED_AT", 100)
     service = world()
     grow(service.router.database, first=1, last=2_000, like=service.like)
     small = costs(service)

@@ -18,6 +18,7 @@ from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Asked, Log
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
+from ragbandit.router.reporting.words import sentence
 from ragbandit.shared.types import Matrix, Vector
 
 ARMS = ("premium", "standard", "cheap")
@@ -127,13 +128,13 @@ def made(world: World, *, count: int, seed: int) -> Run:
     return Run(log=log, dollars=dollars[newest], quality=quality[newest])
 
 
-def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line]]:
-    """(questions so far, the line against premium) at every look."""
+def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line, str]]:
+    """(questions so far, the line against premium, the report in a sentence) at every look."""
     for count in looks:
         asked = Asked(label="main", since=0.0, until=count * 60.0)
         found = report_of(run.at(count), asked, policy=PolicySettings(), against="premium")
         assert found.total is not None
-        yield count, found.total
+        yield count, found.total, sentence(found, now=found.until)
 
 
 @dataclass(kw_only=True)
@@ -150,10 +151,14 @@ class Score:
     #: questions at the first look with a verdict, and the last look's widths, relative to premium's cost
     first: list[int] = field(default_factory=list)
     widths: list[tuple[float, float]] = field(default_factory=list)
+    #: what the first run's last look says
+    sentence: str = ""
 
     def add(self, run: Run, *, looks: Sequence[int] = LOOKS) -> None:
         """Take a run in."""
-        lines = list(looked_at(run, looks=looks))
+        *_, (_, _, text) = looks_of_run = list(looked_at(run, looks=looks))
+        self.sentence = self.sentence or text
+        lines = [(count, line) for count, line, _ in looks_of_run]
         truths = [run.truth(count) for count, _ in lines]
         self.runs += 1
         self.cost += all(_holds(line.cost, truth[0]) for (_, line), truth in zip(lines, truths, strict=True))
@@ -199,13 +204,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=int, default=100)
     runs = parser.parse_args(arguments).runs
     columns = ("service", "dollars held", "quality held", "verdict named", "false at a look", "first verdict", "widths")
+    sentences: dict[str, str] = {}
     table = Table(*columns, title=f"{runs} runs, looks after {', '.join(f'{look:,}' for look in LOOKS)} questions")
     for name, score in scores(runs=runs).items():
         first = f"{np.median(score.first):,.0f} ({len(score.first)} runs)" if score.first else "-"
         widths = "-" if not score.widths else " ".join(f"{width:.3f}" for width in np.mean(score.widths, axis=0))
         counts = (score.cost, score.quality, score.named, score.wrong)
         table.add_row(name, *(f"{count} of {score.runs}" for count in counts), first, widths)
-    Console(width=160).print(table)
+        sentences[name] = score.sentence
+    console = Console(width=160)
+    console.print(table)
+    for name, text in sentences.items():
+        console.print(f"{name}, first run: {text}", markup=False)
 
 
 if __name__ == "__main__":

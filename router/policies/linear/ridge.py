@@ -106,6 +106,8 @@ class RidgeHeads:
         self.seen: dict[ArmName, int] = {}
         #: the weight of cost that the last row had whose question came without one; before any row every cost mean is 0
         self.weight = 0.0
+        #: it is of a row whose question had one of its own: no other was learned yet
+        self._is_borrowed = False
         #: per arm: inverse precision (d+1, d+1), sums of y z^T (2, d+1), posterior means (2, d+1)
         self._inverse: dict[str, Matrix] = {}
         self._moment: dict[str, Matrix] = {}
@@ -255,9 +257,10 @@ class RidgeHeads:
         return heads_of(update.reward, weight=weight_of(update.query, default=self.weight), usual=usual)
 
     def _follow(self, update: Update, *, weight: float) -> None:
-        """Serve questions that come without a weight of cost at that of the last such row."""
-        if update.query.cost_weight is None:
+        """Serve questions that come without a weight of cost at that of the last such row; before any at the last's."""
+        if update.query.cost_weight is None or self._is_borrowed or not self.seen:
             self.weight = float(weight)
+            self._is_borrowed = update.query.cost_weight is not None
 
     def _kept(self, rows: float) -> float:
         """What is left of an older row's weight when its arm learns one that counts as `rows`."""
@@ -320,6 +323,7 @@ class RidgeHeads:
             arrays[f"mean/{arm}"] = self._mean[arm]
         arrays["scatter"] = self._scatter
         facts |= {"weight": self.weight, "rows": self._rows}
+        facts |= {"is_borrowed": True} if self._is_borrowed else {}
         for name, of_arm in (("age", self._age), ("mass", self._mass), ("leverage", self._leverage)):
             facts[name] = dict(sorted(of_arm.items()))
         return arrays, facts
@@ -328,6 +332,7 @@ class RidgeHeads:
         """Take over a saved state: every arm that has an age has its three arrays, of one size; no other has any."""
         self.seen = restored_counts(facts)
         self.weight, self._rows = facts["weight"], facts["rows"]
+        self._is_borrowed = facts.get("is_borrowed", False)
         self._age, self._mass, self._leverage = dict(facts["age"]), dict(facts["mass"]), dict(facts["leverage"])
         size = arrays[f"mean/{next(iter(self._age))}"].shape[1] if self._age else 0
         shapes = {"inverse": (size * (size + 1) // 2,), "moment": (2, size), "mean": (2, size)}

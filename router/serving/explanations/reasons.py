@@ -6,7 +6,7 @@ from typing import Final
 from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
 from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.router.policies.restraint import INCUMBENT
-from ragbandit.router.serving.deciding.prices import price_name
+from ragbandit.router.serving.deciding.prices import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
 from ragbandit.router.serving.explanations.chances import mapping_of, names_of
 from ragbandit.router.serving.explanations.values import ArmChance, DrawShown
@@ -129,6 +129,8 @@ def _of_the_price(decision: Decision) -> Iterator[str]:
     query, name = decision.query, price_name(decision.query)
     why = "as its caller wanted" if query.cost_weight is not None or query.aim else "as its key or tenant has it"
     named = "" if name is None else f" ({name})"
+    factor = budget_factor(query)
+    why += f", raised by the factor {factor:g} of a dollar budget" if factor > 1.0 else ""
     yield f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; its reward is read at that weight."
 
 

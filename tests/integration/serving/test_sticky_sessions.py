@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import open_log, replay
+from ragbandit.router.offline.replay.plan import Plan
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.sql.tables import decisions
@@ -216,7 +217,7 @@ def test_replay_leaves_them_out(make_world, tmp_path):
     world = make_world(**STICKY_3)
     talked(world)
     candidates = ["fixed:single_step", "uniform"]
-    found = replay(open_log(config=world.settings), candidates=candidates)
+    found = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
     assert found.rows == 30
     assert any("60 decisions are left out" in note for note in found.notes)
     read = replay(open_log(config=world.settings), candidates=[*candidates, "linucb"], settings=world.settings)

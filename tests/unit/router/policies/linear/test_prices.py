@@ -83,3 +83,16 @@ def test_what_is_lost_is_read_at_the_rows_own_price():
         lost[prices] = (tally.state()["shortfall"][1], 120 * (0.8 - 0.5 - 2.0 * mean))
     for seen, expected in lost.values():
         assert seen == pytest.approx(expected, abs=0.5)
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_a_stream_of_prices_alone(name):
+    """A question without a price gets the last row's; from the first row without one on that of such rows."""
+    policy = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=0.05, own=(0.2, 0.1), count=20))
+    assert at_price(policy, None).facts["weight"] == 0.1
+    again = make_policy(name, params={"block": 1})
+    again.restore(*policy.state())
+    for one in (policy, again):
+        for update in rows(weight=0.05, own=(None, 0.3), count=2):
+            one.learn(update)
+        assert at_price(one, None).facts["weight"] == 0.05

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import Asked, Log
+from ragbandit.router.reporting.reading import Log, ReportScope
 from ragbandit.router.reporting.report import MARGIN, SAME_COST, Line, report_of
 from ragbandit.router.reporting.words import sentence
 from ragbandit.shared.types import Matrix, Vector
@@ -131,10 +131,10 @@ def made(world: World, *, count: int, seed: int) -> Run:
 def looked_at(run: Run, *, looks: Sequence[int]) -> Iterator[tuple[int, Line, str]]:
     """(questions so far, the line against premium, the report in a sentence) at every look."""
     for count in looks:
-        asked = Asked(label="main", since=0.0, until=count * 60.0)
-        found = report_of(run.at(count), asked, policy=PolicySettings(), against="premium")
-        assert found.total is not None
-        yield count, found.total, sentence(found, now=found.until)
+        scope = ReportScope(label="main", since=0.0, until=count * 60.0)
+        result = report_of(run.at(count), scope, policy=PolicySettings(), against="premium")
+        assert result.total is not None
+        yield count, result.total, sentence(result, now=result.until)
 
 
 @dataclass(kw_only=True)
@@ -191,11 +191,11 @@ def _is_false(line: Line, cost: float, quality: float) -> bool:
 
 def scores(worlds: Sequence[World] = WORLDS, *, runs: int) -> Mapping[str, Score]:
     """The score of each world."""
-    found = {world.name: Score() for world in worlds}
+    result = {world.name: Score() for world in worlds}
     for number, world in enumerate(worlds):
         for seed in range(runs):
-            found[world.name].add(made(world, count=max(LOOKS), seed=1_000 * number + seed))
-    return found
+            result[world.name].add(made(world, count=max(LOOKS), seed=1_000 * number + seed))
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -21,8 +21,8 @@ from ragbandit.router.offline.replay.assemble import mean_of
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.results import EstimateWithInterval
 from ragbandit.router.offline.warm.held_out import CONFIDENCE
-from ragbandit.router.reporting.reading import Asked
 from ragbandit.router.reporting.reading import Log as ReportLog
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
 from ragbandit.router.rollouts.guardrails import GUARDRAILS
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
@@ -292,7 +292,7 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     lines: dict[Line, list[Look]] = {}
     for look in LOOKS:
         here = lived.part(slice(0, look))
-        found = report_of(_report_log(here, spent[:look]), _ASKED, policy=PolicySettings())
+        found = report_of(_report_log(here, spent[:look]), _SCOPE, policy=PolicySettings())
         served = here.value(here.pmf)
         for one in found.arms:
             arm = ARMS.index(one.against)
@@ -303,7 +303,7 @@ def report(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     return lines
 
 
-_ASKED: Final = Asked(label="main", since=0.0, until=1.0)
+_SCOPE: Final = ReportScope(label="main", since=0.0, until=1.0)
 
 
 def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:

@@ -24,7 +24,7 @@ from ragbandit.client.arms import (
     with_configuration,
 )
 from ragbandit.client.bodies import (
-    Asked,
+    Options,
     answer_call,
     item_list,
     json_object,
@@ -105,7 +105,9 @@ class AsyncClient:
         self._route_timeout_s = route_timeout_s
         self._transport = AsyncTransport(self._connection, transport=transport)
 
-    async def route(self, question: str, *, decision_id: str | None = None, **more: Unpack[Asked]) -> ClientRouteReply:
+    async def route(
+        self, question: str, *, decision_id: str | None = None, **more: Unpack[Options]
+    ) -> ClientRouteReply:
         """POST /v1/route. `more`: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         return await self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
@@ -116,7 +118,7 @@ class AsyncClient:
         return replies_of(reply, path="/v1/route/batch", count=len(sent))
 
     async def answer(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> AnswerReply | PendingReply:
         """POST /v1/answer, as `route`; status "pending" if it takes longer than wait_s."""
         timeout_s = self._connection.timeout_s
@@ -124,7 +126,7 @@ class AsyncClient:
         return cast(AnswerReply | PendingReply, await self._object(call))
 
     async def answer_stream(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> AsyncIterator[StreamEvent]:
         """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
 

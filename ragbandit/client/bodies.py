@@ -9,7 +9,7 @@ from ragbandit.client.replies.feedback import ClientFeedbackReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 
 
-class Asked(TypedDict, total=False):
+class Options(TypedDict, total=False):
     """What is sent with a question, as POST /v1/route has it; None is left out."""
 
     cost_weight: float | str | None

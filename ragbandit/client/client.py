@@ -27,7 +27,7 @@ from ragbandit.client.arms import (
     with_configuration,
 )
 from ragbandit.client.bodies import (
-    Asked,
+    Options,
     answer_call,
     item_list,
     json_object,
@@ -108,7 +108,9 @@ class Client:
         self._route_timeout_s = route_timeout_s
         self._transport = SyncTransport(self._connection, transport=transport)
 
-    def route(self, question: str, *, decision_id: str | None = None, **more: Unpack[Asked]) -> ClientRouteReply:
+    def route(
+        self, question: str, *, decision_id: str | None = None, **more: Unpack[Options]
+    ) -> ClientRouteReply:
         """POST /v1/route. `more`: cost_weight, context, arms, budget, tenant, ... as in the HTTP body."""
         return self._route(question, decision_id=decision_id, default_arm=self._fallback.default_arm, more=more)
 
@@ -119,7 +121,7 @@ class Client:
         return replies_of(reply, path="/v1/route/batch", count=len(sent))
 
     def answer(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> AnswerReply | PendingReply:
         """POST /v1/answer, as `route`; status "pending" if it takes longer than wait_s."""
         timeout_s = self._connection.timeout_s
@@ -127,7 +129,7 @@ class Client:
         return cast(AnswerReply | PendingReply, self._object(call))
 
     def answer_stream(
-        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Asked]
+        self, question: str, *, decision_id: str | None = None, wait_s: float | None = None, **more: Unpack[Options]
     ) -> Iterator[StreamEvent]:
         """POST /v1/answer?stream=true: its events while the arm writes; the last is `outcome`.
 

@@ -34,7 +34,7 @@ _NO_DRAW: Final = {STICKY: "a turn that stayed on its arm", KILLED: "an arm that
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ReportScope:
     """Which rows: since <= made_at < until, of a tenant (None: all), the newest `most`; label: of the ledger."""
 
     label: str
@@ -74,38 +74,38 @@ class Log:
     archived: bool
 
 
-def read_log(database: Database, asked: Asked) -> Log:
+def read_log(database: Database, scope: ReportScope) -> Log:
     """The rows of a report. Raises StoreError."""
     rows, last = _Rows(), None
-    while rows.read < asked.most:
+    while rows.read < scope.most:
         with database.read() as connection:
-            page = _page(connection, asked, before=last, limit=min(_PAGE, asked.most - rows.read))
+            page = _page(connection, scope, before=last, limit=min(_PAGE, scope.most - rows.read))
         for row in page:
             rows.add(row)
         if len(page) < _PAGE:
             break
         last = page[-1]["made_at"], page[-1]["id"]
     with database.read() as connection:
-        cut = rows.read >= asked.most and bool(_page(connection, asked, before=last, limit=1))
-        inside = exists().where(archive_segments.c.made_before > asked.since)
+        cut = rows.read >= scope.most and bool(_page(connection, scope, before=last, limit=1))
+        inside = exists().where(archive_segments.c.made_before > scope.since)
         archived = bool(connection.execute(select(inside)).scalar())
     return rows.log(cut=cut, archived=archived)
 
 
-def _page(connection: Connection, asked: Asked, *, before: Any, limit: int) -> list[Mapping[str, Any]]:
+def _page(connection: Connection, scope: ReportScope, *, before: Any, limit: int) -> list[Mapping[str, Any]]:
     query = select(
         *decisions.c["id", "made_at", "tenant", "arms", "pmf", "arm", "facts", "request", "price", "cost_weight"],
         *outcomes.c["cost", "steps"],
         *updates.c["quality", "source", "sample_weight"],
     ).select_from(
         decisions.outerjoin(outcomes, outcomes.c.decision_id == decisions.c.id).outerjoin(
-            updates, and_(updates.c.policy == asked.label, updates.c.decision_id == decisions.c.id)
+            updates, and_(updates.c.policy == scope.label, updates.c.decision_id == decisions.c.id)
         )
     )
     time = decisions.c.made_at
-    query = query.where(time >= asked.since, time < asked.until)
-    if asked.tenant is not None:
-        query = query.where(decisions.c.tenant == asked.tenant)
+    query = query.where(time >= scope.since, time < scope.until)
+    if scope.tenant is not None:
+        query = query.where(decisions.c.tenant == scope.tenant)
     if before is not None:
         # The first bound is for the index, which has no ids.
         query = query.where(time <= before[0], tuple_(time, decisions.c.id) < tuple_(*before))
@@ -153,9 +153,9 @@ class _Rows:
         )
 
     def _add_offered(self, arms: list[str], *, pmf: list[float], facts: str) -> None:
-        told = json.loads(facts) if '"quality":' in facts else {}
+        values = json.loads(facts) if '"quality":' in facts else {}
         number, nothing = len(self.columns) // len(_COLUMNS), [np.nan] * len(arms)
-        quality, cost = (_numbers(told.get(name), count=len(arms)) or nothing for name in ("quality", "cost"))
+        quality, cost = (_numbers(values.get(name), count=len(arms)) or nothing for name in ("quality", "cost"))
         for each in zip(arms, pmf, quality, cost, strict=True):
             self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
 

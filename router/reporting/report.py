@@ -16,7 +16,7 @@ import numpy as np
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
-from ragbandit.router.reporting.reading import UNITS, Asked, Log, Unit, read_log
+from ragbandit.router.reporting.reading import UNITS, Log, ReportScope, Unit, read_log
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
 from ragbandit.shared.formats import duration
@@ -82,25 +82,25 @@ class Report:
     notes: tuple[str, ...]
 
 
-def report(database: Database, asked: Asked, *, policy: PolicySettings, against: str | None = None) -> Report:
+def report(database: Database, scope: ReportScope, *, policy: PolicySettings, against: str | None = None) -> Report:
     """The report of what was asked; while draws, outcomes or ratings favour an arm it has no verdict, and says so.
 
     against: the arm; None: the holdback's, else the incumbent, else the dearest one that is tried enough. Raises
     InvalidInput for a time that is none and an arm that no question was offered, StoreError.
     """
-    if not (math.isfinite(asked.since) and math.isfinite(asked.until) and 0.0 <= asked.since < asked.until < 1e11):
-        raise InvalidInput(f"since {asked.since:g}, until {asked.until:g}", field="since", remedy="give an earlier one")
-    uneven = lately(database, policy=asked.label, now=asked.until)
+    if not (math.isfinite(scope.since) and math.isfinite(scope.until) and 0.0 <= scope.since < scope.until < 1e11):
+        raise InvalidInput(f"since {scope.since:g}, until {scope.until:g}", field="since", remedy="give an earlier one")
+    uneven = lately(database, policy=scope.label, now=scope.until)
     alarm = None if uneven is None else uneven.sentence
-    return report_of(read_log(database, asked), asked, policy=policy, against=against, alarm=alarm)
+    return report_of(read_log(database, scope), scope, policy=policy, against=against, alarm=alarm)
 
 
 def report_of(
-    log: Log, asked: Asked, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
+    log: Log, scope: ReportScope, *, policy: PolicySettings, against: str | None = None, alarm: str | None = None
 ) -> Report:
     """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
     unit = _unit(log)
-    lines = _Lines(log, unit=unit, days=(asked.until - asked.since) / 86_400.0, alarm=alarm)
+    lines = _Lines(log, unit=unit, days=(scope.until - scope.since) / 86_400.0, alarm=alarm)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
     chosen, why = _against(log, arms, policy=policy, given=against)
@@ -121,9 +121,9 @@ def report_of(
         units = [one for one in UNITS if np.nansum(log.costs[one]) > 0.0]
         costs = {one: lines.cost(one, log.pmf[:, chosen] > 0.0, against=chosen) for one in units}
     return Report(
-        since=asked.since,
-        until=asked.until,
-        tenant=asked.tenant,
+        since=scope.since,
+        until=scope.until,
+        tenant=scope.tenant,
         unit=unit,
         why=why,
         total=total,
@@ -131,7 +131,7 @@ def report_of(
         arms=tuple(sorted(arms, key=lambda one: (-one.cost.tried.draws, one.name))),
         **groups,
         left_out=left_out,
-        notes=tuple(_notes(log, asked, policy=policy, unit=unit)),
+        notes=tuple(_notes(log, scope, policy=policy, unit=unit)),
     )
 
 
@@ -187,18 +187,18 @@ class _Lines:
         """These rows, as far as they can be compared with always this arm."""
         rows = rows & (self.log.pmf[:, against] > 0.0)
         cost = self.cost(self.unit, rows, against=against)
-        told = self.log.quality[rows]
-        known = told[~np.isnan(told)]
+        values = self.log.quality[rows]
+        known = values[~np.isnan(values)]
         least, most = float(known.min(initial=0.0)), float(known.max(initial=1.0))
-        quality = self._compared(told, rows, self.log.expected_quality, against=against, least=least, most=most)
+        quality = self._compared(values, rows, self.log.expected_quality, against=against, least=least, most=most)
         quality = _clipped(quality, least - most, most - least)
         return line_of(name, self.log.arms[against], quality=quality, cost=cost, days=self.days, alarm=self.alarm)
 
     def cost(self, unit: Unit, rows: Flags, *, against: int) -> Comparison:
         """In this unit: an answer may cost anything from nothing to the most that one of the arm did."""
-        told = self.log.costs[unit][rows]
-        most = told[(self.log.arm[rows] == against) & ~np.isnan(told)].max(initial=0.0)
-        cost = self._compared(told, rows, self.log.expected_cost, against=against, least=0.0, most=float(most))
+        values = self.log.costs[unit][rows]
+        most = values[(self.log.arm[rows] == against) & ~np.isnan(values)].max(initial=0.0)
+        cost = self._compared(values, rows, self.log.expected_cost, against=against, least=0.0, most=float(most))
         return _clipped(cost, -math.inf, cost.served or 0.0)  # the other would have cost nothing at least
 
     def _compared(
@@ -273,15 +273,15 @@ def _missing(comparison: Comparison, half: float, *, days: float) -> str:
     return f"about {more:,.0f} questions more, {wait} at this rate"
 
 
-def _notes(log: Log, asked: Asked, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
+def _notes(log: Log, scope: ReportScope, *, policy: PolicySettings, unit: Unit) -> Iterator[str]:
     """What a reader must know of the log."""
     if log.cut:
-        yield f"the newest {asked.most:,} questions of the time were read, those before were not"
+        yield f"the newest {scope.most:,} questions of the time were read, those before were not"
     if log.archived:
         yield "decisions of the time that have moved to the archive are not in this report"
-    told = log.costs[unit]
-    ended = int((~np.isnan(told)).sum())
-    if (silent := int((told == 0.0).sum())) and unit == "dollars":
+    values = log.costs[unit]
+    ended = int((~np.isnan(values)).sum())
+    if (silent := int((values == 0.0).sum())) and unit == "dollars":
         yield f"{silent:,} of {ended:,} outcomes tell no dollars, and count as 0"
     if policy.holdback is None:
         yield "no holdback is set: policy.holdback would make verdicts come sooner"

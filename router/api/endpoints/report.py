@@ -11,7 +11,7 @@ from ragbandit.router.api.dependencies import documented, reads_of, router_of
 from ragbandit.router.api.endpoints.overview import UntilQuery
 from ragbandit.router.api.schemas.replies import report_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
 
 #: the time that is told of where none is named, seconds
@@ -49,8 +49,8 @@ async def read(
     router, now = router_of(request), time.time()
     end = now if until is None else until
     begin = max(0.0, end - _WEEK_S) if since is None else since
-    asked = Asked(label=router.ledger.label, since=begin, until=end, tenant=tenant)
+    scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant)
     policy = router.settings.policy
-    found = await reads_of(request).run(lambda: report(router.database, asked, policy=policy, against=against))
+    result = await reads_of(request).run(lambda: report(router.database, scope, policy=policy, against=against))
     learning = (await reads_of(request).run(router.status)).learning
-    return JsonReply(report_json(found, now=now, learning=None if learning is None else learning.line))
+    return JsonReply(report_json(result, now=now, learning=None if learning is None else learning.line))

@@ -97,16 +97,16 @@ def budgets_of(
     if not tenants and not scopes:
         return ()
     name = tenant if tenant in tenants else "default"
-    given, found = tenants.get(name) or TenantSettings(), []
+    given, budgets = tenants.get(name) or TenantSettings(), []
     for period, field in _FIELDS.items():
         own, scope = getattr(given, field), scopes.get(field)
         if own is not None:
             spender, setting = Spender("tenant", tenant), f"the setting tenants.{name}.{field}"
-            found.append(DollarBudget(spender, period, own, stop=given.budget_stop, setting=setting))
+            budgets.append(DollarBudget(spender, period, own, stop=given.budget_stop, setting=setting))
         if isinstance(scope, int | float):
             stop, setting = bool(scopes.get("budget_stop", given.budget_stop)), f"the scope {field} of the key"
-            found.append(DollarBudget(Spender("key", key or ""), period, float(scope), stop=stop, setting=setting))
-    return tuple(found)
+            budgets.append(DollarBudget(Spender("key", key or ""), period, float(scope), stop=stop, setting=setting))
+    return tuple(budgets)
 
 
 _FIELDS: Final[Mapping[Period, str]] = {"day": "dollars_per_day", "month": "dollars_per_month"}

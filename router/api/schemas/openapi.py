@@ -94,8 +94,8 @@ def add_limits(
     for body in (route, schemas["ChatBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.prices))
         aims, terms = body["aim"]["properties"], settings.reward.cost
-        told = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
-        body["aim"]["properties"] = told
+        possible = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}
+        body["aim"]["properties"] = possible
         for name in () if has_dial else ("aim", "cost_weight"):
             body[name]["anyOf"] = [{"type": "null"}]
     if settings.context:

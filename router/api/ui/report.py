@@ -9,7 +9,7 @@ from fastapi import Request
 from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.rendering import STATIC, environment
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Report, report
 from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.router import Router
@@ -18,31 +18,31 @@ from ragbandit.router.serving.router import Router
 PANEL_ROWS: Final = 20_000
 
 
-def shown(found: Report, *, now: float) -> dict[str, Any]:
+def shown(result: Report, *, now: float) -> dict[str, Any]:
     """The names of templates/report.html."""
-    return {"report": found, "words": words, "sentence": words.sentence(found, now=now)}
+    return {"report": result, "words": words, "sentence": words.sentence(result, now=now)}
 
 
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
-    found = await reads_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
-    return shown(found, now=found.until)
+    result = await reads_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
+    return shown(result, now=result.until)
 
 
 @lru_cache(maxsize=8)
 def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made anew in each
     now = time.time()
-    asked = Asked(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
-    return report(router.database, asked, policy=router.settings.policy)
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
+    return report(router.database, scope, policy=router.settings.policy)
 
 
-def report_file(found: Report, *, now: float, learning: str | None, mapped: PolicyMap | None) -> str:
+def report_file(result: Report, *, now: float, learning: str | None, mapped: PolicyMap | None) -> str:
     """The report as one HTML page with its style: nothing is loaded.
 
     learning: the state of learning. mapped: what the policy does.
     """
     style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
-    values = shown(found, now=now) | {"style": style, "learning": learning, "map": mapped}
+    values = shown(result, now=now) | {"style": style, "learning": learning, "map": mapped}
     page: str = environment().get_template("report_file.html").render(values)
     return page

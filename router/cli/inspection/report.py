@@ -15,9 +15,9 @@ from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.status import status
 from ragbandit.router.reporting import words
-from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import Line, Report
-from ragbandit.router.reporting.report import report as made
+from ragbandit.router.reporting.report import report as report_in_store
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.shared.formats import one_line
 
@@ -41,26 +41,26 @@ def report(
     """
     now = time.time()
     with opened(config, label=label) as (settings, ledger):
-        asked = Asked(
+        scope = ReportScope(
             label=ledger.label,
             since=parse_time(since, now=now),
             until=now if until is None else parse_time(until, now=now, field="until"),
             tenant=tenant,
         )
-        found = made(ledger.database, asked, policy=settings.policy, against=against)
+        result = report_in_store(ledger.database, scope, policy=settings.policy, against=against)
         mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, tenant=tenant)
         serving, rule = registered_policy(ledger), closing_rule(settings.learning)
         state = status(ledger, serving=serving, rule=rule, now=now).learning
     learning = None if state is None else state.line
     if html is not None:
-        html.write_text(report_file(found, now=now, learning=learning, mapped=mapped), encoding="utf-8")
+        html.write_text(report_file(result, now=now, learning=learning, mapped=mapped), encoding="utf-8")
     if as_json:
-        print_json(report_json(found, now=now, learning=learning))
+        print_json(report_json(result, now=now, learning=learning))
         return
-    console.print(one_line(words.sentence(found, now=now)), markup=False)
-    for title, lines in words.tables(found):
+    console.print(one_line(words.sentence(result, now=now)), markup=False)
+    for title, lines in words.tables(result):
         console.print()
-        _table(title, lines, report=found)
+        _table(title, lines, report=result)
     if mapped is not None:
         console.print()
         cells = [[one_line(cell) for cell in leaf.values()] for leaf in mapped.cells]
@@ -69,7 +69,7 @@ def report(
     console.print()
     if learning is not None:
         console.print(one_line(f"- {learning}"), markup=False)
-    for note in words.footnotes(found):
+    for note in words.footnotes(result):
         console.print(one_line(f"- {note}"), markup=False)
     if html is not None:
         console.print(f"written to {html}", markup=False)

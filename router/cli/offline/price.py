@@ -39,10 +39,10 @@ def price(
         check_png(plot)
     opened = open_log(log, format=format_, config=config)
     with bars(errors) as progress:
-        result, found = price_frontier(opened, settings=opened.settings, folds=folds, progress=progress)
+        result, price = price_frontier(opened, settings=opened.settings, folds=folds, progress=progress)
     words = in_words(opened.settings.reward)
     few = [f"no weight is proposed: that takes {LEAST_LABELS} labels of each of two arms"]
-    words += few if found is None else [proposal(found), implied(found)]
+    words += few if price is None else [proposal(price), implied(price)]
     if plot is not None:
         png(plot, size=(7.0, 4.5), draw=lambda figure: _draw(figure, [one for one in result.candidates if _tried(one)]))
     if as_json:

@@ -111,8 +111,8 @@ def frontier_text(ledger: Ledger, policy: Policy, *, settings: Settings, encoder
         return None
     scale = cost_scale(ledger.newest_outcomes(limit=OUTCOMES), terms=settings.reward.cost)
     newest = newest_questions(ledger, limit=QUESTIONS, encoder_hash=encoder_hash)
-    found = frontier_of(policy, newest, settings=settings, scale=scale)
-    return None if found is None else canonical(asdict(found))
+    frontier = frontier_of(policy, newest, settings=settings, scale=scale)
+    return None if frontier is None else canonical(asdict(frontier))
 
 
 def read_frontier(text: str | None) -> Frontier | None:

@@ -68,8 +68,8 @@ def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) ->
     days: dict[str, dict[str, float]] = {}
     for label, day, amount in connection.execute(query.group_by(counters.c.label, counters.c.name)):
         days.setdefault(label, {})[day] = float(amount) * _UNIT
-    found = {one: days.get(one.label, {}) for one in spenders}
-    return {one: Spent(day=by_day.get(today, 0.0), month=sum(by_day.values())) for one, by_day in found.items()}
+    by_spender = {one: days.get(one.label, {}) for one in spenders}
+    return {one: Spent(day=by_day.get(today, 0.0), month=sum(by_day.values())) for one, by_day in by_spender.items()}
 
 
 def forget_spending(connection: Connection, *, now: float) -> None:

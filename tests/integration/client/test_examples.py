@@ -38,9 +38,15 @@ def test_the_readme(service):
     """The README's lines of the client run, and teach."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"(    from ragbandit import Client\n(?:    .*\n|\n(?=    ))+)", readme)
-    pipelines = {"my_pipeline": lambda question: "Bram Stoker", "my_better_one": lambda question: "Abraham Stoker"}
+    answers = {"my_pipeline": ("Bram Stoker", 1), "my_better_one": ("Abraham Stoker", 4)}
+    pipelines = {
+        name: lambda question, found={"answer": answer, "steps": steps}: found
+        for name, (answer, steps) in answers.items()
+    }
     exec(compile(re.sub(r"^    ", "", code, flags=re.M), "README.md", "exec"), pipelines)
     assert service.router.status().counters.feedback == 1
+    (record,) = map(service.router.decision, decided(service))
+    assert record.outcome.steps in (1, 4)
 
 
 def test_bring_your_own_pipelines(service, capsys):

@@ -8,7 +8,7 @@ from sqlalchemy import insert
 
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import reading
-from ragbandit.router.reporting.reading import Asked, read_log
+from ragbandit.router.reporting.reading import ReportScope, read_log
 from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -18,7 +18,7 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, PolicyLabel, Reward, Update
 
 EPOCH, HOUR = 1_700_000_000.0, 3_600.0
-ASKED = Asked(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
+SCOPE = ReportScope(label="main", since=EPOCH - 30 * 86_400.0, until=EPOCH + 1.0)
 DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
 REWARD = Reward(
     value=0.0,
@@ -83,7 +83,7 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     store.add(query={"forced": True, "arms": ("single_step",)})
     store.add(arms=("single_step",), pmf=(1.0,), arm="single_step", propensity=1.0)
     store.add(outcome=False)
-    log = read_log(store.database, ASKED)
+    log = read_log(store.database, SCOPE)
     assert len(log.arm) == 5
     assert [log.arms[place] for place in log.arm] == [one.arm for one in store.made[:5]]
     assert log.quality[[0, 3]].tolist() == [0.75, 1.0]
@@ -104,9 +104,9 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]
     assert not log.cut
     assert not log.archived
-    assert len(read_log(store.database, replace(ASKED, tenant="acme")).arm) == 1
-    assert len(read_log(store.database, replace(ASKED, since=EPOCH - 1.5 * HOUR)).arm) == 2
-    newest = read_log(store.database, replace(ASKED, most=4))
+    assert len(read_log(store.database, replace(SCOPE, tenant="acme")).arm) == 1
+    assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
+    newest = read_log(store.database, replace(SCOPE, most=4))
     assert (len(newest.arm), newest.cut) == (4, True)
 
 
@@ -120,7 +120,7 @@ def test_a_report_of_a_store(store):
         times = {"made_before": EPOCH - 20 * 86_400.0, "made_at": EPOCH, "moved": True}
         connection.execute(insert(archive_segments).values(**sealed, kept="[]", **times))
     policy = PolicySettings(holdback=HoldbackSettings(arm="multi_step"))
-    found = report(store.database, ASKED, policy=policy)
+    found = report(store.database, SCOPE, policy=policy)
     assert found.unit == "dollars"
     spent = sum(DOLLARS[one.arm] for one in store.made[:150])
     assert found.total.cost.served * 150 == pytest.approx(spent)
@@ -136,4 +136,4 @@ def test_a_report_of_a_store(store):
     assert {line.name for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
     assert found.notes == ("decisions of the time that have moved to the archive are not in this report",)
     with pytest.raises(InvalidInput, match="since"):
-        report(store.database, replace(ASKED, until=ASKED.since), policy=policy)
+        report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)

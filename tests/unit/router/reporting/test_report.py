@@ -8,14 +8,14 @@ from benchmarks.report import WORLDS, made
 from ragbandit.router.config.settings import HoldbackSettings, PolicySettings
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Comparison
-from ragbandit.router.reporting.reading import Asked
+from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.evidence import Tried
 from tests.support.cases import every_case
 
 DAY = 86_400.0
-ASKED = Asked(label="main", since=0.0, until=7 * DAY)
+SCOPE = ReportScope(label="main", since=0.0, until=7 * DAY)
 
 
 def comparison(low, high, *, always=1.0, questions=12_480, effective=500.0):
@@ -73,7 +73,7 @@ def test_the_sentence():
     cost = comparison(-731 / 12_480, -689 / 12_480, always=1020 / 12_480)
     quality = replace(comparison(-0.012, 0.006, always=0.874), served=0.871)
     log = made(WORLDS[0], count=400, seed=1).log
-    found = replace(report_of(log, ASKED, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
+    found = replace(report_of(log, SCOPE, policy=PolicySettings()), total=line(quality, cost), unit="dollars")
     assert words.sentence(found, now=7 * DAY) == (
         "Last 7 days: 12,480 questions for $310 instead of $1,020 with always premium (saved $710, between $689 and "
         "$731); quality .871 against .874 (difference -.003, between -.012 and +.006); verdict: as good, 70 % cheaper."
@@ -95,21 +95,21 @@ def test_the_sentence():
 def test_the_arm_to_compare_with(policy, arm, why):
     """The holdback's, else the incumbent, else the dearest one that can be compared; another one where it is asked."""
     log = made(WORLDS[0], count=400, seed=1).log
-    found = report_of(log, ASKED, policy=policy)
+    found = report_of(log, SCOPE, policy=policy)
     assert (found.total.against, found.why) == (arm, why)
-    assert report_of(log, ASKED, policy=policy, against="standard").why == "as asked"
+    assert report_of(log, SCOPE, policy=policy, against="standard").why == "as asked"
     with pytest.raises(NotFound, match="was offered 'premiun'"):
-        report_of(log, ASKED, policy=policy, against="premiun")
+        report_of(log, SCOPE, policy=policy, against="premiun")
 
 
 def test_units_where_no_dollars_are_reported():
     """Steps, or seconds where every answer took the same steps."""
     log = made(WORLDS[0], count=400, seed=1).log
     free = {"dollars": 0.0 * log.costs["dollars"], "steps": 1.0 + log.arm, "seconds": 2.0 + log.arm}
-    steps = report_of(replace(log, costs=free), ASKED, policy=PolicySettings())
+    steps = report_of(replace(log, costs=free), SCOPE, policy=PolicySettings())
     assert (steps.unit, set(steps.costs)) == ("steps", {"steps", "seconds"})
     assert "steps instead of 400 steps with always premium" in words.sentence(
-        report_of(replace(log, costs=free), ASKED, policy=PolicySettings(), against="premium"), now=7 * DAY
+        report_of(replace(log, costs=free), SCOPE, policy=PolicySettings(), against="premium"), now=7 * DAY
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
-    assert report_of(even, ASKED, policy=PolicySettings()).unit == "seconds"
+    assert report_of(even, SCOPE, policy=PolicySettings()).unit == "seconds"

@@ -64,7 +64,7 @@ def test_arms_join_and_leave_a_running_service(system):
     Replay of the ledger gives the live policy at every stage, and every pmf can be made again.
     """
     with system.client() as client:
-        played(client, system, 60, good="single_step")  # each of the old arms has its ten outcomes by then
+        played(client, system, 90, good="single_step")  # each of the old arms has its ten outcomes by then
 
         offered(system, [*OLD, "cached"])
         until_offered(client, [*OLD, "cached"])

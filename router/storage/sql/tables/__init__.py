@@ -7,7 +7,13 @@ update (learned, defaulted) or closure (closed, quarantined). That is promise 7:
 A module for each theme; who reads or writes a table imports it from this package.
 """
 
-from ragbandit.router.storage.sql.tables.access import api_keys, audit_log, leases, service_secrets
+from ragbandit.router.storage.sql.tables.access import (
+    api_keys,
+    audit_log,
+    leases,
+    service_secrets,
+    webhook_deliveries,
+)
 from ragbandit.router.storage.sql.tables.columns import metadata
 from ragbandit.router.storage.sql.tables.ledger import (
     chains,
@@ -21,6 +27,7 @@ from ragbandit.router.storage.sql.tables.ledger import (
 from ragbandit.router.storage.sql.tables.quality import (
     calibration_due,
     calibration_pairs,
+    check_due,
     held_feedback,
     judge_days,
     judge_due,
@@ -50,6 +57,7 @@ __all__ = [
     "calibration_pairs",
     "cancellations",
     "chains",
+    "check_due",
     "checkpoints",
     "closures",
     "counters",
@@ -73,10 +81,11 @@ __all__ = [
     "snapshots",
     "updates",
     "waiting",
+    "webhook_deliveries",
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0003"
+SCHEMA_REVISION = "0004"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0003"
+OLDEST_REVISION = "0004"

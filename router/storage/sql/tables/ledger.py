@@ -21,6 +21,7 @@ policies = Table(
     Column(
         "frontier", Text, comment="JSON object: quality and cost of the policy at each weight", info={"since": "0003"}
     ),
+    Column("encoder", Text, comment="JSON object: model, and where its weights came from", info={"since": "0004"}),
     comment="the ledgers: each policy's name, params and encoder, and how far it has inherited older decisions",
 )
 

@@ -58,6 +58,18 @@ judge_days = Table(
     comment="what the judge did and cost by day",
 )
 
+check_due = Table(
+    "check_due",
+    metadata,
+    Column("decision_id", ID, ForeignKey("decisions.id"), primary_key=True),
+    Column("due_at", Double, nullable=False, comment="no check begins before; while one runs, when it is given up"),
+    Column("made_at", Double, nullable=False, comment="when its outcome came in"),
+    Column("attempts", Integer, nullable=False, comment="begun"),
+    Index("check_due_at", "due_at"),
+    info={"since": "0004"},
+    comment="decisions that wait for the check of reward.check",
+)
+
 _HELD = text("released_at IS NULL")
 
 held_feedback = Table(

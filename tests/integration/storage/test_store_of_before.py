@@ -6,13 +6,25 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, updates
 from ragbandit.shared.errors import Conflict, StoreError
+from ragbandit.shared.types import Query
+from tests.integration.retention.test_encoding import run
 from tests.support.tar_files import unpack
 
-STORE = Path(__file__).parents[2] / "data" / "store_0001.tar.xz"
+DATA = Path(__file__).parents[2] / "data"
+STORE = DATA / "store_0001.tar.xz"
+#: schema 0003, beside an incumbent with a holdback, at three prices: 40 decisions, 24 of them learned
+STORE_0003 = DATA / "store_0003.tar.xz"
+CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, prices: {economy: 0.2, quality: 0.0},
+  policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}},
+  arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}},
+  learning: {snapshot_interval_s: 0, influence: {enabled: false}}}"""
 
 
 @pytest.fixture
@@ -88,3 +100,19 @@ def test_it_is_migrated_and_learned_again(before, make_world, caplog):
     with world.database.read() as connection:
         rows = connection.execute(select(decisions.c.id, decisions.c.pmf, decisions.c.propensity)).all()
     assert set(logged) < set(rows)
+
+
+def test_store_of_schema_0003(tmp_path, monkeypatch):
+    """Migrated it goes on where it was: nothing is learned again, every decision and the whole ledger verify."""
+    unpack(STORE_0003, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG_0003)
+    assert run("migrate").exit_code == 0
+    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+        assert not router.service.serving.rebuilding
+        decision = router.submit(Query(text="who?", cost_weight="economy"), run_by="caller").result(30)
+        router.outcome(decision.id, answer="x", steps=1)
+        router.feedback(decision.id, rating=True)
+        assert router.learn() == 1
+        verdict = router.verify(deep=True)
+    assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 0), verdict.notes

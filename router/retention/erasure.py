@@ -198,7 +198,9 @@ def _erase_batch(
             return None
         columns = decisions.c["id", "policy", "run_by", "facts", "fault", "request"]
         chosen = select(*columns).where(decisions.c.id > after, decisions.c.id <= ids[-1], selection.rows())
-        rows = connection.execute(chosen.order_by(decisions.c.id).with_for_update()).mappings().all()
+        # Not against who refers to a decision: feedback and updates do so after they have locked its row of `waiting`.
+        locked = chosen.order_by(decisions.c.id).with_for_update(key_share=True)
+        rows = connection.execute(locked).mappings().all()
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
         if rows:
             drop_due(connection, [row["id"] for row in rows], moves=moves)

@@ -1,21 +1,25 @@
 """Erasure: texts are gone from database, file and archive; what was learned stays, and verify says what was erased."""
 
 import json
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, text, update
 
 from ragbandit.router.retention import erasure
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.sql.counters import counted, kept
+from ragbandit.router.storage.decisions.feedback_writes import write_feedback
+from ragbandit.router.storage.sql.counters import counted, kept, moving
 from ragbandit.router.storage.sql.tables import closures, decisions, erasures, feedback, outcomes
+from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ERASED, CallFailed, Feedback, Query, Retrieved
 from tests.conftest import on_sqlite
+from tests.support.waiting import until
 
 SECRET = "Zygmunt-Przybylski"
 TABLES = (decisions, outcomes, feedback, closures)
@@ -130,6 +134,32 @@ def test_what_waits_is_closed(world):
     assert world.learn() == 0
     assert SECRET not in texts(world)
     assert world.router.decision(judged.id).late == {note.id for note in world.router.decision(judged.id).feedback}
+    assert_counters(world)
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+def test_feedback_that_is_being_written(world):
+    """An erasure waits for feedback that has locked the decision's waiting row, and neither gives way."""
+    decision = told(world, learned=False)
+    erasing = threading.Thread(
+        target=erase, args=(world.database, Selection(decision=decision.id)), kwargs={"features": False, "now": 9.0}
+    )
+    blocked = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def is_blocked():
+        with world.database.read() as other:
+            return other.execute(blocked).scalar_one() > 0
+
+    rating = Feedback(id="f", decision_id=decision.id, kind="rating", value=1.0, source="human", received_at=world.now)
+    with world.database.write() as connection, moving(connection, shard=0) as moves:
+        lock_waiting(connection, {decision.id})
+        erasing.start()
+        until(is_blocked)
+        write_feedback(connection, [rating], label="main", limits={}, moves=moves)
+    erasing.join(30)
+    assert (erasing.is_alive(), world.router.decision(decision.id).state) == (False, "closed")
     assert_counters(world)
 
 

@@ -63,7 +63,8 @@ class OpenAiOptions:
     requests_per_minute: _PerMinute | None = None
     #: tokens, read and written, that a worker uses in a minute at most; None: no limit
     tokens_per_minute: _PerMinute | None = None
-    #: model -> [dollars per million tokens read, per million written]; empty: calls cost nothing
+    #: model -> [dollars per million tokens read, per million written]: of other models that the server answers with,
+    #: and, without `generator.price`, of the model itself; empty: calls cost nothing
     prices: Mapping[str, Annotated[Sequence[_Dollars], Field(min_length=2, max_length=2)]] = field(default_factory=dict)
     #: folder with the model's tokenizer.json; None: a byte counts as a token
     tokenizer: str | None = None

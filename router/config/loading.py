@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,7 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
+from ragbandit.router.config.grids import grids_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean
@@ -79,6 +80,9 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
         _put(tree, keys, value, variable=variable)
         sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
     settings = _checked(tree, sources)
+    for entry, names in grids_of(tree.get("arms") or {}).items():
+        origin = _source_of(f"arms.{entry}.grid", sources) or next(_below(f"arms.{entry}.grid", sources), "")
+        sources |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
     _check_database(settings)
     _check_redis(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
@@ -181,6 +185,11 @@ def _source_of(key: str, sources: Mapping[str, str]) -> str | None:
     while key and key not in sources:
         key = key.rpartition(".")[0]
     return sources.get(key)
+
+
+def _below(key: str, sources: Mapping[str, str]) -> Iterator[str]:
+    """The sources of what a section holds."""
+    return (source for each, source in sources.items() if each.startswith(f"{key}."))
 
 
 def _without(sources: Mapping[str, str], key: str) -> dict[str, str]:
@@ -291,7 +300,9 @@ def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[t
 
 
 #: the defaults, with the sections that are null by default
-_WITH_ALL_SECTIONS = Settings.model_validate({"judge": {"generator": {}}})
+_WITH_ALL_SECTIONS = Settings.model_validate(
+    {"judge": {"generator": {}}, "generator": {"price": {"input": 0.0, "output": 0.0}}}
+)
 
 
 def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
@@ -300,12 +311,12 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     message, remedy = first["msg"].removeprefix("Value error, "), None
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
-        for part in first["loc"][:-1]:
+        for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
         remedy = f"{did_you_mean(str(first['loc'][-1]), section)}known here: {', '.join(sorted(section))}"
     elif first["type"] == "missing":
-        message = "is needed"
+        message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
         key = re.sub(r"\.(literal\[.*|constrained-str)$", "", key)  # pydantic's name of one of several forms
         wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
@@ -317,13 +328,17 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    below = (source for each, source in sources.items() if each.startswith(f"{key}."))
-    source = _source_of(key, sources) or next(below, None)
+    source = _source_of(key, sources) or next(_below(key, sources), None)
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",
         remedy=remedy or _default_of(key) or "docs/configuration.md describes every setting",
     )
+
+
+def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The path of a setting of a generator or retriever with a name, as it is in the default one."""
+    return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
 
 
 def _alike(fault: Any) -> tuple[str, str]:

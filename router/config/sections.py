@@ -1,5 +1,6 @@
 """Sections of the models and indexes: encoder, retriever, generator, and the judge; and what every section is."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -80,6 +81,15 @@ class RetrieverSettings(Section):
     rerank_depth: Annotated[int, Field(ge=1, le=10_000)] = 50
 
 
+class PriceSettings(Section):
+    """What a model's tokens cost, in dollars per million."""
+
+    #: read by the model
+    input: Annotated[float, Field(ge=0)]
+    #: written by it
+    output: Annotated[float, Field(ge=0)]
+
+
 class GeneratorSettings(Section):
     """The generator: the language model that writes answers."""
 
@@ -107,7 +117,25 @@ class GeneratorSettings(Section):
     script_word_s: Annotated[float, Field(ge=0)] = 0.0
     #: folder of answers once given, which are given again; None: every call is made
     cache: str | None = None
+    #: dollars per million tokens, {input: 0.15, output: 0.6}: what calls cost, in `dollars` of every outcome; None:
+    #: calls cost nothing
+    price: PriceSettings | None = None
     openai: OpenAiOptions = OpenAiOptions()
+
+    @model_validator(mode="after")
+    def _one_price(self) -> "GeneratorSettings":
+        if self.price is not None and self.model in self.openai.prices:
+            raise ValueError(f"price: openai.prices has a price of {self.model!r} too; leave out openai.prices")
+        return self
+
+    @property
+    def prices(self) -> Mapping[str, Sequence[float]]:
+        """Model -> dollars per million tokens read and per million written; empty: calls have no price.
+
+        Beside the model's own there may be those of others that a server answers with (`openai.prices`).
+        """
+        own = {} if self.price is None else {self.model: (self.price.input, self.price.output)}
+        return {**self.openai.prices, **own} if self.name == "openai" else own
 
 
 class RewriteSettings(Section):
@@ -116,7 +144,8 @@ class RewriteSettings(Section):
     #: who rewrites; "auto": the server of `conversation.rewrite.generator`, or of `generator` where that is "openai",
     #: and else nobody; "off": nobody. Where nobody does, the question is the last message as the user wrote it
     by: Literal["auto", "off"] = "auto"
-    #: the model that rewrites, a section like `generator` with `name: openai`; None: the service's own
+    #: the model that rewrites, a section like `generator` with `name: openai`, or the name of one of `generators`;
+    #: None: the service's own
     generator: GeneratorSettings | None = None
     #: one rewrite at most, attempts and waits included; after that the user's words are used
     seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
@@ -157,7 +186,7 @@ class ConversationSettings(Section):
 class JudgeSettings(Section):
     """The judge: a language model that scores answers where nobody else judges. See docs/judge.md."""
 
-    #: the model that judges, a section like `generator`; None: nothing is judged
+    #: the model that judges, a section like `generator`, or the name of one of `generators`; None: nothing is judged
     generator: GeneratorSettings | None = None
     #: share of the decisions that are judged; which ones follows from their ids
     share: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -165,7 +194,7 @@ class JudgeSettings(Section):
     judgements_per_day: Count | None = 1000
     #: tokens, read and written, in a day; calls that are under way when it is reached go beyond it. None: no limit
     tokens_per_day: Count | None = None
-    #: price of the tokens in a day, where `judge.generator.openai.prices` has the model; as above. None: no limit
+    #: price of the tokens in a day, by `judge.generator.price`; as above. None: no limit
     dollars_per_day: Annotated[float, Field(gt=0)] | None = None
     #: an answer that was not judged within that long is not judged any more
     expire_s: Seconds = 2 * 86400.0
@@ -215,10 +244,10 @@ class JudgeSettings(Section):
         chosen = self.generator
         if self.dollars_per_day is None or chosen is None:
             return self
-        if chosen.name != "openai" or chosen.model not in chosen.openai.prices:
+        if chosen.model not in chosen.prices:
             raise ValueError(
                 "judge.dollars_per_day: calls of this judge have no price, so this would cap nothing; set "
-                "judge.generator.openai.prices for its model, or cap judge.tokens_per_day"
+                "judge.generator.price, or cap judge.tokens_per_day"
             )
         return self
 

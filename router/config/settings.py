@@ -1,12 +1,12 @@
 """Settings: every section with its defaults and ranges; `config.loading` reads them from a file and the environment."""
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
+from ragbandit.router.config.grids import NAME, expanded
 from ragbandit.router.config.importers import ImportersSettings
 from ragbandit.router.config.learning import (
     CostWeight,
@@ -27,9 +27,11 @@ from ragbandit.router.config.sections import (
     Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
+from ragbandit.shared.formats import did_you_mean
 
 __all__ = [
     "COUNTED_S",
+    "DEFAULT",
     "FLOORS",
     "BudgetSettings",
     "ConversationSettings",
@@ -53,6 +55,12 @@ __all__ = [
     "WorkerSettings",
 ]
 
+#: the name of the sections `generator` and `retriever` among those that have names
+DEFAULT: Final = "default"
+#: characters of the name of another one
+MAX_NAME: Final = 32
+#: sections that may also be the name of one of `generators`
+_BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
 #: most names in `feedback_events`
 MAX_EVENTS: Final = 64
 #: for how long an outcome counts in the circuit breaker, seconds
@@ -121,7 +129,7 @@ class BudgetSettings(Section):
     tokens: Count | None = None
     #: seconds from the start of the arm
     seconds: Seconds = 120.0
-    #: price of the tokens, where `generator.openai.prices` has the model; None: no limit
+    #: price of the tokens, where the generator has a `price`; None: no limit
     dollars: Annotated[float, Field(gt=0)] | None = None
 
 
@@ -195,7 +203,9 @@ class Settings(Section):
     checkpoints: str | None = None
     #: where `ragbandit data archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
     archive: Annotated[str, Field(min_length=1)] | None = None
-    #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs
+    #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs;
+    #: `generator` and `retriever` for one that workers run with another than the default; `grid` for several at once,
+    #: as {class: multi_step, grid: {rounds: [2, 4]}}. docs/strategies.md says more
     arms: dict[str, dict[str, Any]] = Field(default_factory=lambda: dict[str, dict[str, Any]](_DEFAULT_ARMS))
     #: preset of every arm that has it and names none: "chat" for large chat models; None: "small", for small models
     arms_preset: Annotated[str, Field(min_length=1)] | None = None
@@ -212,7 +222,11 @@ class Settings(Section):
     learning: LearningSettings = LearningSettings()
     encoder: EncoderSettings = EncoderSettings()
     retriever: RetrieverSettings = RetrieverSettings()
+    #: retrievers beside `retriever`, each a section like it, that arms name by `retriever: NAME`
+    retrievers: dict[str, RetrieverSettings] = Field(default_factory=dict, max_length=20)
     generator: GeneratorSettings = GeneratorSettings()
+    #: generators beside `generator`, each a section like it, that arms name by `generator: NAME`
+    generators: dict[str, GeneratorSettings] = Field(default_factory=dict, max_length=20)
     #: what users do with an answer -> what that says of its quality, in [0, 1]; null: stored and counted, not learned
     feedback_events: dict[str, Share | None] = Field(default_factory=dict)
     conversation: ConversationSettings = ConversationSettings()
@@ -232,7 +246,26 @@ class Settings(Section):
     @classmethod
     def _bare_arms(cls, arms: object) -> object:
         # An arm without params is written `single_step:` in YAML, which reads as None.
-        return {k: {} if v is None else v for k, v in arms.items()} if isinstance(arms, dict) else arms
+        return expanded({k: {} if v is None else v for k, v in arms.items()}) if isinstance(arms, dict) else arms
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sections_by_name(cls, tree: Any) -> Any:
+        """A generator that is given by its name becomes the section of that name."""
+        for path in _BY_NAME if isinstance(tree, dict) else ():
+            tree = _with_named_section(tree, path=path, field=".".join(path), tree=tree)
+        return tree
+
+    @field_validator("generators", "retrievers")
+    @classmethod
+    def _beside_the_default(cls, sections: dict[str, Section]) -> dict[str, Section]:
+        for name in sections:
+            if name == DEFAULT or len(name) > MAX_NAME or NAME.fullmatch(name) is None:
+                raise ValueError(
+                    f"{name!r} is no name for it; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and "
+                    f"not {DEFAULT!r}, which is the section generator or retriever itself"
+                )
+        return sections
 
     @field_validator("context")
     @classmethod
@@ -246,7 +279,7 @@ class Settings(Section):
         if len(events) > MAX_EVENTS:
             raise ValueError(f"{len(events)} events; name at most {MAX_EVENTS}")
         for name in events:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            if NAME.fullmatch(name) is None:
                 raise ValueError(f"{name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
         return events
 
@@ -255,7 +288,7 @@ class Settings(Section):
         if not self.arms:
             raise ValueError("arms: at least one arm is needed")
         for name in self.arms:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+            if NAME.fullmatch(name) is None:
                 raise ValueError(f"arms: {name!r} is no name; use 1 to 64 letters, digits, dots, dashes, underscores")
         default, bounds = self.learning.default_reward, self.reward
         if default is not None and not bounds.minimum <= default <= bounds.maximum:
@@ -320,6 +353,40 @@ class Settings(Section):
         return self.checkpoints or f"{beside}/checkpoints"
 
     @property
+    def named_generators(self) -> dict[str, GeneratorSettings]:
+        """Every generator by its name; "default" is the section `generator`."""
+        return {DEFAULT: self.generator, **self.generators}
+
+    @property
+    def named_retrievers(self) -> dict[str, RetrieverSettings]:
+        """Every retriever by its name; "default" is the section `retriever`."""
+        return {DEFAULT: self.retriever, **self.retrievers}
+
+    @property
     def worker_arms(self) -> dict[str, dict[str, Any]]:
         """The arms that our workers run: all but those marked `run_by: caller`."""
         return {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
+
+
+def _with_named_section(
+    section: dict[str, Any], *, path: tuple[str, ...], field: str, tree: dict[str, Any]
+) -> dict[str, Any]:
+    """The section with what stands at the end of the path in place of its name. tree: all settings."""
+    key, *further = path
+    value = section.get(key)
+    if further:
+        inner = (
+            _with_named_section(value, path=tuple(further), field=field, tree=tree)
+            if isinstance(value, dict)
+            else value
+        )
+        return section if inner is value else {**section, key: inner}
+    if not isinstance(value, str):
+        return section
+    given = tree.get("generators")
+    known = {DEFAULT: tree.get("generator", {}), **(given if isinstance(given, dict) else {})}
+    if value not in known:
+        raise ValueError(
+            f"{field}: there is no generator {value!r}; {did_you_mean(value, known)}known: {', '.join(sorted(known))}"
+        )
+    return {**section, key: known[value]}

@@ -15,6 +15,7 @@ Further candidates, all in shadow, stand under "others" in the same shape.
 from collections.abc import Mapping
 from typing import Final
 
+from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import with_changes
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
@@ -55,14 +56,14 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
         if name in sections.get("policy", {}):
             remedy = "set it in the configuration, for all versions"
             raise ConfigError("no version can change it", field=f"policy.{name}", remedy=remedy)
-    for arm, params in sections.get("arms", {}).items():
+    changed = with_changes(settings, sections) if sections else settings
+    for arm, params in expanded(sections.get("arms", {})).items():
         if arm in settings.arms and settings.arms[arm] != (params or {}):
             raise ConfigError(
                 "the configuration has an arm of this name with other params, and workers run that one",
                 field=f"arms.{arm}",
                 remedy="give the new arm a name of its own",
             )
-    changed = with_changes(settings, sections) if sections else settings
     changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
     check_policy(changed)
     return changed

@@ -395,7 +395,9 @@ def _check(model: str, *, options: OpenAiOptions) -> None:
         )
     if options.prices and model not in options.prices:
         raise ConfigError(
-            f"{model!r} has no price", field="generator.openai.prices", remedy="add it, [0.0, 0.0] if it is free"
+            f"{model!r} has no price",
+            field="generator.openai.prices",
+            remedy="set generator.price, {input: 0.0, output: 0.0} if it is free",
         )
 
 

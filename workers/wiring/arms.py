@@ -58,11 +58,9 @@ def hints(settings: Settings) -> tuple[str, ...]:
                 f"arms: {', '.join(small)} answer with a few words, as suits a small model, and generator.name is "
                 "openai; set arms_preset: chat for paragraphs, or arms_preset: small to keep them as they are"
             )
-    priced = generator.name == "openai" and bool(generator.openai.prices)
-    if settings.budget.dollars is not None and not priced:
-        remedy = "set generator.openai.prices" if generator.name == "openai" else "cap budget.tokens instead"
+    if settings.budget.dollars is not None and not generator.prices:
         texts.append(
             f"budget.dollars: {settings.budget.dollars:g} caps only what arms report by themselves, since calls of the "
-            f"generator {generator.name} have no price; {remedy}"
+            f"generator {generator.name} have no price; set generator.price, or cap budget.tokens instead"
         )
     return tuple(texts)

@@ -15,9 +15,11 @@ from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, RagBanditError, missing_package
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Generator, Need
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.priced import PricedGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 
@@ -56,7 +58,7 @@ def make_generator(settings: GeneratorSettings) -> Generator:
 
     With generator.openai.probe it waits for the server, and not inside an event loop.
     """
-    return _behind_cache(_GENERATORS[settings.name](settings), settings=settings)
+    return _wrapped(_GENERATORS[settings.name](settings), settings=settings)
 
 
 def generator_and_concurrency(settings: Settings) -> tuple[Generator, int]:
@@ -64,7 +66,7 @@ def generator_and_concurrency(settings: Settings) -> tuple[Generator, int]:
     threads = settings.generator.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1)
     chosen = settings.generator.model_copy(update={"threads": threads})
     generator = _GENERATORS[chosen.name](chosen)
-    return _behind_cache(generator, settings=chosen), concurrency(settings, generator=generator)
+    return _wrapped(generator, settings=chosen), concurrency(settings, generator=generator)
 
 
 def threads_of_worker(workers: WorkerSettings, *, cores: int) -> int | None:
@@ -75,7 +77,10 @@ def threads_of_worker(workers: WorkerSettings, *, cores: int) -> int | None:
     return None if workers.answer <= 1 else max(1, cores // workers.answer)
 
 
-def _behind_cache(generator: Generator, *, settings: GeneratorSettings) -> Generator:
+def _wrapped(generator: Generator, *, settings: GeneratorSettings) -> Generator:
+    """With its price, and behind its cache, which keeps what the first call cost."""
+    if settings.prices and settings.name != "openai":  # which knows what calls cost that broke off
+        generator = PricedGenerator(generator, price=settings.prices[settings.model])
     if settings.cache is None:
         return generator
     return CachedGenerator(generator, folder=settings.cache, version=generator_version(settings))
@@ -87,7 +92,17 @@ def generator_version(settings: GeneratorSettings) -> str:
     Stored answers are found by this text, so a new setting may join it only where it changes what is answered.
     """
     beside: dict[str, bool | set[str]] = dict.fromkeys(_SPEED, True)
-    return settings.model_dump_json(exclude=beside | {"openai": _PATIENCE})
+    if (
+        settings.price is None or settings.name == "openai"
+    ):  # whose price stands where it stood before there was `price`
+        beside["price"] = True
+    priced = settings.model_copy(update={"openai": _priced(settings)})
+    return priced.model_dump_json(exclude=beside | {"openai": _PATIENCE})
+
+
+def _priced(settings: GeneratorSettings) -> OpenAiOptions:
+    """The options of the server, with the model's price among theirs."""
+    return replace(settings.openai, prices=settings.prices) if settings.name == "openai" else settings.openai
 
 
 def _make_scripted(settings: GeneratorSettings) -> Generator:
@@ -114,7 +129,7 @@ def _make_local(settings: GeneratorSettings) -> Generator:
 
 
 def _make_openai(settings: GeneratorSettings) -> Generator:
-    generator = OpenAiGenerator(settings.model, options=settings.openai, context_tokens=settings.context_tokens)
+    generator = OpenAiGenerator(settings.model, options=_priced(settings), context_tokens=settings.context_tokens)
     if settings.openai.probe:
         asyncio.run(generator.probe())
     return generator

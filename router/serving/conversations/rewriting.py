@@ -90,7 +90,7 @@ class Rewriter:
     def __init__(self, chosen: GeneratorSettings, *, settings: RewriteSettings) -> None:
         self.model = chosen.model
         self.settings = settings
-        self._options = chosen.openai
+        self._options, self._prices = chosen.openai, chosen.prices
         self._server = ChatServer(
             base_url=chosen.openai.base_url, api_key_env=chosen.openai.api_key_env, headers=chosen.openai.headers
         )
@@ -170,7 +170,7 @@ class Rewriter:
         read, written = reply.prompt_tokens or 0, reply.completion_tokens or 0
         if not read + written:
             return {}
-        per_read, per_written = self._options.prices.get(self.model, (0.0, 0.0))
+        per_read, per_written = self._prices.get(self.model, (0.0, 0.0))
         dollars = (read * per_read + written * per_written) / 1e6
         self.tokens.update(prompt=read, completion=written)
         return {"prompt_tokens": read, "completion_tokens": written} | ({"dollars": dollars} if dollars else {})

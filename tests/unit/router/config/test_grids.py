@@ -1,0 +1,106 @@
+"""Grids of arms: which plain arms they become, names that stay, and what is refused."""
+
+import pytest
+from pydantic import ValidationError
+
+from ragbandit.router.config.grids import expanded
+from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.rollouts.served import changed_settings
+from ragbandit.shared.errors import ConfigError
+from tests.support.cases import every_case
+
+GRID = {"generator": ["small", "large"], "rounds": [2, 4]}
+DEEP = {
+    "deep": {"class": "multi_step", "generator": "small", "rounds": 2},
+    "deep.rounds-4": {"class": "multi_step", "generator": "small", "rounds": 4},
+    "deep.generator-large": {"class": "multi_step", "generator": "large", "rounds": 2},
+    "deep.generator-large.rounds-4": {"class": "multi_step", "generator": "large", "rounds": 4},
+}
+
+
+def arms_of(grid, **beside):
+    return expanded({"deep": {"class": "multi_step", **beside, "grid": grid}})
+
+
+def test_a_grid_is_plain_arms():
+    """Everything that reads the settings sees plain arms, beside those without a grid, and reads them again alike."""
+    read = Settings(arms={"fast": None, "deep": {"class": "multi_step", "grid": GRID}})
+    assert read.arms == {"fast": {}} | DEEP
+    assert Settings.model_validate(read.model_dump()) == read
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        {"rounds": [2, 4], "generator": ["small", "large"]},
+        {"generator": ["small", "large", "huge"], "rounds": [2, 4, 8]},
+        {**GRID, "passages": [5]},
+        {**GRID, "a_first": [5, 10], "z_last": [None, True, 0.5]},
+    ],
+    ids=["order of params", "values", "a param of one value", "params"],
+)
+def test_names_stay_when_the_grid_grows(grown):
+    """Every arm that was there has its name, and under it what it had, with the first values of new params."""
+    new = {key: values[0] for key, values in grown.items() if key not in GRID}
+    arms = arms_of(grown)
+    assert {name: arms[name] for name in DEEP} == {name: params | new for name, params in DEEP.items()}
+
+
+def test_an_arm_that_becomes_a_grid_keeps_its_name():
+    """What was learned of it goes on: the plain arm is the one with the first values."""
+    before = {"class": "multi_step", "rounds": 2, "generator": "small"}
+    assert arms_of(GRID)["deep"] == before
+
+
+REFUSED = [
+    ({"deep": {"grid": 7}}, "arms.deep.grid: must be a mapping"),
+    ({"deep": {"grid": {}}}, "arms.deep.grid: must be a mapping"),
+    ({"deep": {"grid": {"rounds": 2}}}, "arms.deep.grid.rounds: must be a list"),
+    ({"deep": {"grid": {"rounds": []}}}, "arms.deep.grid.rounds: must be a list"),
+    ({"deep": {"grid": {"rounds": [2, 4, 2]}}}, "arms.deep.grid.rounds: 2 stands twice"),
+    ({"deep": {"grid": {"model": ["a", "org/b"]}}}, "arms.deep.grid.model: a value cannot stand in the name"),
+    ({"deep": {"grid": {"model": ["a", {"b": 1}]}}}, "arms.deep.grid.model: a value cannot stand in the name"),
+    ({"deep": {"rounds": 2, "grid": {"rounds": [2]}}}, "arms.deep.grid.rounds: it stands beside"),
+    ({"deep": {"grid": {"a": [*range(6)], "b": [*range(6)]}}}, "arms.deep.grid: 36 arms come of it"),
+    ({"d" * 60: {"grid": {"rounds": [2, 4]}}}, f"arms.{'d' * 60}.grid: '{'d' * 60}.rounds-4' is no name"),
+    ({"deep": {"grid": {"rounds": [2, 4]}}, "deep.rounds-4": {}}, "arms.deep.grid: there is another arm"),
+]
+
+
+def test_grids_that_are_refused():
+    """The error names the entry, what is wrong and what to do."""
+    with every_case() as case:
+        for arms, message in REFUSED:
+            with case(message), pytest.raises(ValidationError) as caught:
+                Settings(arms=arms)
+            assert caught.value.errors()[0]["msg"].startswith(f"Value error, {message}")
+
+
+def test_a_grid_in_a_file(tmp_path):
+    """What it became is shown with where it comes from; an error names the setting and the file."""
+    file = tmp_path / "config.yaml"
+    file.write_text("arms: {fast: , deep: {class: multi_step, grid: {rounds: [2, 4]}}}")
+    shown = {key: (value, source) for key, value, source in effective(load(file)) if key.startswith("arms.deep")}
+    of_grid = f"file {file}, grid of arms.deep"
+    assert shown == {
+        "arms.deep.class": ("multi_step", f"file {file}"),
+        "arms.deep.rounds": (2, of_grid),
+        "arms.deep.rounds-4.class": ("multi_step", of_grid),
+        "arms.deep.rounds-4.rounds": (4, of_grid),
+    }
+    file.write_text("arms: {deep: {class: multi_step, grid: {rounds: 2}}}")
+    with pytest.raises(ConfigError, match=f"must be a list of values, the arm's own first .file {file}.") as caught:
+        load(file)
+    assert caught.value.field == "arms.deep.grid.rounds"
+
+
+def test_a_grid_in_a_version():
+    """A version may offer one; an arm of the configuration of the same name with other params is refused."""
+    settings = Settings(arms={"fast": {}, "deep.rounds-4": {"rounds": 9}}, policy={"name": "uniform"})
+    taken = {"arms": {"other": {"class": "multi_step", "grid": {"rounds": [2, 4]}}}}
+    assert list(changed_settings(settings, taken, label="v1").arms) == [*settings.arms, "other", "other.rounds-4"]
+    refused = {"arms": {"deep": {"class": "multi_step", "grid": {"rounds": [2, 4]}}}}
+    with pytest.raises(ConfigError) as caught:
+        changed_settings(settings, refused, label="v1")
+    assert caught.value.field == "arms.deep.grid"

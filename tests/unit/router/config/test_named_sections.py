@@ -1,0 +1,81 @@
+"""Generators and retrievers by name, and what a generator's tokens cost, in the settings."""
+
+import asyncio
+
+import pytest
+
+from ragbandit.router.config.loading import load
+from ragbandit.router.config.settings import GeneratorSettings, Settings
+from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.base import Prompt, Request
+from ragbandit.workers.wiring.generators import generator_version, make_generator
+from tests.support.cases import every_case
+
+SERVER = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+
+
+def read(tmp_path, text):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    return load(file, environ={}).settings
+
+
+def test_the_judge_and_the_rewriter_may_be_named(tmp_path):
+    """A name stands for the section of that name, the default one among them."""
+    settings = read(
+        tmp_path,
+        "generators: {large: {name: openai, model: big}}\njudge: {generator: large}\n"
+        "conversation: {rewrite: {generator: large}}",
+    )
+    assert settings.judge.generator == settings.conversation.rewrite.generator == settings.generators["large"]
+    assert Settings.model_validate(settings.model_dump()) == settings
+    own = read(tmp_path, "generator: {name: scripted}\njudge: {generator: default}")
+    assert own.judge.generator == own.generator
+    assert list(own.named_generators) == list(own.named_retrievers) == ["default"]
+
+
+WRONG = [
+    ("judge: {generator: larg}\ngenerators: {large: {}}", "judge.generator", "did you mean large"),
+    ("generators: {default: {}}", "generators", "'default' is no name"),
+    ("retrievers: {a b: {}}", "retrievers", "'a b' is no name"),
+    ("generators: {large: {modl: x}}", "generators.large.modl", "did you mean model"),
+    ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
+    ("generator: {price: {input: 1}}", "generator.price.output", "is needed"),
+    ("generators: {l: {price: {input: -1, output: 1}}}", "generators.l.price.input", "greater than or equal to 0"),
+    ("generator: {model: m, price: {input: 1, output: 1}, openai: {prices: {m: [1, 1]}}}", "price", "leave out"),
+    ("judge: {generator: {name: scripted}, dollars_per_day: 1}", "judge.dollars_per_day", "set judge.generator.price"),
+]
+
+
+def test_wrong_names_and_prices(tmp_path):
+    """The error names the setting and what to do."""
+    with every_case() as case:
+        for text, field, words in WRONG:
+            with case(text):
+                with pytest.raises(ConfigError) as caught:
+                    read(tmp_path, text)
+                assert (caught.value.field, words in str(caught.value)) == (field, True), str(caught.value)
+
+
+def test_a_price_of_any_generator():
+    """It makes the dollars of every call, and so of the judge's caps."""
+    price = {"input": 1e6, "output": 2e6}
+    chosen = Settings(
+        generator={"name": "scripted", "script": {"": "one two"}, "price": price},
+        judge={"generator": "default", "dollars_per_day": 1.0},
+    ).generator
+    asked = Request(prompt=Prompt(instructions="", body="Who was it?"), max_tokens=8)
+    assert asyncio.run(make_generator(chosen).complete(asked)).dollars == 3 * 1.0 + 2 * 2.0
+
+
+def test_the_former_way_to_write_a_price():
+    """`openai.prices` is read as ever: the same price, and the same stored answers."""
+    former = GeneratorSettings.model_validate(
+        {**SERVER, "openai": {**SERVER["openai"], "prices": {"gpt": [0.15, 0.6]}}}
+    )
+    new = GeneratorSettings.model_validate({**SERVER, "price": {"input": 0.15, "output": 0.6}})
+    assert dict(new.prices) == {"gpt": (0.15, 0.6)}
+    assert generator_version(former) == generator_version(new)
+    assert '"price":' not in generator_version(new)
+    priced = GeneratorSettings.model_validate({"name": "scripted", "price": {"input": 1.0, "output": 1.0}})
+    assert generator_version(priced) != generator_version(GeneratorSettings(name="scripted"))

@@ -4,7 +4,6 @@ The role, the pieces of the text, the end with its citations, the usage if it wa
 name: clients would take it for a piece.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,11 +19,11 @@ from ragbandit.router.api.openai.replies import (
     urls_of,
     usage_of,
 )
-from ragbandit.router.api.schemas.responses import plain
-from ragbandit.router.api.streaming.event_stream import PING
+from ragbandit.router.api.streaming.event_stream import PING, event_of
 from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
 
-_DONE: Final = b"data: [DONE]\n\n"
+#: the last event of every stream
+DONE: Final = b"data: [DONE]\n\n"
 
 
 class Chunks:
@@ -65,7 +64,7 @@ class Chunks:
 
     def event(self, event: Mapping[str, Any]) -> bytes:
         """An event of Open WebUI; other clients take it for an empty chunk."""
-        return _data({**self._head, "choices": [], **self._no_usage(), "event": event})
+        return event_of({**self._head, "choices": [], **self._no_usage(), "event": event}, name=None)
 
     def end(
         self, decision: Decision, outcome: Outcome, *, base: str, open_webui: bool, saved: float | None = None
@@ -78,58 +77,62 @@ class Chunks:
             delta["annotations"] = annotations_of(outcome, urls=urls)
         facts = {"ragbandit": facts_of(decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
         finish = self._chunk(delta, finish=finish_of(outcome), more=facts)
-        return [*map(self.event, sources), finish, *self.usage(outcome.cost, saved=saved), _DONE]
+        return [*map(self.event, sources), finish, *self.usage(outcome.cost, saved=saved), DONE]
 
     def usage(self, cost: Cost, *, saved: float | None = None) -> list[bytes]:
         """The chunk of the usage, where it was asked for."""
         usage = usage_of(cost, saved=saved)
-        return [_data({**self._head, "choices": [], "usage": usage})] if self._include_usage else []
+        return [event_of({**self._head, "choices": [], "usage": usage}, name=None)] if self._include_usage else []
 
     def whole(self, text: str) -> list[bytes]:
         """A stream of an answer that is there at once, and that no decision is behind."""
-        return [self.role(), self.piece(text), self._chunk({}, finish="stop"), *self.usage(Cost()), _DONE]
+        return [self.role(), self.piece(text), self._chunk({}, finish="stop"), *self.usage(Cost()), DONE]
 
     def status(self, text: str, *, done: bool) -> bytes:
         """What Open WebUI shows while the answer is made."""
         return self.event(status_event(text, done=done))
 
-    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
-        """The end of a stream whose answer failed: clients raise what `error` says."""
-        return [_data({"error": error}), _DONE]
-
     def _chunk(self, delta: Mapping[str, Any], *, finish: str | None = None, more: Mapping[str, Any] = {}) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return _data({**self._head, "choices": [choice], **self._no_usage(), **more})
+        return event_of({**self._head, "choices": [choice], **self._no_usage(), **more}, name=None)
 
     def _no_usage(self) -> dict[str, None]:
         return {"usage": None} if self._include_usage else {}
 
 
-class Pieces:
-    """What goes out for each event of an answer before its outcome. notes: the client shows what the arm does."""
+class ChatStream:
+    """The events of a stream. base: URL of this service. open_webui: the client shows what the arm does."""
 
-    def __init__(self, chunks: Chunks, *, notes: bool) -> None:
-        self._chunks = chunks
-        self._notes = notes
+    def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
+        self._decision, self._base, self._open_webui = decision, base, open_webui
+        self._chunks = Chunks.of(decision, include_usage=include_usage)
         self._shown: str | None = None
 
+    def begin(self) -> list[bytes]:
+        """The first events, before there is an answer."""
+        return [self._chunks.role()]
+
     def of(self, event: TextPiece | StatusNote | None) -> list[bytes]:
-        """The events of a stream for this one; None: nothing has come for a while."""
+        """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
-            return [*self.settled(), self._chunks.piece(event.text)]
-        if not self._notes:
+            return [*self._settled(), self._chunks.piece(event.text)]
+        if not self._open_webui:
             return []
         self._shown = event.text
         return [self._chunks.status(event.text, done=False)]
 
-    def settled(self) -> list[bytes]:
+    def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
+        """The last events of an answer that came."""
+        end = self._chunks.end(self._decision, outcome, base=self._base, open_webui=self._open_webui, saved=saved)
+        return self._settled() + end
+
+    def failure(self, error: Mapping[str, Any]) -> list[bytes]:
+        """The last events of an answer that failed: clients raise what `error` says."""
+        return [event_of({"error": error}, name=None), DONE]
+
+    def _settled(self) -> list[bytes]:
         """Tell that what was shown last is done."""
         shown, self._shown = self._shown, None
         return [] if shown is None else [self._chunks.status(shown, done=True)]
-
-
-def _data(chunk: Mapping[str, Any]) -> bytes:
-    text = json.dumps(plain(chunk), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"data: {text}\n\n".encode()

@@ -1,4 +1,4 @@
-"""Requests for a chat completion: what of them becomes a query, what is passed over, and what is refused.
+"""Requests for an answer: what of them becomes a query, what is passed over, and what is refused.
 
 Clients send much that no arm of ours reads. What does not change the meaning of the answer is passed over, and its
 name is kept with the decision; what does is refused with the parameter's name.
@@ -6,7 +6,7 @@ name is kept with the decision; what does is refused with the parameter's name.
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
@@ -31,11 +31,6 @@ _LONGEST_USER: Final = 256
 #: most names of ignored parameters that are kept
 _MOST_IGNORED: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-#: parameters that are read here; every other one is ignored
-_READ: Final = frozenset(
-    {"model", "messages", "stream", "stream_options", "metadata", "user", "safety_identifier", "response_format"}
-    | {"cost_weight", "aim"}
-)
 #: a message as OpenAI's clients send it
 _MESSAGE: Final[dict[str, Any]] = {
     "required": ["role"],
@@ -65,28 +60,25 @@ _METADATA: Final[dict[str, Any]] = {
 _NO_CALL: Final[dict[str, Any]] = {"enum": ["none", "auto", None]}
 
 
-class ChatBody(BaseModel):
-    """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
+def configured(**example: Any) -> ConfigDict:
+    """The configuration of a body with this example; parameters of OpenAI's that it does not name are taken."""
+    return ConfigDict(extra="allow", strict=True, json_schema_extra={"example": example, **ONE_WISH})
 
-    model_config = ConfigDict(
-        extra="allow",
-        strict=True,
-        json_schema_extra={
-            "example": {"model": "auto", "messages": [{"role": "user", "content": "Who wrote Dracula?"}]},
-            **ONE_WISH,
-        },
+
+class OpenAIBody(BaseModel):
+    """What all requests of OpenAI's interface for an answer may say."""
+
+    model_config = configured()
+    #: parameters that are read; every other one is ignored
+    READ: ClassVar[frozenset[str]] = frozenset(
+        {"model", "stream", "metadata", "user", "safety_identifier", "cost_weight", "aim"}
     )
 
     model: str
     """`auto`: the policy chooses the arm. `auto:<price>`: at this price of the setting `prices`. `arm/<name>`: this
     arm, and nothing is learned."""
-    # That the last message of user and assistant must be the user's is in no schema.
-    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
-    """The conversation: objects with `role` and `content`, which is text or a list of parts of text."""
     stream: bool | None = None
     """Send the answer in pieces, as server-sent events."""
-    stream_options: dict[str, Any] | None = None
-    """{"include_usage": true}: the usage in a chunk of its own, before the end."""
     cost_weight: Price = None
     """What one unit of cost is worth in right answers, or the name of a price: as of /v1/route; also by the model
     `auto:<price>`, and for clients that can add no field by the header `X-RagBandit-Cost-Weight`."""
@@ -98,6 +90,19 @@ class ChatBody(BaseModel):
     """Who asks, an id; kept with the decision."""
     safety_identifier: Annotated[str | None, limits(ANY_TEXT)] = None
     """Newer name of `user`."""
+
+
+class ChatBody(OpenAIBody):
+    """A chat completion to be made. Parameters of OpenAI's that are not named here are ignored, and recorded."""
+
+    model_config = configured(model="auto", messages=[{"role": "user", "content": "Who wrote Dracula?"}])
+    READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {"messages", "stream_options", "response_format"}
+
+    # That the last message of user and assistant must be the user's is in no schema.
+    messages: Annotated[list[Annotated[dict[str, Any], limits(_MESSAGE)]], limits(minItems=1)]
+    """The conversation: objects with `role` and `content`, which is text or a list of parts of text."""
+    stream_options: dict[str, Any] | None = None
+    """{"include_usage": true}: the usage in a chunk of its own, before the end."""
     n: Annotated[int | None, limits(enum=[1, None])] = None
     """1; there is one answer."""
     tools: list[Any] | None = None
@@ -127,23 +132,25 @@ class ChatBody(BaseModel):
         return bool((self.stream_options or {}).get("include_usage"))
 
 
-def query_of_chat(
-    body: ChatBody,
+def query_of_body(
+    body: OpenAIBody,
     *,
     headers: Headers,
     key: str | None,
+    session: str | None,
     model: ModelChoice,
     arms: tuple[ArmName, ...] | None,
     caller: Caller,
     schema: ContextSchema,
     facts: Mapping[str, Json],
 ) -> Query:
-    """The query of a chat completion, still without its question and what was said before.
+    """The query of a request, still without its question and what was said before.
 
-    key: the id that its decision is to have. model: what its model is; an arm is the one of `arms`. schema: the setting
-    `context`. facts: what else is kept of it. Raises InvalidInput naming the parameter, as the request has it.
+    key: the id that its decision is to have. session: its conversation, where no header names one. model: what its
+    model is; an arm is the one of `arms`. schema: the setting `context`. facts: what else is kept of it, beside the
+    names of ignored parameters, the user and metadata, in whose place they come. Raises InvalidInput naming the
+    parameter, as the request has it.
     """
-    _check_supported(body)
     context, metadata = _context_of(body.metadata or {}, schema=schema)
     return Query(
         id=None if key is None else DecisionId(key),
@@ -154,13 +161,14 @@ def query_of_chat(
         cost_weight=_price(body, headers=headers, model=model),
         aim=body.aim or {},
         tenant=caller.tenant or "default",
-        session=_session(headers),
+        session=_session(headers) or session,
         api_key=caller.key,
-        request=_facts(body, metadata=metadata) | {name: value for name, value in facts.items() if value},
+        request=_facts(body, metadata=metadata)
+        | {name: value for name, value in facts.items() if value not in (None, {})},
     )
 
 
-def _price(body: ChatBody, *, headers: Headers, model: ModelChoice) -> float | str | None:
+def _price(body: OpenAIBody, *, headers: Headers, model: ModelChoice) -> float | str | None:
     """The weight of cost that a request wants: by its field, a header, or the model. Raises InvalidInput for two."""
     sent = headers.get(_PRICE, "").strip()
     wanted = {"cost_weight": body.cost_weight, _PRICE: number_or_name(sent) if sent else None, "model": model.price}
@@ -177,7 +185,7 @@ def _session(headers: Headers) -> str | None:
     return next((name for name in sent if name and "{{" not in name), None)
 
 
-def _facts(body: ChatBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
+def _facts(body: OpenAIBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     """What is kept of a request beside its question."""
     user = body.safety_identifier or body.user
     if user:
@@ -191,14 +199,14 @@ def _facts(body: ChatBody, *, metadata: Mapping[str, str]) -> dict[str, Json]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _ignored(body: ChatBody) -> list[str]:
+def _ignored(body: OpenAIBody) -> list[str]:
     """Names of the parameters that were sent with a value and are not read."""
-    sent = body.model_dump(exclude_none=True, exclude={"messages"})
-    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in _READ)
+    sent = body.model_dump(exclude_none=True, exclude={"messages", "input"})
+    names = sorted(name if _NAME.fullmatch(name) else "other" for name in sent if name not in type(body).READ)
     return list(dict.fromkeys(names))[:_MOST_IGNORED]
 
 
-def _check_supported(body: ChatBody) -> None:
+def check_supported(body: ChatBody) -> None:
     """Raises Unsupported for a parameter that asks for another answer than we can give."""
     if body.n is not None and body.n != 1:
         raise Unsupported(f"{body.n} answers were asked for, and there is one", field="n", remedy="leave n out")

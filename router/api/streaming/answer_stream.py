@@ -3,18 +3,16 @@
 The events `decision`, `status`, `text`, and last `outcome` or `error`; comments while there is nothing to say.
 """
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
 
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, router_of
 from ragbandit.router.api.schemas.replies import answer_json, headers, pending_json, route_json
-from ragbandit.router.api.schemas.responses import error_json, plain
+from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.router.api.streaming.answer_events import PendingAnswer
-from ragbandit.router.api.streaming.event_stream import PING, EventStream, with_pauses
+from ragbandit.router.api.streaming.event_stream import PING, EventStream, event_of, with_pauses
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Outcome, StatusNote, TextPiece
 
@@ -31,31 +29,28 @@ async def _events(answer: PendingAnswer, *, seconds: float) -> AsyncIterator[byt
     decision = answer.decision
     pending = pending_json(decision, seconds=seconds)
     try:
-        yield _event("decision", route_json(decision, seconds=seconds))
-        last: bytes = _event("outcome", pending)
+        yield event_of(name="decision", value=route_json(decision, seconds=seconds))
+        last: bytes = event_of(name="outcome", value=pending)
         async with aclosing(with_pauses(answer.events())) as events:  # type: ignore[type-var] # a generator
             async for event in events:
                 match event:
                     case TextPiece(text=text):
-                        yield _event("text", {"text": text})
+                        yield event_of(name="text", value={"text": text})
                     case StatusNote(text=text):
-                        yield _event("status", {"text": text})
+                        yield event_of(name="status", value={"text": text})
                     case Outcome():
                         saved = router_of(answer.request).savings.of(event.cost)
-                        last = _event("outcome", answer_json(decision, event, seconds=seconds, saved=saved))
+                        last = event_of(
+                            name="outcome", value=answer_json(decision, event, seconds=seconds, saved=saved)
+                        )
                     case None:
                         yield PING
         yield last
     except CallerGone:
         return
     except TimeoutError:  # the service is about to end
-        yield _event("outcome", pending)
+        yield event_of(name="outcome", value=pending)
     except RagBanditError as error:
-        yield _event("error", {"decision_id": decision.id, **error_json(error)})
+        yield event_of(name="error", value={"decision_id": decision.id, **error_json(error)})
     finally:
         answer.forget()
-
-
-def _event(name: str, value: Any) -> bytes:
-    body = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return f"event: {name}\ndata: {body}\n\n".encode("utf-8", "replace")

@@ -2,13 +2,15 @@
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.schemas.responses import plain
 from ragbandit.router.api.streaming.answer_events import AnswerEvent
 
 #: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a
@@ -41,6 +43,13 @@ class EventStream(Response):
             async for event in events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def event_of(value: Any, *, name: str | None) -> bytes:
+    """An event of this name (None: of no name) with a value as JSON."""
+    body = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    head = "" if name is None else f"event: {name}\n"
+    return f"{head}data: {body}\n\n".encode("utf-8", "replace")
 
 
 async def with_pauses(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[AnswerEvent | None]:

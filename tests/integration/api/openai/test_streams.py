@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
-from ragbandit.router.api.openai import completions
+from ragbandit.router.api.openai import answering
 from ragbandit.router.api.streaming import event_stream
 from ragbandit.router.api.streaming.answer_events import PendingAnswer
 from ragbandit.router.config.settings import Settings
@@ -198,7 +198,7 @@ def test_the_service_fails_in_mid_stream(http, in_pieces, error):
 
 def test_a_stream_without_an_answer_in_time(http, service, monkeypatch):
     """Where no worker answers in time the stream ends with an error that names the decision."""
-    monkeypatch.setattr(completions, "_limit_s", lambda router: 0.1)
+    monkeypatch.setattr(answering, "_limit_s", lambda router: 0.1)
     reply, lines = events_of(http)
     error = chunks_of(lines)[-1]["error"]
     assert error["code"] == "answer_timeout"

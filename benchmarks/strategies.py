@@ -22,12 +22,13 @@ from rich.markup import escape
 
 from benchmarks.figures import machine
 from benchmarks.publish import PAGE, fenced, put
-from examples.handbook.command import HERE, ROOT, Row, environment_of, ragbandit, read_questions
-from examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
+from ragbandit.examples.handbook.command import HERE, Row, environment_of, ragbandit, read_questions
+from ragbandit.examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings
 from ragbandit.workers.evaluation.arms import parse_arms
 
+ROOT: Final = Path(__file__).parents[1]
 SHARED: Final = ROOT.parent / "shared" / "data" / "qa"
 DATA: Final = ROOT / ".ragbandit" / "strategies"
 

@@ -1,7 +1,7 @@
 """Two pipelines of yours behind one router: it chooses, you run, and what your users say teaches it.
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml   # arms: fast and deep, both `run_by: caller`
-    python -m examples.bring_your_own_pipelines
+    python -m ragbandit.examples.bring_your_own_pipelines
 
 The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY. While the service is away, `fast` answers.
 """

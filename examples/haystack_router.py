@@ -1,7 +1,7 @@
 """Haystack: a component sends the query to the branch that the service chooses (pip install 'ragbandit[haystack]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
-    python -m examples.haystack_router
+    python -m ragbandit.examples.haystack_router
 
 The branches end with their prompts: put a generator behind each.
 """

@@ -1,7 +1,7 @@
 """LangChain: the service chooses which of two chains answers (pip install 'ragbandit[langchain]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
-    python -m examples.langchain_router
+    python -m ragbandit.examples.langchain_router
 
 The models are LangChain's fake ones: put yours in their place.
 """

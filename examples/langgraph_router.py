@@ -1,7 +1,7 @@
 """LangGraph: a node goes to the arm that the service chooses (pip install 'ragbandit[langgraph]').
 
 ragbandit up --config examples/bring_your_own_pipelines.yaml
-python -m examples.langgraph_router
+python -m ragbandit.examples.langgraph_router
 """
 
 from typing import TypedDict

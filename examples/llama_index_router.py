@@ -1,7 +1,7 @@
 """LlamaIndex: the service selects the query engine (pip install 'ragbandit[llama_index]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
-    python -m examples.llama_index_router
+    python -m ragbandit.examples.llama_index_router
 
 The engines search three sentences by words: put yours in their place.
 """

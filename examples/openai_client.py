@@ -2,7 +2,7 @@
 
     ragbandit up                         # with an index: ragbandit index build --corpus CORPUS.jsonl
     pip install 'openai>=1.50,<4'
-    python -m examples.openai_client "Who wrote Dracula?"
+    python -m ragbandit.examples.openai_client "Who wrote Dracula?"
 
 The address is RAGBANDIT_URL, a key RAGBANDIT_API_KEY.
 """

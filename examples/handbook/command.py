@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parent.parent
-DATA: Final = ROOT / ".ragbandit" / "demo"  # --data puts it elsewhere
+DATA: Final = Path(".ragbandit") / "demo"  # in the folder of the caller; --data puts it elsewhere
 TABLE: Final = HERE / "table.jsonl"  # of `make handbook-table`
 ARMS: Final = ("no_retrieval", "single_step", "multi_step")
 Row = dict[str, Any]
@@ -43,7 +42,6 @@ def ragbandit(
     done = subprocess.run(
         [sys.executable, "-m", "ragbandit", *arguments],
         env=environment,
-        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=None if seen else subprocess.PIPE,
         text=True,

@@ -1,4 +1,4 @@
-"""`make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
+"""`ragbandit demo` and `make demo`: the whole loop on the embedded default, driven over HTTP like any client would.
 
 First the recorded table: what routing earns while it learns, against always one pipeline, in ten orders of all
 questions. Then the same live. A policy that has learned the recorded outcomes of other questions routes, workers with
@@ -7,9 +7,9 @@ answers. The policy goes on learning. At the end stands what always one pipeline
 table was recorded, and everything is verified. Prints tables and writes .ragbandit/demo/report.json.
 """
 
-import argparse
 import contextlib
 import functools
+import importlib.util
 import json
 import os
 import random
@@ -20,22 +20,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from examples.handbook.command import DATA, HERE, ROOT, TABLE, Row, environment_of, ragbandit, read_questions
-from examples.handbook.held_out import asked_for, recorded, split, warmed
-from examples.handbook.policies import PARAMS, prepared
-from examples.handbook.report import show, summarise
 from ragbandit.client import Client
+from ragbandit.examples.handbook.command import DATA, HERE, TABLE, Row, environment_of, ragbandit, read_questions
+from ragbandit.examples.handbook.held_out import asked_for, recorded, split, warmed
+from ragbandit.examples.handbook.policies import PARAMS, prepared
+from ragbandit.examples.handbook.report import show, summarise
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
 from ragbandit.router.offline.simulation.table import read_table
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import InvalidInput, missing_package
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one
 CONCURRENCY = 8
@@ -53,28 +56,64 @@ UNJUDGED = 3
 console = Console()
 
 
-def main() -> None:
-    """Run the demo; exit code 1 if anything that must agree does not."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", choices=sorted(PARAMS), metavar="NAME", help="another policy than the configured")
-    parser.add_argument("--limit", type=int, default=ASKED, help="questions that are asked live, at most")
-    parser.add_argument("--seed", type=int, default=0, help="which questions are asked live, and which learned before")
-    parser.add_argument("--seeds", type=int, default=ORDERS, help="orders in which the recorded table is learned")
-    parser.add_argument("--table", type=Path, default=TABLE, help="the recorded table")
-    parser.add_argument("--data", type=Path, default=DATA, help="folder for everything the demo writes")
-    parser.add_argument("--config", type=Path, default=HERE / "config.yaml", help="settings other than the demo's")
-    parser.add_argument("--workers", type=int, help="answer processes; by default the configured ones")
-    parser.add_argument("--keep", action="store_true", help="keep the service up at the end, until Ctrl-C")
-    chosen = parser.parse_args()
-    data: Path = chosen.data.absolute()
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The options of the command line."""
+
+    policy: str | None
+    limit: int
+    seed: int
+    seeds: int
+    table: Path
+    data: Path
+    config: Path
+    workers: int | None
+    keep: bool
+
+
+def demo(
+    *,
+    policy: Annotated[str | None, typer.Option(metavar="NAME", help="another policy than the configured")] = None,
+    limit: Annotated[int, typer.Option(help="questions that are asked live, at most")] = ASKED,
+    seed: Annotated[int, typer.Option(help="which questions are asked live, and which learned before")] = 0,
+    seeds: Annotated[int, typer.Option(min=1, help="orders in which the recorded table is learned")] = ORDERS,
+    table: Annotated[Path, typer.Option(help="the recorded table; default: the handbook's")] = TABLE,
+    data: Annotated[Path, typer.Option(help="folder for everything the demo writes")] = DATA,
+    config: Annotated[Path, typer.Option(help="settings; default: the handbook's")] = HERE / "config.yaml",
+    workers: Annotated[int | None, typer.Option(help="answer processes; default: the configured ones")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the service up at the end, until Ctrl-C")] = False,
+) -> None:
+    """Show what routing earns: a recorded table first, then the same live, with a small model. Takes 6 minutes.
+
+    Exit code 1 if anything that must agree does not.
+    """
+    if policy is not None and policy not in PARAMS:
+        known = ", ".join(sorted(PARAMS))
+        raise InvalidInput(f"the demo has no policy {policy!r}", field="--policy", remedy=f"known: {known}")
+    for name in ("torch", "fastapi", "rq", "bm25s"):
+        if importlib.util.find_spec(name) is None:
+            raise missing_package(name, extra="service,models")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    np.seterr(all="raise")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the service ends as well
+    chosen = Options(
+        policy=policy, limit=limit, seed=seed, seeds=seeds, table=table.absolute(), data=data.absolute(),
+        config=config.absolute(), workers=workers, keep=keep,
+    )  # fmt: skip
+    _run(chosen)
+
+
+def _run(chosen: Options) -> None:
+    data = chosen.data
     began = time.monotonic()
     _clear(data)
-    base = environment_of(chosen.config.absolute(), data=data)
+    base = environment_of(chosen.config, data=data)
     if chosen.workers is not None:
         base["RAGBANDIT_WORKERS__ANSWER"] = str(chosen.workers)
     asked, others = _traffic(chosen, reward=load(environ=base).settings.reward)
     if len(asked) <= UNJUDGED:
-        parser.error(f"--limit: of {len(asked)} questions, all that can be asked, {UNJUDGED} stay unjudged; ask more")
+        message = f"of {len(asked)} questions, all that can be asked, {UNJUDGED} stay unjudged"
+        raise InvalidInput(message, field="--limit", remedy="ask more")
     learning = None if chosen.policy else _curve(base, chosen=chosen, data=data)
     run = functools.partial(ragbandit, environment=base)
     run(["index", "build", "--corpus", str(HERE / "corpus.jsonl")])
@@ -104,7 +143,7 @@ def main() -> None:
 def _point_to_dashboard(address: str, *, keep: bool) -> None:
     """Where all of this can be looked at; keep: until somebody presses Ctrl-C."""
     if not keep:
-        console.print(f"\nthe dashboard was at {address}; `make demo KEEP=1` keeps it up")
+        console.print(f"\nthe dashboard was at {address}; --keep keeps it up (make demo KEEP=1)")
         return
     console.print(f"\nthe dashboard is at {address}; Ctrl-C ends it")
     with contextlib.suppress(KeyboardInterrupt):
@@ -112,12 +151,12 @@ def _point_to_dashboard(address: str, *, keep: bool) -> None:
     console.print("\nthe service ends")
 
 
-def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Path) -> Row:
+def _curve(environment: dict[str, str], *, chosen: Options, data: Path) -> Row:
     """The learning curve on the recorded table, in a process of its own, whose encoder is gone when it ends."""
-    command = [sys.executable, "-m", "examples.handbook.learning_curve", "--data", str(data)]
-    command += ["--config", str(chosen.config.absolute()), "--seeds", str(chosen.seeds)]
-    command += ["--table", str(chosen.table.absolute())]
-    done = subprocess.run(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True, timeout=900)
+    command = [sys.executable, "-m", "ragbandit.examples.handbook.learning_curve", "--data", str(data)]
+    command += ["--config", str(chosen.config), "--seeds", str(chosen.seeds)]
+    command += ["--table", str(chosen.table)]
+    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, timeout=900)
     if done.returncode != 0:
         raise SystemExit(f"the learning curve failed:\n{done.stderr}")
     found: Row = json.loads((data / "learning.json").read_text())
@@ -125,12 +164,12 @@ def _curve(environment: dict[str, str], *, chosen: argparse.Namespace, data: Pat
     return found
 
 
-def _warm(others: list[Row], *, chosen: argparse.Namespace, ragbandit: Callable[[list[str]], str]) -> Row:
+def _warm(others: list[Row], *, chosen: Options, ragbandit: Callable[[list[str]], str]) -> Row:
     """The policy learns the recorded outcomes of these; how many questions and rows of the ledger that are."""
     if not others:
         return {"questions": 0, "rows": 0}
     with console.status(f"the policy learns the recorded outcomes of {len(others)} other questions"):
-        rows = warmed(chosen.table, others=others, file=chosen.data.absolute() / "warm.jsonl", ragbandit=ragbandit)
+        rows = warmed(chosen.table, others=others, file=chosen.data / "warm.jsonl", ragbandit=ragbandit)
     return {"questions": len(others), "rows": rows}
 
 
@@ -143,7 +182,7 @@ def _clear(data: Path) -> None:
             file.unlink()
 
 
-def _traffic(chosen: argparse.Namespace, *, reward: RewardSettings) -> tuple[list[Row], list[Row]]:
+def _traffic(chosen: Options, *, reward: RewardSettings) -> tuple[list[Row], list[Row]]:
     """The questions in the order they are asked, with what the table has of them; and the questions not asked."""
     table = recorded(read_table(chosen.table), settings=reward)
     known = [question for question in read_questions() if question["id"] in table]
@@ -163,7 +202,7 @@ def _service(environment: dict[str, str], *, data: Path) -> Iterator[str]:
     data.mkdir(parents=True, exist_ok=True)
     with (data / "up.log").open("wb") as output:
         command = [sys.executable, "-m", "ragbandit", "up"]
-        up = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=output, stderr=output)
+        up = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         try:
             _wait_ready(url, up, data=data)
             yield url
@@ -248,13 +287,3 @@ def _settled(client: Client, *, learned: int, timeout_s: float = 300) -> Row:
             if (status["counters"]["learned"] >= learned and served) or time.monotonic() > give_up:
                 return dict(status)
             time.sleep(0.1)
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    np.seterr(all="raise")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the service ends as well
-    try:
-        main()
-    except RagBanditError as error:
-        raise SystemExit(f"{error.code}: {error}") from error

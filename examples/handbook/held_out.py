@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from examples.handbook.command import Row
+from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable

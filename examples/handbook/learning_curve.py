@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from rich.console import Console
 
-from examples.handbook.command import DATA, HERE, TABLE, environment_of
+from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_of
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
@@ -122,7 +122,7 @@ def main() -> None:
     for line in chart(free):
         console.print(line, soft_wrap=True, highlight=False, markup=False)
     if chosen.plot is not None:
-        from examples.handbook.learning_picture import draw
+        from ragbandit.examples.handbook.learning_picture import draw
 
         draw([free] if held is None else [free, held], path=chosen.plot)
 

@@ -12,7 +12,7 @@ from ragbandit.shared.files.atomic import whole_file
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from examples.handbook.learning_curve import Curve, Point
+    from ragbandit.examples.handbook.learning_curve import Curve, Point
 
 _COLOURS: Final = ("#0072B2", "#D55E00")
 _GREY, _INK = "#777777", "#333333"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.handbook.command import ARMS, DATA, HERE, Row, environment_of, ragbandit
+from ragbandit.examples.handbook.command import ARMS, DATA, HERE, Row, environment_of, ragbandit
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import resolve

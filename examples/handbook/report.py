@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from examples.handbook.command import ARMS, Row
+from ragbandit.examples.handbook.command import ARMS, Row
 
 #: draws of the bootstrap, and questions below which it is no interval
 DRAWS, FEWEST = 10_000, 20

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from examples.handbook.command import Row
+from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.simulation.frontier import greedy, mean_and_error, one_hot, rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable

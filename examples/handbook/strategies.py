@@ -16,8 +16,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from examples.handbook.command import DATA, HERE, Row, environment_of, ragbandit, read_questions
-from examples.handbook.side_by_side import KINDS, LEGEND, by_kind, ended, kinds_table, main_table, print_wide, sampled
+from ragbandit.examples.handbook.command import DATA, HERE, Row, environment_of, ragbandit, read_questions
+from ragbandit.examples.handbook.side_by_side import (
+    KINDS,
+    LEGEND,
+    by_kind,
+    ended,
+    kinds_table,
+    main_table,
+    print_wide,
+    sampled,
+)
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.simulation.table import read_table

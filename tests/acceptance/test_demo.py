@@ -13,9 +13,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from examples.handbook import recorded, strategies
-from examples.handbook.command import TABLE, read_questions
-from examples.handbook.side_by_side import KINDS, sampled
+from ragbandit.examples.handbook import recorded, strategies
+from ragbandit.examples.handbook.command import TABLE, read_questions
+from ragbandit.examples.handbook.side_by_side import KINDS, sampled
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.workers.cli import app
 
@@ -36,7 +36,7 @@ def scripted(folder, script):
 
 def run_demo(data, *options):
     """A few questions of the demo; what it printed, and its report."""
-    command = [sys.executable, "-m", "examples.handbook.demo", "--limit", "8", "--seeds", "1", "--data", str(data)]
+    command = [sys.executable, "-m", "ragbandit", "demo", "--limit", "8", "--seeds", "1", "--data", str(data)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1"}
 
     done = subprocess.run([*command, *options], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=260)
@@ -94,7 +94,7 @@ def test_answer_processes_are_as_configured_unless_they_are_given(given, workers
         command, cwd=ROOT, env=environment | given, capture_output=True, text=True, check=True
     ).stdout
 
-    assert "examples.handbook.demo" in shown
+    assert "-m ragbandit demo" in shown
     assert workers in shown if workers else "--workers" not in shown
 
 

@@ -17,7 +17,7 @@ from tests.support.tar_files import unpack
 from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, running_up
 
 VERSION = ragbandit.__version__
-PARTS = ("router", "strategies", "workers", "migrations")
+PARTS = ("router", "strategies", "workers", "migrations", "examples")
 WAYS = ("wheel", "sdist", "editable", "checkout")
 ARM = """
 from ragbandit.strategies import Answer
@@ -119,6 +119,7 @@ def test_names_of_others_do_no_harm(way, installed, project):
     assert Path(package).is_relative_to(home)
     assert Path(types).is_relative_to(home)
     command = [str(python), "-m", "ragbandit"] if way == "checkout" else [str(python.with_name("ragbandit"))]
+    assert "learned before" in run(*command, "demo", "--help")
     assert run(*command, "--version").strip() == f"ragbandit {VERSION}"
     config = ("--config", "conf/config.yaml")
     run(str(python), "-m", "ragbandit", "validate", *config)

@@ -27,6 +27,6 @@ def test_the_page(page, judged):
 @pytest.mark.parametrize("page", HERE)
 def test_the_example(page, judged, capsys):
     """The program of examples/ prints an answer, and its feedback is stored."""
-    runpy.run_module(f"examples.{page.replace('-', '_')}_router", run_name="__main__")
+    runpy.run_module(f"ragbandit.examples.{page.replace('-', '_')}_router", run_name="__main__")
     assert capsys.readouterr().out.strip()
     assert [("degraded" in receipt, receipt["waiting_for"]) for receipt in judged] == [(False, None)]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from examples.handbook.command import environment_of, ragbandit
+from ragbandit.examples.handbook.command import environment_of, ragbandit
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs import Defaults, read_rows
 from ragbandit.router.offline.simulation.table import read_table

@@ -53,7 +53,7 @@ def test_bring_your_own_pipelines(service, capsys):
     """The example routes its questions, reports and judges them."""
     written = yaml.safe_load((ROOT / "examples" / "bring_your_own_pipelines.yaml").read_text(encoding="utf-8"))
     assert set(written["arms"]) == {"fast", "deep"}
-    runpy.run_module("examples.bring_your_own_pipelines", run_name="__main__")
+    runpy.run_module("ragbandit.examples.bring_your_own_pipelines", run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2
     assert {line.split()[0] for line in lines} <= {"fast", "deep"}

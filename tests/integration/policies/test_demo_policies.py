@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
+from ragbandit.examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
 from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings

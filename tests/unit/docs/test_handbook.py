@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from examples.handbook.command import ARMS, HERE, TABLE, read_questions
-from examples.handbook.held_out import asked_for, split
-from examples.handbook.report import _always, _verdict
+from ragbandit.examples.handbook.command import ARMS, HERE, TABLE, read_questions
+from ragbandit.examples.handbook.held_out import asked_for, split
+from ragbandit.examples.handbook.report import _always, _verdict
 from ragbandit.router.learning.answer_metrics import containment
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from examples.handbook.command import HERE
-from examples.handbook.learning_curve import chart, curve_of, learned, safe_start, sentence
-from examples.handbook.learning_picture import draw
+from ragbandit.examples.handbook.command import HERE
+from ragbandit.examples.handbook.learning_curve import chart, curve_of, learned, safe_start, sentence
+from ragbandit.examples.handbook.learning_picture import draw
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.simulation.run import Played, Timed
 from ragbandit.router.offline.simulation.table import LabelledTable

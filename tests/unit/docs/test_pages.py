@@ -19,7 +19,7 @@ CURRENT = [page for page in PAGES if page != "CHANGELOG.md"]
 #: the top level of the repository, as a path on a page begins
 ROOMS = ("router", "strategies", "workers", "migrations", "tests", "benchmarks", "examples", "docs", "deploy")
 #: those that are installed
-PACKAGES = ("router", "strategies", "workers", "migrations")
+PACKAGES = ("router", "strategies", "workers", "migrations", "examples")
 #: a module, or a name within one
 NAMED = rf"\bragbandit\.(?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+"
 #: options of other programs that a page shows

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from benchmarks import arms as own
 from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
-from examples.handbook.command import read_questions
-from examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
+from ragbandit.examples.handbook.command import read_questions
+from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.strategies import Answer, Prompt, Request

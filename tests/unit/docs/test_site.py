@@ -8,7 +8,7 @@ import pytest
 from typer.main import get_command
 
 from docs.toctree import sections, with_toctrees
-from examples import concepts
+from ragbandit.examples import concepts
 
 from .test_pages import PAGES, ROOT, text_of
 
@@ -61,7 +61,7 @@ def test_commands_take_what_is_shown(page):
 
 
 def test_the_example_of_the_concepts_prints_the_page():
-    """Every line that `python -m examples.concepts` prints stands in docs/concepts.md, and no other number does."""
+    """Every line that `ragbandit.examples.concepts` prints stands in docs/concepts.md, and no other number does."""
     page = text_of("docs/concepts.md")
     assert [line for line in concepts.lines() if line not in page] == []
     blocks = re.findall(r"```text\n(.*?)```", page, flags=re.S)

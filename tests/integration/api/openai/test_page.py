@@ -56,7 +56,7 @@ def test_the_example_runs(service, answers, capsys, monkeypatch):
     answers()
     monkeypatch.setenv("RAGBANDIT_URL", service.url)
     monkeypatch.setattr(sys, "argv", ["openai_client"])
-    runpy.run_module("examples.openai_client", run_name="__main__")
+    runpy.run_module("ragbandit.examples.openai_client", run_name="__main__")
     said = capsys.readouterr().out
     assert said.startswith("Bram Stoker\n(ragbandit/")
     assert service.router.status().counters.feedback == 1

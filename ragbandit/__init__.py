@@ -11,6 +11,7 @@ Importing this is light: no torch, no database engine, no Redis connection, no I
 the offline functions are loaded when they are first named.
 """
 
+import gc
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from ragbandit.shared.errors import (
     StoreError,
     TooManyRequests,
     Unauthorized,
+    missing_module,
 )
 from ragbandit.shared.types import (
     Budget,
@@ -104,5 +106,14 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        # What is loaded stays: Python's own threshold of 700 has the garbage collector walk over it again and again,
+        # which is a fifth of the time.
+        thresholds = gc.get_threshold()
+        gc.set_threshold(50_000, *thresholds[1:])
+        try:
+            return getattr(import_module(_LAZY[name]), name)
+        except ModuleNotFoundError as error:
+            raise missing_module(error) or error from error
+        finally:
+            gc.set_threshold(*thresholds)
     raise AttributeError(f"module 'ragbandit' has no attribute {name!r}")

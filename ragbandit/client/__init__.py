@@ -9,6 +9,7 @@ The types of the replies are in `ragbandit.client.replies`, which the service us
 first client that is named.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from ragbandit.client.client import Client
     from ragbandit.client.fallback import is_degraded
     from ragbandit.client.streams import StreamEvent
+
+#: httpx's own command line
+_HTTPX_COMMAND = "httpx._main"
 
 __all__ = ["ArmRun", "AsyncClient", "Client", "StreamEvent", "is_degraded"]
 
@@ -32,5 +36,17 @@ _MODULES = {
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
+        _load_httpx()
         return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _load_httpx() -> None:
+    """Httpx without its own command line, which would load click, rich and pygments: half of its time."""
+    if "httpx" in sys.modules:
+        return
+    sys.modules[_HTTPX_COMMAND] = None  # type: ignore[assignment] # Python's way to say that it cannot be imported
+    try:
+        import_module("httpx")
+    finally:
+        del sys.modules[_HTTPX_COMMAND]

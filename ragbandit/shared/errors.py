@@ -22,6 +22,7 @@ the edges (store, jobs, generators, retrievers) with ``from``.
 """
 
 import importlib
+import importlib.util
 from types import ModuleType
 from typing import ClassVar, Final
 
@@ -41,7 +42,9 @@ __all__ = [
     "StoreError",
     "TooManyRequests",
     "Unauthorized",
+    "missing_module",
     "missing_package",
+    "require_service",
     "required_module",
 ]
 
@@ -189,6 +192,29 @@ def missing_package(name: str, *, extra: str, field: str | None = None, note: st
     if note:
         remedy += f"; {note}"
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)
+
+
+#: modules that a base install does not have -> the extra that brings them; `service` includes `replay`
+EXTRA_OF: Final = dict.fromkeys(
+    (
+        *("bm25s", "fastapi", "limits", "prometheus_client", "rapidfuzz", "redis", "rq", "starlette", "Stemmer"),
+        *("swagger_ui_bundle", "uvicorn"),
+    ),
+    "service",
+) | dict.fromkeys(("fsspec", "jinja2", "pyarrow"), "replay")
+
+
+def missing_module(error: ModuleNotFoundError) -> ConfigError | None:
+    """The error of a module that an extra brings, for one that was not found; None: no extra of EXTRA_OF brings it."""
+    name = (error.name or "").partition(".")[0]
+    return missing_package(name, extra=EXTRA_OF[name]) if name in EXTRA_OF else None
+
+
+def require_service() -> None:
+    """Refuse to start a service or a worker in a base install. Nothing is imported. Raises ConfigError."""
+    for name, extra in EXTRA_OF.items():
+        if extra == "service" and importlib.util.find_spec(name) is None:
+            raise missing_package(name, extra=extra)
 
 
 def required_module(module: str, *, extra: str, field: str | None = None) -> ModuleType:

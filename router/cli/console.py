@@ -17,7 +17,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-from ragbandit.shared.errors import RagBanditError, StoreError
+from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
 from ragbandit.shared.formats import printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
@@ -78,11 +78,16 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: st
 
 @contextlib.contextmanager
 def failing_well() -> Iterator[None]:
-    """An error of ours, or of a file, ends the command with one line and exit code 2, not with a traceback."""
+    """An error of ours, of a file or of an extra's package ends the command with one line and exit code 2."""
     try:
         yield
     except RagBanditError as error:
         _fail(error)
+    except ModuleNotFoundError as error:
+        missing = missing_module(error)
+        if missing is None:
+            raise
+        _fail(missing)
     except OSError as error:
         if error.filename is None:  # of a socket or a pipe
             raise

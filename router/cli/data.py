@@ -12,7 +12,6 @@ import typer
 from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
-from ragbandit.router.cli.doctor.redis import connected
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
@@ -163,6 +162,8 @@ def encode(
 def _refuse_running(settings: Settings) -> None:
     """Raise NotReady while a service or a worker is listed in Redis, QueueError where that cannot be asked."""
     if settings.redis_url is not None or redis_runs(settings):
+        from ragbandit.router.cli.doctor.redis import connected  # Redis is of the extra `service`
+
         with connected(settings) as client:
             cards = ", ".join(card.named() for card in present(client)[:5])
         if cards:

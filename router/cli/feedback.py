@@ -32,7 +32,7 @@ from ragbandit.router.importers.registry import make_source
 from ragbandit.router.importers.report import OUTCOMES, ImportReport
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
-from ragbandit.router.queue.jobs import Notifier
+from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import held_feedback

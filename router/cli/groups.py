@@ -56,7 +56,8 @@ class LazyGroup(TyperGroup):
         if isinstance(target, str) and name not in self.commands:
             module, _, function = target.partition(":")
             alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            alone.command(name=name, cls=_Verb)(getattr(import_module(module), function))
+            with failing_well():
+                alone.command(name=name, cls=_Verb)(getattr(import_module(module), function))
             self.commands[name] = get_command(alone)
         return self.get_command(None, name)
 

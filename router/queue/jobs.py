@@ -2,7 +2,8 @@
 
 The database has the facts, and whoever is woken looks there by itself too, every second or two: losing Redis makes
 things late, not lost. Workers are woken by bells (bells.py), so that the router need not import them. `RedisJobs` is
-the real queue, `MemoryJobs` the public test double, `Notifier` the one who uses either without ever failing.
+the real queue, `MemoryJobs` the public test double, `Notifier` (notifier.py) the one who uses either without ever
+failing. This module loads redis and RQ; a library without Redis does not load it.
 """
 
 import time
@@ -14,7 +15,6 @@ from redis.exceptions import RedisError, ResponseError
 
 from ragbandit.router.queue import bells
 from ragbandit.router.queue.listener import CHANNEL, Listener
-from ragbandit.router.queue.memory_jobs import MemoryJobs, Silence
 from ragbandit.router.queue.outage import Outage, Part
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
 from ragbandit.shared.errors import QueueError
@@ -30,8 +30,6 @@ LEARNER_FAULT_S: Final = 60
 _MAX_FAULT: Final = 1000
 #: how often the bells of answers are counted, seconds
 COUNT_S: Final = 0.5
-#: a failed notification is told by /ready that long, seconds
-FAULT_S: Final = 60.0
 #: hash of what all workers together have done, by queue and kind
 _WORK_KEY: Final = "ragbandit:work"
 _QUEUES: Final = ("answer", "judge", "learn")
@@ -204,62 +202,6 @@ class RedisJobs:
             raise _unreachable(error) from error
         self.outage.reached(began=began)
         return reply
-
-
-#: the queue as the router needs it
-Jobs = RedisJobs | MemoryJobs
-#: notifications that arrive until it is closed
-Subscription = Listener | Silence
-
-
-class Notifier:
-    """Notifies without ever failing, and without waiting for a Redis that failed a moment ago (outage.PAUSE_S)."""
-
-    def __init__(self, jobs: Jobs, *, label: PolicyLabel) -> None:
-        self._jobs, self._label = jobs, label
-        #: notifications that did not reach Redis, those among them that were not tried
-        self.failed_notifications = 0
-        #: what was to be done -> when it failed last (time.monotonic) and why; not there once it succeeds
-        self._failures: dict[str, tuple[float, str]] = {}
-
-    def notify_learner(self) -> None:
-        """There is something to learn."""
-        self.attempt(lambda: self._jobs.enqueue_learn(self._label), what="wake the learner")
-
-    def request_answers(self, ids: Sequence[DecisionId]) -> None:
-        """Workers are wanted for these decisions."""
-        self.attempt(lambda: self._jobs.enqueue_answers(ids), what="queue answers")
-
-    def cancel(self, decision_id: DecisionId) -> None:
-        """This decision is to be stopped: soon, wherever it is."""
-
-        def send() -> None:
-            self._jobs.publish(f"cancel:{decision_id}")
-            self._jobs.enqueue_answers([decision_id])
-
-        self.attempt(send, what="cancel answers")
-
-    def fault(self) -> str | None:
-        """What failed when it was last tried, within FAULT_S, and why; None: nothing."""
-        failures = list(self._failures.items())
-        recent = [f"cannot {what}: {why}" for what, (at, why) in failures if time.monotonic() < at + FAULT_S]
-        return "; ".join(recent) or None
-
-    def attempt(self, send: Callable[[], Reply], *, what: str = "notify") -> Reply | None:
-        """The reply of Redis, or None if it cannot be reached or could not be reached a moment ago.
-
-        what: for `fault`, after "cannot".
-        """
-        if not self._jobs.outage.paused:
-            try:
-                reply = send()
-            except QueueError as error:  # logged by the outage, once
-                self._failures[what] = (time.monotonic(), error.message)
-            else:
-                self._failures.pop(what, None)
-                return reply
-        self.failed_notifications += 1
-        return None
 
 
 def _foreign(error: Exception) -> QueueError:

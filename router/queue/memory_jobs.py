@@ -76,10 +76,19 @@ class MemoryJobs:
     def _check(self) -> None:
         began = time.monotonic()
         if self.broken:
-            error = QueueError("the queue is down (MemoryJobs.broken)")
+            error = QueueError(f"there is no Redis ({type(self).__name__})")
             self.outage.failed(error)
             raise error
         self.outage.reached(began=began)
+
+
+class NoJobs(MemoryJobs):
+    """No Redis, and no package to reach one: everybody polls the database, and nothing is remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outage = Outage(expected=False)
+        self.broken = True
 
 
 class Silence:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
-from redis.exceptions import ResponseError
-
 from ragbandit.router.telemetry.throttle import Throttle
 
 log = logging.getLogger("ragbandit.jobs")
@@ -167,4 +165,6 @@ class ForeignData:
 
 def is_foreign(error: Exception) -> bool:
     """Whether Redis refused a command for what is in its key; it can be reached, and other keys can be used."""
+    from redis.exceptions import ResponseError  # here, since a library without Redis loads this module
+
     return isinstance(error, ResponseError) and any(sign in str(error) for sign in _SIGNS)

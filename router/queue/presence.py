@@ -18,7 +18,6 @@ from itertools import islice
 from typing import Annotated, Any, Final
 
 from pydantic import StringConstraints, TypeAdapter, ValidationError
-from redis.exceptions import RedisError
 
 import ragbandit
 
@@ -123,11 +122,15 @@ class Presence:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(5.0)
+        from redis.exceptions import RedisError
+
         with contextlib.suppress(RedisError, OSError):  # it fades by itself
             self.client.zrem(_LIST, _key(self.card))
             self.client.delete(_key(self.card))
 
     def _renew(self) -> None:
+        from redis.exceptions import RedisError  # here, since a library without Redis loads this module
+
         while True:
             with contextlib.suppress(RedisError, OSError):  # whoever works with Redis logs the outage
                 say(self.client, replace(self.card, busy=self.busy()))

@@ -9,10 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from redis.exceptions import RedisError
-
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.jobs import connect
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
 from ragbandit.shared.files.atomic import append_private, private_folder
@@ -77,6 +74,10 @@ class RedisServer:
 
     def answers(self, *, timeout_s: float = 1.0) -> bool:
         """True if it replies within that long to a client that connects to its socket now."""
+        from redis.exceptions import RedisError
+
+        from ragbandit.router.queue.jobs import connect
+
         try:
             with connect(f"unix://{self.socket}", timeout_s=timeout_s) as client:
                 return bool(client.ping())

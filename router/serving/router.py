@@ -11,23 +11,20 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from ragbandit.router.config.loading import load, with_arms
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.audit.verdict import Verdict
-from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.jobs import Jobs, Notifier, RedisJobs
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import Jobs, Notifier
 from ragbandit.router.queue.streams.keys import STREAM_SECRET
-from ragbandit.router.queue.streams.reader import StreamReader
-from ragbandit.router.rollouts.evaluator import Evaluator, Look
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
@@ -70,6 +67,11 @@ from ragbandit.shared.types import (
     Receipt,
     RunBy,
 )
+
+if TYPE_CHECKING:
+    from ragbandit.router.learning.audit.verdict import Verdict
+    from ragbandit.router.queue.streams.reader import StreamReader
+    from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
 Reply = TypeVar("Reply")
 
@@ -156,7 +158,7 @@ class Router:
         config: "str | Path | Settings | None" = None,
         *,
         encoder: Encoder | None = None,
-        jobs: Jobs | None = None,
+        jobs: "Jobs | None" = None,
     ) -> Self:
         """A started Router on the configured database, Redis and encoder.
 
@@ -186,7 +188,9 @@ class Router:
             self.notifier.notify_learner()
         for part in (self.service, self._feedback, self._outcomes, self.answers):
             part.start()
-        if isinstance(self.jobs, RedisJobs):
+        if not isinstance(self.jobs, MemoryJobs):
+            from ragbandit.router.queue.streams.reader import StreamReader
+
             secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)
         self.updates.start()
@@ -310,12 +314,14 @@ class Router:
         self.following.versions.reload()
         log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
-    def check_rollouts(self) -> list[Look]:
+    def check_rollouts(self) -> "list[Look]":
         """Look once at every version that is in shadow or canary, and do what the evidence says; what was found.
 
         The worker that learns does this every `rollout.interval_s`; empty where it is at it. Raises StoreError.
         """
         if self._evaluator is None:
+            from ragbandit.router.rollouts.evaluator import Evaluator
+
             self._evaluator = Evaluator(self.database, settings=self.settings)
         looks = self._evaluator.evaluate(now=time.time())
         self._evaluator.close()
@@ -431,13 +437,15 @@ class Router:
             now=time.time(),
         )
 
-    def verify(self, *, whole: bool = False, deep: bool = False) -> Verdict:
+    def verify(self, *, whole: bool = False, deep: bool = False) -> "Verdict":
         """Draw the decisions again and learn the ledger again, from the newest checkpoint that a verify has passed.
 
         whole: from the beginning in any case. deep: that, and every pmf computed again.
         """
         checkpoints = Checkpoints(self.ledger, files=SnapshotFiles(self.settings.checkpoint_root))
         fresh = self.following.snapshots.fresh
+        from ragbandit.router.learning.audit.verify import verify
+
         return verify(self.ledger, files=self.files, serving=fresh, checkpoints=checkpoints, whole=whole, deep=deep)
 
     def learn(self) -> int:

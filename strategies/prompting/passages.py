@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from rapidfuzz import fuzz
-
+from ragbandit.shared.errors import required_module
 from ragbandit.strategies.base import Hit, Passage
 
 _QUESTION_WORDS = frozenset({"who", "what", "when", "where", "why", "which", "how", "does", "is"})
@@ -244,6 +243,7 @@ class PassagePool:
         self._most_shown = most_shown
         self._words = words
         self._similarity = similarity
+        self._ratio = required_module("rapidfuzz.fuzz", extra="service").ratio
         self._policy = policy
         self._held: list[Hit] = []
         self._shown: set[str] = set()
@@ -301,6 +301,6 @@ class PassagePool:
     def _alike(self, one: Passage, other: Passage) -> bool:
         # The title first: it is short, and most pairs end there.
         return all(
-            fuzz.ratio(left, right, score_cutoff=self._similarity) >= self._similarity
+            self._ratio(left, right, score_cutoff=self._similarity) >= self._similarity
             for left, right in ((one.title, other.title), (one.text, other.text))
         )

@@ -64,7 +64,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    import pyarrow.parquet as parquet  # most corpora are JSONL
+    parquet = required_module("pyarrow.parquet", extra="replay")  # most corpora are JSONL
 
     try:
         with parquet.ParquetFile(path) as file:

@@ -84,11 +84,40 @@ def test_imports_are_light():
         assert forbidden & loaded == set(), name
 
 
-def test_import_client_needs_httpx_alone():
-    """The client loads httpx and none of the heavy packages, and connects to nothing."""
-    (loaded,) = imported("ragbandit.client.client")
-    assert HEAVY & loaded == set()
-    assert "httpx" in loaded
+#: loaded with httpx; `idna` and `typing_extensions` among its packages
+WITH_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "sniffio", "typing_extensions"}
+#: says which packages are loaded after a name of the package was taken
+NAMED = """
+import sys
+from ragbandit import NAME
+print(*sorted({m.partition(".")[0] for m in sys.modules} - set(sys.stdlib_module_names)))
+"""
+
+
+def named(name):
+    """The packages, other than Python's own, that a fresh process has loaded after `from ragbandit import name`."""
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", NAMED.replace("NAME", name)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return {package for package in run.stdout.split() if not package.startswith("_")}
+
+
+def test_client_needs_httpx_alone():
+    """`from ragbandit import Client` loads httpx with its packages, and not httpx's command line: no click, no rich."""
+    assert named("Client") <= {"ragbandit"} | WITH_HTTPX
+
+
+def test_router_loads_what_a_decision_needs():
+    """`from ragbandit import Router` loads no Redis, server, template, command line or model library."""
+    needed = {"numpy", "pydantic", "safetensors", "sqlalchemy", "uuid_utils", "yaml"}
+    packages = named("Router")
+    assert needed <= packages
+    foreign = {"alembic", "click", "httpx", "jinja2", "opentelemetry", "prometheus_client", "pyarrow", "rich"}
+    assert (HEAVY - {"pydantic", "sqlalchemy", "yaml"} | foreign) & packages == set()
 
 
 #: runs the command as its entry point does, then says what is loaded, and how many threads this process has

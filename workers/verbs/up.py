@@ -11,6 +11,7 @@ from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_packages
 from ragbandit.router.telemetry.logs import set_log_format
+from ragbandit.shared.errors import require_service
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
@@ -21,6 +22,7 @@ from ragbandit.workers.wiring.retrievers import retriever_of
 
 def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
     """Run everything on this machine: Redis, service, workers, learner. Ctrl-C stops all."""
+    require_service()
     listen_on(host=host, port=port)
     loaded = configuration.load(config)
     settings = loaded.settings

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files.atomic import write_file
 
 
@@ -15,10 +15,9 @@ def check_root(root: str, *, field: str) -> None:
     """
     if "://" not in root:
         return
-    from fsspec.registry import known_implementations
-
+    registry = required_module("fsspec.registry", extra="replay", field=field)
     scheme = root.partition("://")[0]
-    known = known_implementations.get(scheme)
+    known = registry.known_implementations.get(scheme)
     if known is None:
         raise _unusable(scheme, field=field)
     package = known["class"].partition(".")[0]
@@ -28,8 +27,7 @@ def check_root(root: str, *, field: str) -> None:
 
 def remote_system(root: str, *, field: str | None = None) -> tuple[Any, str]:
     """The file system of a URL, and the path in it. Raises ConfigError as `check_root`."""
-    import fsspec  # only a remote root needs it
-
+    fsspec = required_module("fsspec", extra="replay", field=field)  # only a remote root needs it
     try:
         system, path = fsspec.core.url_to_fs(root)
     except (ImportError, ValueError) as error:

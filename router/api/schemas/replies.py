@@ -1,7 +1,7 @@
 """Replies as values of the router fill them; `ragbandit.client.replies` has their types."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
 from ragbandit.client.replies.decisions import (
@@ -55,7 +55,7 @@ from ragbandit.router.storage.decisions.sessions import TurnRecord
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of
-from ragbandit.shared.types import STICKY, ArmTotals, Decision, Outcome, Query, Receipt
+from ragbandit.shared.types import STICKY, ArmTotals, Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")
 
@@ -307,3 +307,16 @@ def _comparison(of: Comparison) -> ComparisonReply:
     tried = of.tried
     counts = {"draws": tried.draws, "seen": tried.judged, "effective_rows": tried.effective, "missing": tried.missing}
     return _filled(ComparisonReply, of, **counts)
+
+
+def plain(reply: Any) -> Any:
+    """The reply as dicts, lists and scalars that JSON can hold."""
+    return finite_json(_without_dataclasses(reply))
+
+
+def _without_dataclasses(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _without_dataclasses(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: _without_dataclasses(item) for key, item in value.items()}
+    return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value

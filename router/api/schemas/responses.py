@@ -3,15 +3,14 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from ragbandit.client.replies.errors import ErrorDetail, ErrorReply
+from ragbandit.router.api.schemas.replies import plain
 from ragbandit.shared.errors import Overloaded, RagBanditError
-from ragbandit.shared.types import finite_json
 
 #: status of a request whose caller closed the connection before the reply, as nginx counts it
 CLIENT_CLOSED: Final = 499
@@ -29,19 +28,6 @@ class JsonReply(JSONResponse):
             return _JSON.encode(content).encode()
         except (TypeError, ValueError):  # a value of ours, or a number that is not finite
             return _JSON.encode(plain(content)).encode()
-
-
-def plain(reply: Any) -> Any:
-    """The reply as dicts, lists and scalars that JSON can hold."""
-    return finite_json(_without_dataclasses(reply))
-
-
-def _without_dataclasses(value: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _without_dataclasses(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _without_dataclasses(item) for key, item in value.items()}
-    return [_without_dataclasses(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 #: key of an ASGI scope: how the errors of this request are written, where that is another way than ours

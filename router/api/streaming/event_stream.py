@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone
-from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.streaming.answer_events import AnswerEvent
 
 #: A comment goes out after that long without anything else, seconds. Proxies close connections that are silent; and a

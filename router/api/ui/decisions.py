@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
-from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.ownership import check_owner
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page

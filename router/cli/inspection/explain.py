@@ -6,8 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ragbandit.router.api.schemas.replies import explanation_json
-from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.schemas.replies import explanation_json, plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.api.schemas.replies import report_json
-from ragbandit.router.api.ui.report import report_file
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, console, print_json, show_rows
 from ragbandit.router.cli.store import opened, registered_policy
@@ -53,6 +52,8 @@ def report(
         state = status(ledger, serving=serving, rule=rule, now=now).learning
     learning = None if state is None else state.line
     if html is not None:
+        from ragbandit.router.api.ui.report import report_file  # of the service's pages
+
         html.write_text(report_file(result, now=now, learning=learning, mapped=mapped), encoding="utf-8")
     if as_json:
         print_json(report_json(result, now=now, learning=learning))

@@ -6,8 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ragbandit.router.api.schemas.replies import ledger_json
-from ragbandit.router.api.schemas.responses import plain
+from ragbandit.router.api.schemas.replies import ledger_json, plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
 from ragbandit.router.cli.doctor.budgets import budget_states, state_in_words
 from ragbandit.router.cli.facts import show

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.errors import ConfigError, InvalidInput, required_module
 from ragbandit.shared.files.json_lines import open_binary, parsed
 from ragbandit.shared.redaction import without_secrets
 
@@ -40,8 +40,7 @@ def shown(place: Place) -> str:
 
 def file_system(place: str) -> tuple[Any, str]:
     """The file system of a URL, and the path in it. Raises InvalidInput, and ConfigError where a package is missing."""
-    import fsspec  # only a remote log needs it
-
+    fsspec = required_module("fsspec", extra="replay", field="log")  # only a remote log needs it
     try:
         system, path = fsspec.core.url_to_fs(place)
     except ImportError as error:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.queue.jobs import Notifier
+from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.serving.checks.fields import checked_id, checked_type

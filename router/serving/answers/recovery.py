@@ -3,7 +3,7 @@
 import logging
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.jobs import Jobs
+from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.database import Database

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.queue.jobs import Notifier
+from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.storage.decisions.store import DecisionStore

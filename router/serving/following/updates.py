@@ -2,7 +2,7 @@
 
 import time
 
-from ragbandit.router.queue.jobs import Jobs, Notifier, Subscription
+from ragbandit.router.queue.notifier import Jobs, Notifier, Subscription
 from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.serving.following.policy import PolicyFollower

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 
-from ragbandit.router.queue.jobs import Jobs
+from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease, forget

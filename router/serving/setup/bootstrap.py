@@ -1,9 +1,11 @@
 """Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes."""
 
 import contextlib
+import importlib.util
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
 
@@ -15,15 +17,19 @@ from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.queue.jobs import Jobs, RedisJobs, connect
+from ragbandit.router.queue.memory_jobs import NoJobs
+from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.requirements import check_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
-from ragbandit.shared.errors import QueueError, StoreError
+from ragbandit.shared.errors import QueueError, StoreError, missing_package
 from ragbandit.shared.types import PolicyLabel
+
+if TYPE_CHECKING:
+    from ragbandit.router.queue.jobs import RedisJobs
 
 log = logging.getLogger("ragbandit.bootstrap")
 
@@ -87,10 +93,11 @@ def judge_sample(settings: Settings) -> JudgeSample | None:
     return JudgeSample(share=chosen.share, max_waiting=chosen.max_waiting)
 
 
-def make_jobs(settings: Settings) -> RedisJobs:
+def make_jobs(settings: Settings) -> "RedisJobs | NoJobs":
     """The configured Redis, reachable or not; no caller waits for it longer than a second.
 
-    A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning.
+    A library that has no redis_url, and finds no private Redis of its data_dir, works without one: no warning. So it
+    does without the packages of Redis. Raises ConfigError where redis_url is set and they are missing.
     """
     expected = settings.redis_url is not None or redis_runs(settings)
     if not expected:
@@ -98,6 +105,13 @@ def make_jobs(settings: Settings) -> RedisJobs:
             "no Redis is running: /v1/answer waits until one is; the learner finds feedback by polling the database",
             extra={"action": "jobs"},
         )
+    missing = [name for name in ("redis", "rq") if importlib.util.find_spec(name) is None]
+    if missing:
+        if settings.redis_url is not None:
+            raise missing_package(missing[0], extra="service", field="redis_url")
+        return NoJobs()
+    from ragbandit.router.queue.jobs import RedisJobs, connect
+
     client = connect(redis_url(settings), timeout_s=1.0)
     return RedisJobs(client, expected=expected, max_queued=settings.workers.max_queued)
 

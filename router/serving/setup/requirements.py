@@ -8,7 +8,7 @@ import socket
 
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.weights import at_hand
-from ragbandit.shared.errors import ConfigError, missing_package
+from ragbandit.shared.errors import ConfigError, missing_package, require_service
 from ragbandit.shared.files.folders import check_root
 
 #: packages of the extra "models" that an encoder with weights needs
@@ -16,7 +16,7 @@ _ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, a place of files or an encoder whose package is not installed. Raises ConfigError.
+    """Refuse a database, Redis, workers, a folder's URL or an encoder whose package is missing. Raises ConfigError.
 
     None of them is imported.
     """
@@ -30,6 +30,10 @@ def check_packages(settings: Settings) -> None:
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     for field in ("snapshots", "checkpoints", "archive"):
         check_root(getattr(settings, field) or "", field=field)
+    if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
+        raise missing_package("redis", extra="service", field="redis_url")
+    if settings.worker_arms:
+        require_service()
     check_encoder(settings.encoder)
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Boolean, Float, Integer, LargeBinary, Table
 
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.tables import cancellations, closures, decisions, feedback, outcomes, updates
-from ragbandit.shared.errors import StoreError
+from ragbandit.shared.errors import StoreError, required_module
 from ragbandit.shared.files.folders import Folder
 
 Rows = Sequence[Mapping[str, Any]]
@@ -229,9 +229,8 @@ def _spans(rows: Rows) -> dict[str, tuple[int, int]]:
 
 
 def _pyarrow() -> Any:
-    import pyarrow.parquet  # an archive is seldom read
-
-    return pyarrow
+    required_module("pyarrow.parquet", extra="replay", field="archive")  # an archive is seldom read
+    return required_module("pyarrow", extra="replay")
 
 
 def _parquet(table: Table, rows: Rows) -> bytes:

@@ -6,8 +6,9 @@ import pytest
 from redis.exceptions import RedisError
 
 from ragbandit.router.queue import listener as listening
-from ragbandit.router.queue.jobs import Notifier, RedisJobs
+from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.shared.errors import QueueError
 from tests.support.waiting import until

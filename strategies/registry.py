@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import import_class, installed, load
 from ragbandit.shared.redaction import described
 from ragbandit.shared.types import ArmName
@@ -71,8 +71,8 @@ def with_preset(config: Mapping[str, Mapping[str, object]], *, preset: str) -> d
     """
     presets = {name: _presets_of(name, path=params.get("class")) for name, params in config.items()}
     if config and not any(preset in each for each in presets.values()):
-        known = ", ".join(sorted(set[str]().union(*presets.values()))) or "none"
-        raise ConfigError(f"no arm has the preset {preset!r}", field="arms_preset", remedy=f"their presets: {known}")
+        remedy = known_choices(sorted(set[str]().union(*presets.values())), given=preset)
+        raise ConfigError(f"no arm has the preset {preset!r}", field="arms_preset", remedy=remedy)
     return {
         name: {"preset": preset, **params} if preset in presets[name] else dict(params)
         for name, params in config.items()
@@ -140,17 +140,19 @@ def _make(name: str, *, params: Mapping[str, object] | None) -> Strategy:
 def _class_of(name: str, *, path: object) -> Any:
     """The class that the param names, else the installed one of that name, else ours."""
     if path is not None:
+        if isinstance(path, str) and path not in ARMS and ":" not in path:
+            remedy = f'{known_choices(ARMS, given=path)}; for your own give "package.module:Class"'
+            raise ConfigError(f"{path!r} is not an arm we know", field=f"arms.{name}.class", remedy=remedy)
         return import_class(ARMS.get(str(path), path), where=f"arms.{name}.class")
     factory = load(name, group=GROUP, ours=name in ARMS, where=f"arms.{name}", instead='class: "package.module:Class"')
     if factory is not None:
         return factory
     if name in ARMS:
         return import_class(ARMS[name], where=f"arms.{name}.class")
-    meant = did_you_mean(name, known_arms())
     raise ConfigError(
         f"{name!r} is not an arm we know",
         field=f"arms.{name}",
-        remedy=f'{meant}known: {", ".join(known_arms())}; for your own give class: "package.module:Class"',
+        remedy=f'{known_choices(known_arms(), given=name)}; for your own give class: "package.module:Class"',
     )
 
 

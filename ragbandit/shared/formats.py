@@ -32,6 +32,12 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
     return f"did you mean {alike[0]}? " if alike else ""
 
 
+def known_choices(known: Iterable[str], *, given: object) -> str:
+    """A remedy for a name that is not known: the one that was most likely meant, then all that are."""
+    names = list(known)
+    return f"{did_you_mean(given, names)}known: {', '.join(names) or 'none'}"
+
+
 def printable(text: object) -> str:
     """The text with its code in place of each character that would steer a terminal, hide text or turn its direction.
 

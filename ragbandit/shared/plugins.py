@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import described
 
 if TYPE_CHECKING:
@@ -101,8 +101,7 @@ def check_values(kind: type[Any], *, given: Mapping[str, Any], where: str) -> di
     for name, value in given.items():
         if name not in known:
             # The value stays out of the message: it may be a key that somebody put in the wrong place.
-            remedy = f"known: {', '.join(known) or 'none'}"
-            raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=remedy)
+            raise ConfigError("unknown parameter", field=f"{where}.{name}", remedy=known_choices(known, given=name))
         try:
             checked[name] = known[name].validate_python(value, strict=True)
         except ValidationError as error:

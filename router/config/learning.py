@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ragbandit.router.config.sections import Count, Seconds, Section
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import MAX_WEIGHT, Aggregate
 
 #: lambda: what one unit of cost is worth in right answers
@@ -38,7 +39,9 @@ class RewardSettings(Section):
 
         unknown = sorted(set(self.cost) - set(COST_TERMS))
         if unknown:
-            raise ValueError(f"unknown cost term {unknown[0]!r}; known: {', '.join(COST_TERMS)}")
+            raise ValueError(
+                f"reward.cost: unknown cost term {unknown[0]!r}; {known_choices(COST_TERMS, given=unknown[0])}"
+            )
         return self
 
 

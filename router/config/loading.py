@@ -30,7 +30,7 @@ from ragbandit.router.config.context_schema import ContextKey
 from ragbandit.router.config.grids import grids_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
 
 log = logging.getLogger("ragbandit.config")
@@ -299,6 +299,26 @@ def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[t
     return rows
 
 
+#: what pydantic says -> what we say
+_WORDS = {
+    r"a valid dictionary( or instance of \w+)?": "a mapping",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "(Input|String) should be": "must be",
+    "String should match pattern .*": "must have another form",
+}
+#: setting whose texts have a pattern -> an example
+_EXAMPLES = {
+    "rate_limits": "for example 600/minute",
+    "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
+    "feedback_origins": "for example https://docs.example.com",
+    "label": "1 to 40 small letters, digits and _",
+    "prices": "a small letter, then small letters, digits, - or _",
+}
 #: the defaults, with the sections that are null by default
 _WITH_ALL_SECTIONS = Settings.model_validate(
     {"judge": {"generator": {}}, "generator": {"price": {"input": 0.0, "output": 0.0}}}
@@ -314,14 +334,13 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)
         message = "unknown setting"
-        remedy = f"{did_you_mean(str(first['loc'][-1]), section)}known here: {', '.join(sorted(section))}"
+        remedy = known_choices(sorted(section), given=str(first["loc"][-1]))
     elif first["type"] == "missing":
         message, remedy = "is needed", "it has no default"
     elif first["type"] != "value_error":
-        key = re.sub(r"\.(literal\[.*|constrained-str)$", "", key)  # pydantic's name of one of several forms
-        wanted = re.sub(r"a valid dictionary( or instance of \w+)?", "a mapping", message)
+        key = re.sub(r"\.(literal\[.*|constrained-str|\[key\])$", "", key)  # pydantic's name of one of several forms
         alike, given = _alike(first)
-        message = f"{wanted.replace('Input should be', 'must be', 1)}, not {given}"
+        message = f"{_in_words(message)}, not {given}"
         remedy = alike or "; ".join(filter(None, (_unit(first), _default_of(key) or _section_example(key))))
         remedy = _ARMS_EXAMPLE if first["loc"][0] == "arms" else remedy or None
     else:
@@ -332,13 +351,20 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",
-        remedy=remedy or _default_of(key) or "docs/configuration.md describes every setting",
+        remedy=remedy or _default_of(key) or "`ragbandit validate --all` lists every setting",
     )
 
 
 def _as_default(path: tuple[Any, ...]) -> tuple[Any, ...]:
     """The path of a setting of a generator or retriever with a name, as it is in the default one."""
     return (path[0][:-1], *path[2:]) if path[0] in ("generators", "retrievers") and len(path) > 2 else path
+
+
+def _in_words(message: str) -> str:
+    """What pydantic wants of a value, in our words."""
+    for theirs, ours in _WORDS.items():
+        message = re.sub(theirs, ours, message, count=1)
+    return message
 
 
 def _alike(fault: Any) -> tuple[str, str]:
@@ -351,11 +377,13 @@ def _alike(fault: Any) -> tuple[str, str]:
 
 
 def _unit(fault: Any) -> str:
-    """What is wrong with a number that was given as a text."""
-    if fault["type"] not in ("float_type", "int_type") or not isinstance(fault["input"], str):
-        return ""
-    seconds = " of seconds" if str(fault["loc"][-1]).endswith("_s") else ""
-    return f"write a plain number{seconds}, without quotes and unit"
+    """The form of a value: the unit of a number, and that it is no text; an example of a text with a pattern."""
+    if fault["type"] == "string_pattern_mismatch":
+        return next((text for key, text in _EXAMPLES.items() if key in fault["loc"]), "")
+    seconds = str(fault["loc"][-1]).endswith("_s")
+    if fault["type"] in ("float_type", "int_type") and isinstance(fault["input"], str):
+        return f"write a plain number{' of seconds' if seconds else ''}, without quotes and unit"
+    return "in seconds" if seconds else ""
 
 
 def _default_of(key: str) -> str | None:

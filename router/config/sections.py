@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.generator_options import OpenAiOptions
 
 #: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
@@ -234,7 +235,9 @@ class JudgeSettings(Section):
     def _of_criteria(cls, weights: dict[str, float]) -> dict[str, float]:
         unknown = sorted(set(weights) - set(CRITERIA))
         if unknown:
-            raise ValueError(f"unknown criterion {unknown[0]!r}; known: {', '.join(CRITERIA)}")
+            raise ValueError(
+                f"judge.weights: unknown criterion {unknown[0]!r}; {known_choices(CRITERIA, given=unknown[0])}"
+            )
         if not any(weights.get(name, 1.0) for name in ("supported", "answers")):
             raise ValueError("supported or answers must be above 0: most answers come without a reference")
         return weights

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.learning import CostWeight
 from ragbandit.router.config.sections import Count, Seconds, Section
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
 
 
@@ -97,7 +98,7 @@ class ServerSettings(Section):
         known = ("default", "open", *get_args(Role))
         unknown = sorted(set(rates) - set(known))
         if unknown:
-            raise ValueError(f"unknown role {unknown[0]!r}; known: {', '.join(known)}")
+            raise ValueError(f"unknown role {unknown[0]!r}; {known_choices(known, given=unknown[0])}")
         return rates
 
 

@@ -27,7 +27,7 @@ from ragbandit.router.config.sections import (
     Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import known_choices
 
 __all__ = [
     "COUNTED_S",
@@ -323,7 +323,9 @@ class Settings(Section):
     def _check_price(self, wanted: float | str | None, *, among: list[float] | None, field: str) -> None:
         weight = self.prices.get(wanted) if isinstance(wanted, str) else wanted
         if wanted is not None and weight is None:
-            raise ValueError(f"{field}: {wanted!r} is no name of the setting prices")
+            raise ValueError(
+                f"{field}: {wanted!r} is not in the setting prices; {known_choices(self.prices, given=wanted)}"
+            )
         if weight is not None and among is not None and not among[0] <= weight <= among[1]:
             raise ValueError(f"{field}: {weight:g} is not in cost_weights, {among}")
 
@@ -386,7 +388,5 @@ def _with_named_section(
     given = tree.get("generators")
     known = {DEFAULT: tree.get("generator", {}), **(given if isinstance(given, dict) else {})}
     if value not in known:
-        raise ValueError(
-            f"{field}: there is no generator {value!r}; {did_you_mean(value, known)}known: {', '.join(sorted(known))}"
-        )
+        raise ValueError(f"{field}: there is no generator {value!r}; {known_choices(sorted(known), given=value)}")
     return {**section, key: known[value]}

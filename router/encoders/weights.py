@@ -22,6 +22,7 @@ from typing import Final
 from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files.atomic import cache_root, whole_folder, write_file
+from ragbandit.shared.formats import did_you_mean
 
 log = logging.getLogger("ragbandit.weights")
 
@@ -116,12 +117,11 @@ def _check_name(name_or_path: str, *, setting: str) -> None:
 
 
 def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
-    return ConfigError(
-        f"found no weights for {name!r}: {'; '.join(tried)}",
-        field=setting,
-        remedy="give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE"
-        + ("; hashing needs no model" if setting == "encoder.model" else ""),
-    )
+    alike, without = did_you_mean(name, _WHEELS), ""
+    if setting == "encoder.model":
+        alike, without = did_you_mean(name, ("hashing", *_WHEELS)), "; hashing needs no model"
+    remedy = f"{alike}give the path of a downloaded model, or make the hub reachable and unset HF_HUB_OFFLINE{without}"
+    return ConfigError(f"found no weights for {name!r}: {'; '.join(tried)}", field=setting, remedy=remedy)
 
 
 def _made(folder: Path, *, source: str, root: Path) -> Weights:

@@ -14,6 +14,7 @@ from ragbandit.router.importers.source import FeedbackSystem
 from ragbandit.router.storage.decisions.links import links_between
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from ragbandit.shared.formats import known_choices
 
 #: names of the importers, which are also their sections in the settings
 IMPORTERS: Final[Mapping[str, Callable[..., FeedbackSystem]]] = {
@@ -26,7 +27,7 @@ def make_source(
 ) -> FeedbackSystem:
     """The source of this name. Raises InvalidInput for an unknown one, ConfigError without an address or a key."""
     if name not in IMPORTERS:
-        raise InvalidInput(f"unknown source {name!r:.80}", field="source", remedy=f"known: {', '.join(IMPORTERS)}")
+        raise InvalidInput(f"unknown source {name!r:.80}", field="source", remedy=known_choices(IMPORTERS, given=name))
     section: ImporterSettings = getattr(settings, name)
     if section.url is None:
         raise ConfigError(

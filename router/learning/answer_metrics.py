@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from ragbandit.shared.errors import InvalidInput, missing_package
+from ragbandit.shared.formats import known_choices
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -185,7 +186,9 @@ FAMILIES: Mapping[str, Rules | PairRules] = MappingProxyType(
 def rules_of(family: str) -> Rules | PairRules:
     """The rules of that name. Raises InvalidInput with the known names."""
     if family not in FAMILIES:
-        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=f"known: {', '.join(sorted(FAMILIES))}")
+        raise InvalidInput(
+            f"{family!r} is unknown", field="family", remedy=known_choices(sorted(FAMILIES), given=family)
+        )
     return FAMILIES[family]
 
 

@@ -14,7 +14,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.params import WHERE
 from ragbandit.shared.errors import ConfigError, RagBanditError
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import import_class, installed, load
 from ragbandit.shared.types import Json
 
@@ -149,8 +149,7 @@ def _class_of(name: str) -> Any:
         return kind
     if name in POLICIES:
         return import_class(POLICIES[name], where="policy.name")
-    meant = did_you_mean(name, known_policies())
-    remedy = f'{meant}known: {", ".join(known_policies())}; for your own give "package.module:Class"'
+    remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
 
 

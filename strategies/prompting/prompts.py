@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Message
 from ragbandit.strategies.answer_stream import Settle
 from ragbandit.strategies.base import (
@@ -165,7 +166,7 @@ def _read_own(name: str, *, where: str, package: str) -> str:
     file = folder / f"{name}.txt"
     if not file.is_file():
         known = sorted(each.name.removesuffix(".txt") for each in folder.iterdir() if each.name.endswith(".txt"))
-        raise ConfigError(f"{name!r} is not known", field=where, remedy=f"known: {', '.join(known)}")
+        raise ConfigError(f"{name!r} is not known", field=where, remedy=known_choices(known, given=name))
     return file.read_text(encoding="utf-8")
 
 

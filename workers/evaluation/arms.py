@@ -5,7 +5,7 @@ from typing import get_args
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.formats import did_you_mean
+from ragbandit.shared.formats import known_choices
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.run import Strategy
@@ -56,5 +56,4 @@ def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settin
             continue
         if name in settings.arms:
             raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
-        remedy = f"{did_you_mean(name, every)}known: {', '.join(every)}"
-        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=remedy)
+        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))

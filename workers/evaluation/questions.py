@@ -8,6 +8,7 @@ from typing import Any
 from ragbandit.router.learning.answer_metrics import FAMILIES, judged
 from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import known_choices
 from ragbandit.workers.judge.quiz import Quiz
 
 #: the family whose answers a model judges, see ragbandit.workers.judge.quiz
@@ -37,7 +38,7 @@ class LabelledQuestion:
 def check_family(family: str) -> None:
     """Raises InvalidInput with the known names."""
     if family not in FAMILY_NAMES:
-        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=f"known: {', '.join(FAMILY_NAMES)}")
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
 
 
 def read_questions(path: Path, *, family: str, limit: int | None = None) -> tuple[LabelledQuestion, ...]:

@@ -9,6 +9,7 @@ from ragbandit.router.cli.console import ConfigOption
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.formats import known_choices
 from ragbandit.workers.process import QUEUES, run_worker
 
 
@@ -24,7 +25,9 @@ def worker(
     """Take jobs: answer decisions, judge answers, learn from feedback."""
     unknown = [name for name in queue or () if name not in QUEUES]
     if unknown:
-        raise ConfigError(f"unknown queue {unknown[0]!r}", field="queue", remedy=f"use {' or '.join(QUEUES)}")
+        raise ConfigError(
+            f"unknown queue {unknown[0]!r}", field="queue", remedy=known_choices(QUEUES, given=unknown[0])
+        )
     settings = configuration.load(config).settings
     set_log_format(settings.log.format)
     configured = [name for name in QUEUES if name != "judge" or settings.judge.generator is not None]

@@ -15,6 +15,7 @@ from typing import cast
 from ragbandit.router.offline.logs.place import check_format, place_of
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import known_choices
 
 __all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", "write_rows"]
 
@@ -70,5 +71,5 @@ def format_of(path: str | Path, *, format: str | None = None) -> str:  # noqa: A
             )
         return matching[0]
     if format not in FORMATS:
-        raise InvalidInput(f"unknown format {format!r}", field="format", remedy=f"use {', '.join(FORMATS)}")
+        raise InvalidInput(f"unknown format {format!r}", field="format", remedy=known_choices(FORMATS, given=format))
     return format

@@ -12,6 +12,7 @@ from ragbandit.router.config.settings import BudgetSettings
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, ArmName, Budget, Json, Message, Query
 
 #: texts in one list of a context
@@ -104,7 +105,7 @@ def _check_weight(weight: object, *, prices: Mapping[str, float]) -> None:
     names = ", ".join(prices) or "none is configured"
     if isinstance(weight, str):
         if weight not in prices:
-            remedy = f"use a name of the setting `prices` ({names}), or a number"
+            remedy = f"{did_you_mean(weight, prices)}use a name of the setting `prices` ({names}), or a number"
             raise InvalidInput(f"unknown price {weight!r:.80}", field="cost_weight", remedy=remedy)
     elif isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 <= weight <= MAX_WEIGHT:
         remedy = f"send a number from 0 to {MAX_WEIGHT:g}, or a name of the setting `prices` ({names})"
@@ -128,7 +129,7 @@ def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence
     if arm in configured:
         remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
         return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)
-    return InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=f"known here: {', '.join(known)}")
+    return InvalidInput(f"unknown arm {arm!r}", field="arms", remedy=known_choices(known, given=arm))
 
 
 def _check_budget(budget: Budget) -> None:

@@ -1,11 +1,12 @@
 """Checks of what is reported of a decision: feedback and outcomes. What passes can be stored, learned and printed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
+from typing import Final, cast, get_args
 
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_text, checked_type, new_id
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import (
     MAX_ERROR,
     Cost,
@@ -26,6 +27,8 @@ MAX_RATER: Final = 64
 #: characters of an outcome's stop reason
 _MAX_REASON: Final = 64
 _KINDS: Final = ("label", "rating", "reward")
+#: who may say that it judges
+_SOURCES: Final = ("human", "judge", "code")
 
 
 def made_feedback(
@@ -57,8 +60,8 @@ def made_feedback(
     value: float | tuple[str, ...] | None = None
     if event is not None:
         value = _event_value(event, known=settings.feedback_events, source=source)
-    elif source not in (None, "human", "judge", "code"):
-        raise InvalidInput(f"unknown source {source!r}", field="source", remedy="use human, judge or code")
+    elif source not in (None, *_SOURCES):
+        raise InvalidInput(f"unknown source {source!r}", field="source", remedy=known_choices(_SOURCES, given=source))
     elif label is not None:
         value = _label(label, log_text=settings.log.text)
     elif rating is not None:
@@ -96,8 +99,8 @@ def _kind_of(parts: Mapping[str, object]) -> str:
 def _event_value(event: object, *, known: Mapping[str, float | None], source: str | None) -> float | None:
     """What the settings say that this event is worth."""
     if not isinstance(event, str) or event not in known:
-        names = ", ".join(sorted(known)) or "none: name them in the setting feedback_events"
-        raise InvalidInput(f"unknown event {event!r:.80}", field="event", remedy=f"known here: {names}")
+        remedy = known_choices(sorted(known), given=event) if known else "name it in the setting feedback_events"
+        raise InvalidInput(f"unknown event {event!r:.80}", field="event", remedy=remedy)
     if source is not None:
         message = f"an event has the source event, not {source!r:.80}"
         raise InvalidInput(message, field="source", remedy="leave source out")
@@ -163,8 +166,8 @@ def made_outcome(
 ) -> Outcome:
     """The Outcome that the caller's own stack reports, or InvalidInput naming field and remedy."""
     checked_id(decision_id, field="decision_id")
-    if status not in ("answered", "exhausted", "failed"):
-        raise InvalidInput(f"unknown status {status!r}", field="status", remedy="use answered, exhausted or failed")
+    if status not in (known := get_args(OutcomeStatus)):
+        raise InvalidInput(f"unknown status {status!r}", field="status", remedy=known_choices(known, given=status))
     if isinstance(error, str) and len(error) > MAX_ERROR:
         error = f"{error[: MAX_ERROR - 3]}..."  # what failed must come in, however much a library says about it
     for field, text in (("answer", answer), ("error", error), ("stop_reason", stop_reason)):
@@ -194,8 +197,8 @@ def _checked_cost(cost: Mapping[str, float]) -> Cost:
     amounts: dict[str, float | int] = {}
     for name, value in cost.items():
         if name not in Cost.__dataclass_fields__:
-            known = ", ".join(Cost.__dataclass_fields__)
-            raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=f"known: {known}")
+            remedy = known_choices(Cost.__dataclass_fields__, given=name)
+            raise InvalidInput(f"unknown cost {name!r}", field="cost", remedy=remedy)
         amount = checked_number(value, field=f"cost.{name}")
         counted = isinstance(getattr(Cost(), name), int)
         if counted and amount != int(amount):

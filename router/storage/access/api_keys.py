@@ -21,6 +21,7 @@ from ragbandit.router.storage.rows.mapping import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import api_keys
 from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import Json, Role
 
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -226,7 +227,7 @@ def _checked(*, name: str, role: str, tenant: str | None, expires_at: float | No
     if not _NAME.fullmatch(name) or not name.strip():
         raise InvalidInput(f"{name!r:.80} is no name of a key", field="name", remedy="use 1 to 64 printable characters")
     if role not in ROLES:
-        raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=f"use one of {', '.join(ROLES)}")
+        raise InvalidInput(f"unknown role {role!r:.80}", field="role", remedy=known_choices(ROLES, given=role))
     if tenant is not None and not _TENANT.fullmatch(tenant):
         remedy = "use 1 to 64 letters, digits, dashes or underscores"
         raise InvalidInput(f"{tenant!r:.80} is not the id of a tenant", field="tenant", remedy=remedy)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import MAX_WEIGHT, RATE_PATTERN, Json
 
 _RATE: Final = re.compile(RATE_PATTERN)
@@ -57,8 +58,7 @@ def check_scopes(scopes: Mapping[str, Json]) -> None:
     """Refuse scopes that are not known, and values that they cannot have. Raises InvalidInput."""
     for name, value in scopes.items():
         if name not in SCOPES:
-            remedy = f"known: {', '.join(SCOPES)}"
-            raise InvalidInput(f"unknown scope {name!r:.80}", field="scopes", remedy=remedy)
+            raise InvalidInput(f"unknown scope {name!r:.80}", field="scopes", remedy=known_choices(SCOPES, given=name))
         fits, wanted = SCOPES[name]
         if not fits(value):
             raise InvalidInput(f"the scope {name} is not {wanted}", field=f"scopes.{name}", remedy=f"give {wanted}")

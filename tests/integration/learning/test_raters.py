@@ -147,10 +147,10 @@ def test_a_new_label_waits_on_after_an_event_without_a_value(make_world):
 @pytest.mark.parametrize(
     ("said", "field", "remedy"),
     [
-        ({"event": "liked"}, "event", "known here: copied, followed_up, regenerated"),
+        ({"event": "liked"}, "event", "known: copied, followed_up, regenerated"),
         ({"event": "copied", "rating": 1.0}, "feedback", "exactly one"),
         ({"event": "copied", "source": "judge"}, "source", "leave source out"),
-        ({"rating": 1.0, "source": "event"}, "source", "use human, judge or code"),
+        ({"rating": 1.0, "source": "event"}, "source", "known: human, judge, code"),
         ({"rating": 1.0, "rater": "x" * 65}, "rater", "at most 64"),
         ({"rating": 1.0, "rater": " "}, "rater", "not a space"),
         ({"rating": 1.0, "rater": 7}, "rater", "send a string"),

@@ -10,6 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError
+from tests.support.cases import every_case
 
 SHIPPED = Path(__file__).parents[4] / "config.yaml"
 
@@ -122,6 +123,27 @@ def test_unknown_key_is_refused(written, text, field, named):
     error = refused(written(text))
     assert error.field == field
     assert named in error.remedy
+
+
+def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(written):
+    """Names in lists of ours: the field, and "did you mean"; a number: its bound, and seconds where it has that unit."""
+    with every_case() as case:
+        for text, field, words in (
+            ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),
+            ("server: {rate_limits: {raeder: 5/minute}}", "server.rate_limits", "did you mean reader?"),
+            ("judge: {weights: {suported: 1}}", "judge.weights", "did you mean supported?"),
+            ("{prices: {economy: 1}, tenants: {a: {cost_weight: econmy}}}", "tenants.a.cost_weight", "mean economy?"),
+            ("armz: {}", "armz", "did you mean arms?"),
+            ("learning: {lease_s: 0}", "learning.lease_s", "at least 1, not 0 [file"),
+            ("learning: {lease_s: 0}", "learning.lease_s", "(in seconds; the default is 10.0)"),
+            ("learning: {wait_s: 5m}", "learning.wait_s", "write a plain number of seconds"),
+            ("server: {rate_limits: {default: 600/min}}", "server.rate_limits.default", "for example 600/minute"),
+            ("learning: {sources: {'kye:a': 1}}", "learning.sources.kye:a", "for example key:ID"),
+        ):
+            with case(text):
+                error = refused(written(text))
+                assert error.field == field
+                assert words in str(error)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +283,7 @@ def test_secret_in_the_environment_is_hidden(tmp_path, monkeypatch):
 def test_unknown_cost_term_is_refused(written):
     """A cost term that no answer has is refused with the known ones."""
     error = refused(written("reward: {cost: {euros: 1.0}}"))
-    assert error.field == "reward"
+    assert error.field == "reward.cost"
     assert "'euros'" in error.message
     assert "prompt_tokens" in error.message
 

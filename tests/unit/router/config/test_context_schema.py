@@ -49,7 +49,7 @@ def test_a_schema_is_read_and_recorded_in_one_order(tmp_path):
         ("tier: {type: category, values: [a, a]}", "context.tier", "twice"),
         ("tier: {type: category, values: [a], hashed: 8}", "context.tier", "not both"),
         ("tier: {type: category, values: [1]}", "context.tier.values.0", "string"),
-        ("tier: {type: category, hashed: 1}", "context.tier.hashed", "greater than or equal to 2"),
+        ("tier: {type: category, hashed: 1}", "context.tier.hashed", "at least 2"),
         ("tier: {type: category, hashed: 100000}", "context.tier.hashed", "256"),
         ("age: {type: number, hashed: 8}", "context.age", "has no hashed"),
         ("age: {type: number, most: 8}", "context.age", "has no most"),

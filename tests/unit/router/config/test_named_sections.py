@@ -41,7 +41,7 @@ WRONG = [
     ("generators: {large: {modl: x}}", "generators.large.modl", "did you mean model"),
     ("retrievers: {wiki: {nme: x}}", "retrievers.wiki.nme", "did you mean name"),
     ("generator: {price: {input: 1}}", "generator.price.output", "is needed"),
-    ("generators: {l: {price: {input: -1, output: 1}}}", "generators.l.price.input", "greater than or equal to 0"),
+    ("generators: {l: {price: {input: -1, output: 1}}}", "generators.l.price.input", "at least 0"),
     ("generator: {model: m, price: {input: 1, output: 1}, openai: {prices: {m: [1, 1]}}}", "price", "leave out"),
     ("judge: {generator: {name: scripted}, dollars_per_day: 1}", "judge.dollars_per_day", "set judge.generator.price"),
 ]

@@ -86,6 +86,10 @@ VERBS: Final[Verbs] = {
         {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
         | {"list": f"{_CLI}.access:list_keys"},
     ),
+    "webhooks": VerbGroup(
+        "Try the receivers of webhooks.",
+        {"test": f"{_VERBS}.webhooks:send_test"},
+    ),
     "audit": VerbGroup(
         "Check and export the log of who did what.",
         {"verify": f"{_CLI}.access:verify_log", "export": f"{_CLI}.access:export_log"},

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -10,11 +11,15 @@ from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
 from ragbandit.workers.context import Context
 from ragbandit.workers.learning import version_learning
 from ragbandit.workers.outages import Routine
+from ragbandit.workers.webhooks.delivery import EVERY_S, Webhook, WebhookSender
+from ragbandit.workers.webhooks.events import LOOK_S, EventWatch
+from ragbandit.workers.webhooks.secrets import check_webhooks
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -46,11 +51,13 @@ def routines_of(context: Context) -> list[Routine]:
     """The threads of this process beside its jobs.
 
     Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
-    One that learns repeats lost notifications, extends the hourly totals, learns for versions, and looks at those in
-    shadow or canary; of all that share a store one does each at a time.
+    One that learns repeats lost notifications, extends the hourly totals, learns for versions, looks at those in
+    shadow or canary, and sends webhooks; of all that share a store one does each at a time.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
+    if context.learner is not None:
+        check_webhooks(settings)
     routines = [
         Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)),
         Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S),
@@ -76,7 +83,26 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
         Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
         version_learning(context),
+        *_webhooks(context),
     ]
+
+
+def _webhooks(context: Context) -> Iterator[Routine]:
+    """What looks for events, and what sends them to each webhook, so that none holds up another."""
+    settings, database = context.settings, context.store.database
+    if not settings.webhooks:
+        return
+    deliveries = WebhookDeliveries(database)
+    senders = [WebhookSender(name, each) for name, each in settings.webhooks.items()]
+    watch = EventWatch(database, settings=settings)
+
+    def look() -> None:
+        watch.look(now=time.time())
+
+    yield Routine("look for events of webhooks", look, every_s=LOOK_S)
+    for sender in senders:
+        webhook = Webhook(sender, deliveries=deliveries)
+        yield Routine(f"send the webhook {webhook.name!r}", webhook.deliver, every_s=EVERY_S)
 
 
 def stop_cancelled(context: Context) -> None:

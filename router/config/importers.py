@@ -1,12 +1,11 @@
 """Settings of the importers: feedback that is given in Langfuse, LangSmith, Phoenix or Open WebUI."""
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ragbandit.router.config.sections import Seconds, Section
+from ragbandit.router.config.sections import Seconds, Section, plain_address
 
 #: name of an environment variable
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
@@ -69,14 +68,7 @@ class ImporterSettings(Section):
     @field_validator("url")
     @classmethod
     def _plain(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        match = re.fullmatch(r"https?://([^\s/?#@]+)(/[^\s?#@]*)?", url)
-        if match is None:
-            raise ValueError(
-                "url: write http(s)://HOST[:PORT][/PATH] without user, password and query; keys come by env"
-            )
-        return url.rstrip("/")
+        return None if url is None else plain_address(url)
 
     @field_validator("names", mode="before")
     @classmethod

@@ -2,10 +2,10 @@
 
 from typing import Annotated, get_args
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.learning import CostWeight
-from ragbandit.router.config.sections import Count, Seconds, Section
+from ragbandit.router.config.sections import Count, Seconds, Section, plain_address
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
 
@@ -70,6 +70,9 @@ class ServerSettings(Section):
     #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
     #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
     rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
+    #: where people reach the pages, as https://rag.example.com, with the path that a proxy puts before /ui: for links
+    #: in webhooks, and where `oidc` sends a browser back to; None: no links
+    public_url: Annotated[str, AfterValidator(plain_address)] | None = None
     #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
     dashboard: bool = True
     #: one line per request on standard output; off, since /metrics counts requests by path and status

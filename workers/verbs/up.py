@@ -15,6 +15,7 @@ from ragbandit.shared.errors import require_service
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
+from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import arm_params, check_arms
 from ragbandit.workers.wiring.generators import check_generator, offered
 from ragbandit.workers.wiring.retrievers import retriever_of
@@ -31,6 +32,7 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     check_arms(settings)
     check_policy(settings)
     check_judge(settings, fetch=True)
+    check_webhooks(settings)
     if settings.worker_arms and settings.workers.answer:
         # What would end every worker is said here, not in their logs.
         arms = make_arms(arm_params(settings), capabilities=offered(settings.generator))

@@ -15,6 +15,7 @@ from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.requirements import check_packages, check_weights
 from ragbandit.workers.judge.checks import check_judge
+from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
 
@@ -33,6 +34,7 @@ def validate(
     check_generator(loaded.settings, fetch=False)
     check_judge(loaded.settings, fetch=False)
     check_policy(loaded.settings)
+    check_webhooks(loaded.settings)
     check_packages(loaded.settings)
     check_weights(loaded.settings)
     rows = [row for row in configuration.effective(loaded) if not changed or row[2] != "default"]

@@ -25,6 +25,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName
 
@@ -69,6 +70,10 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
+            undelivered = [
+                one.line for one in WebhookDeliveries(ledger.database).states() if one.waiting or one.given_up
+            ]
+            facts |= {"webhooks": undelivered} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
             show({"policy": ledger.label, "learning": _headline(state)} | learned | facts, as_json=False)
         if not state.counters.balanced:

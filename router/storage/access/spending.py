@@ -53,9 +53,9 @@ def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[s
         if not amount:
             continue
         row, day = rows[outcome.decision_id], day_of(outcome.made_at)
-        moves.spend(Spender("tenant", row["tenant"]).label, day=day, amount=amount)
+        moves.tally(Spender("tenant", row["tenant"]).label, name=day, amount=amount)
         if row["api_key"] is not None:
-            moves.spend(Spender("key", row["api_key"]).label, day=day, amount=amount)
+            moves.tally(Spender("key", row["api_key"]).label, name=day, amount=amount)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:

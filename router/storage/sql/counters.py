@@ -90,9 +90,9 @@ class Moves:
         """Move a counter by `count`, which may be negative."""
         self._moved[label, name] += count
 
-    def spend(self, label: str, *, day: str, amount: int) -> None:
-        """Add to what a spender has spent on a day (`storage.access.spending`): no count of rows, never recounted."""
-        self._moved[label, day] += amount
+    def tally(self, label: str, *, name: str, amount: int) -> None:
+        """Add to a sum that is no count of rows, and never recounted: what a spender has spent on a day, deliveries."""
+        self._moved[label, name] += amount
 
     def updates(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `updates`, or with sign -1 leave it."""

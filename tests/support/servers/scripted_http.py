@@ -27,10 +27,14 @@ def json_reply(value, *, status=200, **headers):
 
 
 class ScriptedHttp:
-    """Replies in order, the last again and again; `seen` has (path, headers, JSON body) of every request."""
+    """Replies in order, the last again and again.
+
+    `seen` has (path, headers, JSON body) of every request, `bodies` the bytes.
+    """
 
     def __init__(self, *replies: Scripted) -> None:
         self.seen: list[tuple[str, dict[str, str], object]] = []
+        self.bodies: list[bytes] = []
         self._replies = list(replies)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -59,6 +63,7 @@ class ScriptedHttp:
 
             def do_POST(self):
                 sent = self.rfile.read(int(self.headers.get("content-length", 0)))
+                scripted.bodies.append(sent)
                 scripted.seen.append((self.path, dict(self.headers), json.loads(sent) if sent else None))
                 reply = scripted._next()
                 if scripted._ended.wait(reply.delay_s) or reply.hang_up:

@@ -7,7 +7,12 @@ from ragbandit.router.storage.sql.tables.columns import LABEL, LONG, metadata
 counters = Table(
     "counters",
     metadata,
-    Column("label", LABEL, primary_key=True, comment="empty: of the whole store; spent:HASH: of a tenant or a key"),
+    Column(
+        "label",
+        LABEL,
+        primary_key=True,
+        comment="empty: of the whole store; spent:HASH: of a tenant or a key; webhook:NAME",
+    ),
     Column("name", String(24), primary_key=True, comment="of the count; of what is spent the day, 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),
     Column("value", LONG, nullable=False, comment="of what is spent billionths of a dollar"),

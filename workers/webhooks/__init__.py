@@ -1,0 +1,1 @@
+"""Webhooks: what is sent of what happens, and who sends it."""

@@ -12,6 +12,7 @@ whatever the file says by then.
 
 import fcntl
 import logging
+import os
 import signal
 import threading
 import time
@@ -31,6 +32,7 @@ from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.child_process import Child, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError
 from ragbandit.shared.files.atomic import append_private, private_folder, write_file
+from ragbandit.shared.formats import printable
 from ragbandit.workers.wiring.arms import check_arms
 
 log = logging.getLogger("ragbandit.up")
@@ -98,7 +100,7 @@ class Supervisor:
                 field=f"server.{zero[0]}",
                 remedy="set a port from 1 to 65535",
             )
-        self._lock = _locked(Path(self.settings.data_dir) / "up.lock")
+        self._lock = _locked(Path(self.settings.data_dir) / "up.lock", url=self.url)
         check_port(self.settings.server)
         self._hand_on(self._tree)
         if self.redis is not None:
@@ -231,16 +233,19 @@ class Supervisor:
         self._redis_misses = 0
 
 
-def _locked(file: Path) -> IO[bytes]:
-    """An open file that only one process holds; the kernel lets go of it however that process ends."""
+def _locked(file: Path, *, url: str) -> IO[bytes]:
+    """An open file that only one process holds, and that says which; the kernel lets go of it however that ends."""
     opened = append_private(file)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         opened.close()
         raise ConfigError(
-            "another `ragbandit up` runs on this folder",
+            f"another `ragbandit up` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}",
             field="data_dir",
             remedy="stop it, or give this one a data_dir of its own",
         ) from error
+    opened.truncate(0)
+    opened.write(f"process {os.getpid()}, {url}".encode())
+    opened.flush()
     return opened

@@ -1,7 +1,10 @@
 """HTTP application: endpoints, error replies and the documentation page around one Router."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
@@ -9,7 +12,7 @@ from typing import Any, Final
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount
@@ -35,12 +38,15 @@ from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai import endpoints as openai
+from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe
+from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.ui.endpoints import DASHBOARD
+from ragbandit.router.api.ui.errors import HEADERS
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
@@ -188,16 +194,32 @@ async def _reply_to(request: Request, error: Exception) -> Response:
 _pages = APIRouter(include_in_schema=False)
 
 
+@_pages.get("/")
+async def _root(request: Request) -> Response:
+    """The way to the pages for a browser, and for programs where to read on."""
+    pages = "/ui" if has_path("/ui", state=request.app.state) else "/docs"
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(request.scope.get("root_path", "") + pages, status_code=307)
+    return JsonReply({"service": "ragbandit", "pages": pages, "docs": "/docs", "openapi": "/openapi.json"})
+
+
 @_pages.get("/docs")
 async def _docs() -> Response:
     """/docs from files on this machine: FastAPI's own page loads its script from the internet."""
-    return get_swagger_ui_html(
+    page = get_swagger_ui_html(
         openapi_url="/openapi.json",
         title="RagBandit",
         swagger_js_url="/docs/assets/swagger-ui-bundle.js",
         swagger_css_url="/docs/assets/swagger-ui.css",
         swagger_favicon_url="/docs/assets/favicon-32x32.png",
     )
+    # No frame: "Try it out" on an open service would be two clicks of whoever reads another site. Swagger UI begins
+    # with a script in the page, and sets styles itself.
+    (script,) = re.findall(rb"<script>(.*?)</script>", bytes(page.body), flags=re.DOTALL)
+    hashed = base64.b64encode(hashlib.sha256(script).digest()).decode()
+    own = f"script-src 'self' 'sha256-{hashed}'; style-src 'self' 'unsafe-inline'; "
+    page.headers.update(HEADERS | {"content-security-policy": own + HEADERS["content-security-policy"]})
+    return page
 
 
 #: of every app of this process

@@ -51,6 +51,7 @@ _READ: Final = Rule("reader operator")
 
 #: method and path, as the app has them -> the rule
 RULES: Final[Mapping[str, Rule]] = {
+    "GET /": Rule(EVERYBODY),
     "GET /health": Rule(EVERYBODY),
     "GET /ready": Rule(EVERYBODY),
     "POST /v1/route": Rule("app", queue="questions"),
@@ -148,6 +149,8 @@ def is_for_operators(path: str) -> bool:
 
 def has_path(path: str, *, state: State) -> bool:
     """Whether the app has this path: on the port that it serves, and pages only where they are wanted."""
+    if path == "/":
+        return True
     if state.port != "all" and not path.startswith(_DOCS) and (state.port == "operators") != is_for_operators(path):
         return False
     return not is_page(path) or state.router.settings.server.dashboard

@@ -23,6 +23,11 @@ def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
         _tell(facts)
 
 
+def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
+    """The counts with what each means, without those that are 0."""
+    return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
+
+
 def _tell(facts: Mapping[str, Any], *, nested: bool = False) -> None:
     """Texts of others are made harmless, and are no markup. nested: mappings stand in one line."""
     sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}

@@ -1,10 +1,11 @@
 """Verbs that are loaded when they are called: a table of import strings, and help from the docstrings in the source."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import typer
@@ -30,6 +31,8 @@ class LazyGroup(TyperGroup):
 
     #: of the root; a group below it is made with its own
     verbs: Verbs
+    #: title in the help -> the verbs below it
+    panels: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def __init__(self, *, verbs: Verbs | None = None, **options: Any) -> None:
         super().__init__(**options)
@@ -37,8 +40,9 @@ class LazyGroup(TyperGroup):
             self.verbs = verbs
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
-        """The names in the order of the table."""
-        return list(self.verbs)
+        """The names in the order of the panels, then of the table."""
+        ordered = [name for names in self.panels.values() for name in names if name in self.verbs]
+        return list(dict.fromkeys([*ordered, *self.verbs]))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
         """The verb if it was loaded; else a stand-in that knows its help."""
@@ -46,9 +50,19 @@ class LazyGroup(TyperGroup):
             case None:
                 return None
             case VerbGroup() as group:
-                return LazyGroup(name=cmd_name, help=group.help, no_args_is_help=True, verbs=group.verbs)
+                return LazyGroup(
+                    name=cmd_name,
+                    help=group.help,
+                    no_args_is_help=True,
+                    verbs=group.verbs,
+                    rich_help_panel=self._panel_of(cmd_name),
+                )
             case str() as target:
-                return self.commands.get(cmd_name) or TyperCommand(cmd_name, help=_docstring(target))
+                stand_in = TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=self._panel_of(cmd_name))
+                return self.commands.get(cmd_name) or stand_in
+
+    def _panel_of(self, name: str) -> str | None:
+        return next((title for title, names in self.panels.items() if name in names), None)
 
     def load(self, name: str) -> Any:
         """The group, or the verb, which is imported, so that it can run and knows its options."""

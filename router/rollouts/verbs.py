@@ -159,7 +159,7 @@ def kill(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Throw the switch: `arm` for every question, or with None the champion alone; from the next decision on.
+    """Activate the switch: `arm` for every question, or with None the champion alone; from the next decision on.
 
     offered: the arms that there are. Candidates keep their states and serve nothing meanwhile. Raises InvalidInput.
     """

@@ -200,7 +200,7 @@ def set_switch(
     reason: str,
     now: float,
 ) -> PolicyControl:
-    """Throw the switch, or with killed=None take it back: for the next decision of every router."""
+    """Activate the switch, or with killed=None take it back: for the next decision of every router."""
     values = {"killed": killed, "arm": arm, "actor": actor, "reason": reason, "made_at": now}
     _bump(connection, base=base, actor=actor, now=now, values=values)
     action = "policy.unkill" if killed is None else "policy.kill"

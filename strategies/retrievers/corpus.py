@@ -34,7 +34,8 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     JSONL, plain or gzipped, is one object {"id", "title", "text", "url"} a line; other fields and blank lines are
     passed over, a missing title is "", a missing or empty url none. See `read_folder` for folders, which are cut into
     passages; `leave_out` is theirs.
-    Raises InvalidInput naming the line or row (from 1) and the field: broken JSON, a missing text, an id used twice.
+    Raises InvalidInput naming the file, the line or row (from 1) and the field: broken JSON, a missing text, an id used
+    twice.
     """
     source = Path(path)
     if source.is_dir():
@@ -43,11 +44,11 @@ def read_corpus(path: Path | str, *, leave_out: Callable[[str, str], None] | Non
     unit, rows = ("row", _parquet(source)) if source.suffix == ".parquet" else ("line", _json_lines(source))
     first_rows: dict[str, int] = {}
     for number, row in rows:
-        passage = _read_row(row, where=f"{unit} {number}")
+        passage = _read_row(row, where=f"{source}, {unit} {number}")
         first = first_rows.setdefault(passage.id, number)
         if first != number:
             raise InvalidInput(
-                f"{unit} {number}: {passage.id!r} was used before, on {unit} {first}",
+                f"{source}, {unit} {number}: {passage.id!r} was used before, on {unit} {first}",
                 field="id",
                 remedy="give every passage its own",
             )
@@ -59,7 +60,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         try:
             row = parsed(raw)
         except InvalidInput as error:
-            raise InvalidInput(f"line {number} {error.message}", field="corpus", remedy=error.remedy) from error
+            raise InvalidInput(f"{path}, line {number} {error.message}", field="corpus", remedy=error.remedy) from error
         yield number, row
 
 

@@ -4,14 +4,19 @@ import asyncio
 import contextlib
 import time
 
-from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, listen_on
+from rich.markup import escape
+
+from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
+from ragbandit.router.cli.doctor.redis import ping
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving.setup.data_dir import check_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_packages
 from ragbandit.router.telemetry.logs import set_log_format
-from ragbandit.shared.errors import require_service
+from ragbandit.shared.errors import QueueError, require_service
 from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
@@ -29,6 +34,7 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     settings = loaded.settings
     set_log_format(settings.log.format)
     check_packages(settings)
+    check_data_dir(settings)
     check_arms(settings)
     check_policy(settings)
     check_judge(settings, fetch=True)
@@ -40,6 +46,7 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
         check_generator(settings, fetch=True)
     open_database(settings).close()
     check_exposure(settings, now=time.time())
+    _say_redis(settings)
     supervisor = Supervisor(loaded)
     try:
         supervisor.start()
@@ -53,3 +60,13 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
         with contextlib.suppress(KeyboardInterrupt):
             supervisor.stop()
     console.print("stopped")
+
+
+def _say_redis(settings: Settings) -> None:
+    """A configured Redis that does not reply is no reason not to start: what needs it is late until it does."""
+    if settings.redis_url is None:
+        return
+    try:
+        ping(settings)
+    except QueueError as error:
+        errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)

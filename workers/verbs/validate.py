@@ -1,33 +1,47 @@
-"""Verb `validate`. It is to be quick, so nothing that it imports loads a database engine, Redis or a model library."""
+"""Verb `validate`. It is to be quick: only where one is configured it loads a database engine or Redis."""
 
+import http.client
 import json
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json
+from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
+from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.requirements import check_packages, check_weights
+from ragbandit.router.serving.setup.data_dir import check_data_dir
+from ragbandit.router.serving.setup.requirements import check_packages, check_port, check_weights
+from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.generators import check_generator
 
+#: longest wait for all that is tried, and for one connection, seconds
+LIMIT_S: Final = 5.0
+CONNECT_S: Final = 2.0
+
 
 def validate(
     config: ConfigOption = None,
-    changed: Annotated[bool, typer.Option("--changed", help="print only what is not the default")] = False,
+    every: Annotated[bool, typer.Option("--all", help="print every setting, not only what is not the default")] = False,
+    settings_only: Annotated[bool, typer.Option("--settings-only", help="try no folder, port or server")] = False,
+    changed: Annotated[bool, typer.Option("--changed", hidden=True)] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the configuration and the packages that it needs; print every setting with its value and its source.
+    """Check the configuration and the packages that it needs, and try data_dir, port, Redis, database, model servers.
 
-    Below them: what reward.weight means in words, and what the labels in the store say of it, if there is a store.
+    Prints the settings that are not the default, with their sources, and what reward.weight means; --json prints every
+    setting. The last line is the verdict; exit code 1 if something that was tried does not work.
     """
     loaded = configuration.load(config)
     check_arms(loaded.settings)
@@ -37,26 +51,124 @@ def validate(
     check_webhooks(loaded.settings)
     check_packages(loaded.settings)
     check_weights(loaded.settings)
-    rows = [row for row in configuration.effective(loaded) if not changed or row[2] != "default"]
+    rows = configuration.effective(loaded)
+    given = [row for row in rows if row[2] != "default"]
     if as_json:
-        print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
+        shown = given if changed else rows
+        print_json([{"key": key, "value": value, "source": source} for key, value, source in shown])
     else:
-        _print_settings(rows)
-        if any(key.startswith("reward.") for key, _, _ in rows):
-            for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
-                console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
+        _print_settings(rows if every else given)
+        for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
+            console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         for line in budget_warnings(loaded.settings):
             console.print(escape(f"tenants: {line}"), soft_wrap=True, highlight=False)
+    checks = () if settings_only else _tries(loaded.settings)
+    findings = run_checks(Installation(settings=loaded.settings), checks, limit_s=LIMIT_S)
+    _end(findings, changed=len(given), every=len(rows), quiet=as_json)
+
+
+def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) -> None:
+    """What is not as it should be, and the verdict. quiet: standard output is for a program."""
+    for one in findings:
+        if one.level != "ok":
+            words = "; ".join(filter(None, (one.found, one.means, f"do: {one.remedy}")))
+            errors.print(f"[yellow]{one.level}[/yellow] {escape(f'{one.check}: {words}')}", soft_wrap=True)
+    problems = sum(one.level == "problem" for one in findings)
+    tried = ", ".join(dict.fromkeys(one.check for one in findings)) or "nothing"
+    if problems:
+        errors.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
+        raise typer.Exit(1)
+    if not quiet:
+        line = f"ok: {changed} of {every} settings are not the default (--all prints all); tried: {tried}"
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _tries(settings: Settings) -> list[Check]:
+    """What of these settings can be tried."""
+    start = "`ragbandit up` and `ragbandit serve` do not start"
+    checks: list[Check] = [
+        ("data_dir", lambda _: _tried("data_dir", lambda: check_data_dir(settings), means=start)),
+        ("server.port", lambda _: _tried("server.port", lambda: _try_port(settings.server), means=start)),
+    ]
+    if settings.redis_url is not None:
+        from ragbandit.router.cli.doctor import redis
+
+        means = "the service starts without it, and answers wait"
+        checks.append(("Redis", lambda _: _tried("Redis", lambda: redis.ping(settings), means=means)))
+    if _has_store(settings):
+        from ragbandit.router.cli.doctor import database
+
+        checks += [("schema", database.schema), ("arms", database.renamed_arms)]
+    return checks + [(field, partial(_tried_server, field, url=url)) for field, url in _model_servers(settings).items()]
+
+
+def _tried(check: str, attempt: Callable[[], object], *, means: str) -> Sequence[Finding]:
+    try:
+        attempt()
+    except RagBanditError as error:
+        return [problem(check, error.message, means=means, remedy=error.remedy or "")]
+    return [fine(check, "works")]
+
+
+def _try_port(server: ServerSettings) -> None:
+    """Raises ConfigError where the service cannot listen; on a host where it runs already it is what listens."""
+    try:
+        check_port(server)
+    except ConfigError:
+        admin = server.admin_port is not None
+        if not _is_service(server.admin_host if admin else server.host, server.admin_port or server.port):
+            raise
+
+
+def _is_service(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
+    try:
+        connection.request("GET", "/health")
+        return bool(json.loads(connection.getresponse().read(1000)) == {"status": "ok"})
+    except (OSError, ValueError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _model_servers(settings: Settings) -> dict[str, str]:
+    """Setting -> the address that it has of a server of models."""
+    chosen = {
+        "generator": settings.generator if settings.worker_arms else None,
+        "judge.generator": settings.judge.generator,
+    }
+    return {
+        f"{section}.openai.base_url": one.openai.base_url
+        for section, one in chosen.items()
+        if one is not None and one.name == "openai" and one.openai.base_url
+    }
+
+
+def _tried_server(field: str, _: Installation, *, url: str) -> Sequence[Finding]:
+    """Whether somebody listens at this address; nothing is asked there."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        means = "answers that need it fail until it is there"
+        remedy = "start the server, or correct its address"
+        return [problem(field, f"nobody listens there: {error}", means=means, remedy=remedy)]
+    return [fine(field, "somebody listens")]
+
+
+def _has_store(settings: Settings) -> bool:
+    return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
 
 
 def _by_the_log(settings: Settings) -> Iterator[str]:
     """What the doctor says of the weight; nothing where there is no store yet, whose engine is then not loaded."""
-    if settings.database_url is None and not Path(settings.database.removeprefix("sqlite:///")).exists():
+    if not _has_store(settings):
         return
-    from ragbandit.router.cli.doctor import findings, price
+    from ragbandit.router.cli.doctor import price
 
     check = [("reward.weight", price.weight)]
-    for one in findings.run_checks(findings.Installation(settings=settings), check, limit_s=3.0):
+    for one in run_checks(Installation(settings=settings), check, limit_s=3.0):
         words = "; ".join(filter(None, (one.found, one.means, one.remedy)))
         yield f"not compared with the log: {words}" if one.level == "problem" else words
 

@@ -108,7 +108,7 @@ async def shown(name: _NamePath, request: Request) -> Response:
 _SWITCHED: dict[int | str, dict[str, Any]] = {200: described("The switch as it is now.", PolicyControl)}
 
 
-@endpoints.post("/v1/policies/kill", summary="Throw the kill switch", responses=_SWITCHED)
+@endpoints.post("/v1/policies/kill", summary="Activate the kill switch", responses=_SWITCHED)
 async def kill(body: KillBody, request: Request) -> Response:
     """Stop all candidates, and with `arm` the champion too: that arm is played from the next decision on.
 

@@ -54,7 +54,12 @@ async def listed(request: Request) -> Response:
 async def one(name: str, request: Request) -> Response:
     """One version with its evidence."""
     router = router_of(request)
-    values = await reads_of(request).run(lambda: _version(router, name))
+    try:
+        values = await reads_of(request).run(lambda: _version(router, name))
+    except NotFound:
+        if name != router.settings.policy.label:
+            raise
+        return _back(request, "/ui/policies")  # no version beside the configuration was ever made
     return await page(request, "policy.html", title=f"Policy {name[:40]}", **values)
 
 
@@ -83,7 +88,7 @@ async def act(name: str, verb: str, request: Request) -> Response:
 
 @pages.post("/ui/switch")
 async def switch(request: Request) -> Response:
-    """Throw the kill switch, or take it back."""
+    """Activate the kill switch, or take it back."""
     given, router = await form_of(request, "to", "reason"), router_of(request)
     entry: dict[str, Any] = {
         "base": PolicyLabel(router.settings.policy.label),
@@ -96,7 +101,7 @@ async def switch(request: Request) -> Response:
     else:
         arm = given["to"].removeprefix("arm:") if given["to"].startswith("arm:") else None
         if arm is None and given["to"] != "champion":
-            raise InvalidInput("the switch has no such place", field="to", remedy="choose one of the list")
+            raise InvalidInput("the switch cannot be set to that", field="to", remedy="choose one of the list")
         offered = router.service.arms
         await reads_of(request).run(lambda: kill(router.database, arm=arm, offered=offered, **entry))
     return _back(request, "/ui/policies")

@@ -10,6 +10,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("settings", configuration.contradictions),
     ("API keys", configuration.exposure),
     ("schema", database.schema),
+    ("arms", database.renamed_arms),
     ("clock of the database", database.clock),
     ("learner", database.learner),
     ("reward.weight", price.weight),
@@ -36,8 +37,11 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 def examine(installation: Installation, *, limit_s: float) -> list[Finding]:
-    """The findings of every check. It reads; it changes nothing."""
-    return run_checks(installation, CHECKS, limit_s=limit_s)
+    """The findings of every check. It reads; it changes nothing. Of a Redis that is not used nothing is asked."""
+    checks, asking = CHECKS, {redis.__name__, processes.__name__}
+    if redis.is_unused(installation.settings):
+        checks = tuple(each for each in CHECKS if each[1] is redis.reachable or each[1].__module__ not in asking)
+    return run_checks(installation, checks, limit_s=limit_s)
 
 
 def worst(findings: Sequence[Finding]) -> str:

@@ -17,7 +17,7 @@ from ragbandit.router.learning.monitoring.sample_ratio import lately
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.database import Database, revision_of
-from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, leases
+from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION, decisions, leases
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import PolicyLabel
@@ -28,6 +28,8 @@ WRONG_S: Final = 60.0
 #: feedback that waits so long is remarkable, and a problem, seconds
 LATE_S: Final = 60.0
 STUCK_S: Final = 600.0
+#: newest decisions whose arms are looked at
+LATELY: Final = 1000
 #: no lease of a setting of its own is taken for longer, seconds
 LONGEST_LEASE_S: Final = 900.0
 
@@ -73,6 +75,21 @@ def schema(installation: Installation) -> Sequence[Finding]:
         remedy = "run `ragbandit migrate` when every host has this version"
         return [warning("schema", f"the schema is {current}", means=means, remedy=remedy)]
     return [fine("schema", current)]
+
+
+def renamed_arms(installation: Installation) -> Sequence[Finding]:
+    """Whether an arm that decided lately is gone and another one is new: perhaps one arm under two names."""
+    settings = installation.settings
+    with opened(settings) as database, database.read() as connection:
+        newest = select(decisions.c.arm, decisions.c.policy).order_by(decisions.c.id.desc()).limit(LATELY)
+        drawn = {row.arm for row in connection.execute(newest) if row.policy == settings.policy.label}
+    gone, new = sorted(drawn - set(settings.arms)), sorted(set(settings.arms) - drawn)
+    if not (gone and new):
+        return [fine("arms", ", ".join(settings.arms))]
+    means = "what was learned stays with an arm's name: one that was renamed begins anew"
+    remedy = "give the arm its old name back, or leave it so if it is another one"
+    text = f"{', '.join(gone)} decided lately and is not configured, {', '.join(new)} is and never did"
+    return [warning("arms", text, means=means, remedy=remedy)]
 
 
 def clock(installation: Installation) -> Sequence[Finding]:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import redis
@@ -38,8 +39,21 @@ def connected(settings: Settings) -> Iterator[redis.Redis]:
         client.close()
 
 
+def ping(settings: Settings) -> None:
+    """Raises QueueError where Redis does not reply."""
+    with connected(settings):
+        pass
+
+
+def is_unused(settings: Settings) -> bool:
+    """Whether no Redis is configured, and `ragbandit up` never started one here: a library does without."""
+    return settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists()
+
+
 def reachable(installation: Installation) -> Sequence[Finding]:
-    """Whether this host reaches Redis."""
+    """Whether this host reaches Redis, if it has one."""
+    if is_unused(installation.settings):
+        return [fine("Redis", "none is used here, which a library does not need; `ragbandit up` starts one")]
     with connected(installation.settings) as client:
         return [fine("Redis", f"version {_info(client, 'server').get('redis_version', 'unknown')}")]
 

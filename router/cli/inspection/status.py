@@ -9,7 +9,7 @@ import typer
 from ragbandit.router.api.schemas.replies import ledger_json, plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
 from ragbandit.router.cli.doctor.budgets import budget_states, state_in_words
-from ragbandit.router.cli.facts import show
+from ragbandit.router.cli.facts import in_words, show
 from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
@@ -25,6 +25,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName
@@ -75,29 +76,41 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             ]
             facts |= {"webhooks": undelivered} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
-            show({"policy": ledger.label, "learning": _headline(state)} | learned | facts, as_json=False)
+            show(
+                {"policy": ledger.label, "learning": _headline(state, runs=_learner_runs(ledger))} | learned | facts,
+                as_json=False,
+            )
         if not state.counters.balanced:
             raise typer.Exit(1)
 
 
-def _headline(state: Status) -> str:
-    """Whether the policy learns, in one line."""
-    if not state.counters.balanced:
-        return "the counters do not add up"
-    if state.lag_s > LATE_S:
-        return f"late: feedback has waited for {state.lag_s:.0f} s"
-    return f"yes; {state.counters.waiting} decisions wait for feedback or an outcome"
+def _headline(state: Status, *, runs: bool) -> str:
+    """Whether the policy learns, what of, and how far, in one line. runs: a learner holds the ledger's lease."""
+    counts, learns = state.counters, "yes" if runs else "no learner runs now"
+    if not counts.balanced:
+        learns = "the counters do not add up"
+    elif state.lag_s > LATE_S:
+        learns = f"late, feedback has waited for {state.lag_s:.0f} s"
+    snapshot = "no snapshot yet" if state.snapshot is None else f"snapshot {state.snapshot}"
+    did = f"{counts.decided} decided, {counts.feedback} judgements, {counts.learned} learned"
+    return f"{learns}; {did}; {snapshot}"
+
+
+def _learner_runs(ledger: Ledger) -> bool:
+    return any(lease.name == ledger.lease_name and lease.left_s > 0 for lease in held_leases(ledger.database))
 
 
 def _facts(state: Status) -> dict[str, object]:
     """The counts and what they mean, without those that are 0."""
     counted = {**asdict(state.counters), "unanswered": state.unanswered, "missing_outcome": state.missing_outcome}
-    facts: dict[str, object] = {"decided": counted["decided"], "learned": counted["learned"]}
-    for name, meaning in _MEANINGS.items():
-        if counted[name]:
-            facts[name] = f"{counted[name]}  ({meaning})"
     snapshot = state.snapshot or "none yet"
-    return facts | {"ledger": f"{state.last_seq} updates", "snapshot": f"{snapshot}, {state.behind} updates behind"}
+    return {
+        "decided": counted["decided"],
+        "learned": counted["learned"],
+        **in_words(counted, meanings=_MEANINGS),
+        "ledger": f"{state.last_seq} updates",
+        "snapshot": f"{snapshot}, {state.behind} updates behind",
+    }
 
 
 def _judge(state: Status) -> str:

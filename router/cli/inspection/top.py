@@ -109,7 +109,7 @@ def screen(reply: OverviewReply, *, now: float, width: int) -> RenderableType:
 
 def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
     totals = reply["totals"]
-    hours = round((reply["until"] - reply["since"]) / 3600)
+    hours = int((reply["until"] - reply["since"]) / 3600)  # since is the beginning of its hour
     at = moment(now)
     yield _text(f"{reply['policy']}  last {hours} h  {at}", style="bold")
     yield _text(

@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors
-from ragbandit.router.cli.facts import show
+from ragbandit.router.cli.facts import in_words, show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
@@ -23,6 +23,14 @@ from ragbandit.shared.errors import InvalidInput, NotFound, RagBanditError
 
 #: bad rows that are described; all are counted
 MOST_NAMED = 20
+#: a count of an import -> what it means
+_MEANINGS = {
+    "added": "rows that are new in the ledger",
+    "known": "rows that it had already, skipped",
+    "made_elsewhere": "of the added ones were drawn by another system: `verify` cannot draw them again",
+    "bad": "rows that could not be used",
+    "left_out": "fields of rows that the store has no column for",
+}
 #: as the configuration takes it
 _LABEL = re.compile(r"[a-z0-9_]{1,40}")
 
@@ -108,8 +116,13 @@ def import_(
             "label": label,
             "last_seq": ledger.last_seq(),
         }
-    show(facts, as_json=as_json)
-    if not as_json:
+    if as_json:
+        show(facts, as_json=True)
+    else:
+        counts = {**asdict(reading.taken), "bad": reading.bad, "left_out": len(reading.left_out)}
+        show(in_words(counts, meanings=_MEANINGS) | {"label": label, "last update": ledger.last_seq()}, as_json=False)
+        if reading.left_out:
+            console.print(escape(f"fields left out: {', '.join(sorted(reading.left_out))}"), soft_wrap=True)
         where = "" if config is None else f" --config {config}"
         line = f"next: ragbandit replay --label {label} --policy ...{where}"
         console.print(escape(line), soft_wrap=True, highlight=False)

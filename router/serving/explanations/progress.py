@@ -27,7 +27,8 @@ def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str])
     if decision.run_by == "worker" and record.outcome is None:
         return f"Waits for a worker's answer; without one it is closed at {ends}."
     if not judgements:
-        return f"Waits for feedback; without any it is closed at {ends}."
+        awaited = "the outcome and feedback" if record.outcome is None else "feedback"
+        return f"Waits for {awaited}; without it is closed at {ends}."
     window = decision.made_at + rule.wait_s
     if rule.wait_s > 0:
         return f"Has feedback, and collects more until {moment(window)}; then the learner takes it."

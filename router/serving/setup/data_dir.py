@@ -8,9 +8,8 @@ import contextlib
 import logging
 import os
 import stat
+import tempfile
 from pathlib import Path
-
-from sqlalchemy.engine import make_url
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
@@ -28,6 +27,18 @@ def prepare_data_dir(settings: Settings) -> None:
     """Make data_dir, and narrow the modes of what is in it. Raises ConfigError where it cannot be used."""
     _check(Path(settings.data_dir), field="data_dir", make=True)
     narrow_data_dir(settings)
+
+
+def check_data_dir(settings: Settings) -> None:
+    """Refuse a data_dir in which nothing can be made: an empty folder is made in it, or above it, and removed."""
+    folder = Path(settings.data_dir).absolute()
+    _check(folder, field="data_dir", make=False)
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=there, prefix=".ragbandit-"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error.strerror}", field="data_dir", remedy=_REMEDY) from error
 
 
 def narrow_data_dir(settings: Settings) -> None:
@@ -48,6 +59,8 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
 
     make: also make its folder.
     """
+    from sqlalchemy.engine import make_url  # `validate` does without
+
     url = make_url(settings.database)
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return

@@ -1,5 +1,8 @@
 """HTTP: overload, readiness, status and metrics."""
 
+import base64
+import hashlib
+import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +50,25 @@ def test_ready(http):
     response = http.get("/ready")
     assert response.status_code == 200
     assert response.json() == {"status": "ok", "parts": {"router": "ok", "database": "ok", "redis": "ok"}}
+
+
+def test_the_root_leads_to_the_pages(serve):
+    """A browser is sent to /ui, a program is told where to read on; without pages both go to /docs."""
+    for dashboard, pages in ((True, "/ui"), (False, "/docs")):
+        http = serve(server={"dashboard": dashboard}).http
+        shown = http.get("/", headers={"accept": "text/html,*/*"})
+        assert (shown.status_code, shown.headers["location"]) == (307, pages)
+        assert http.get("/").json()["pages"] == pages
+
+
+def test_no_frame_shows_the_documentation(http):
+    """/docs lets itself not be framed, and runs the scripts of the service and the one in the page, by its hash."""
+    reply = http.get("/docs")
+    policy = reply.headers["content-security-policy"]
+    (script,) = re.findall(r"<script>(.*?)</script>", reply.text, flags=re.DOTALL)
+    assert f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert reply.headers["x-frame-options"] == "DENY"
 
 
 def test_a_rebuild_shows(serve):

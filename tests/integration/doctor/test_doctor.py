@@ -118,6 +118,28 @@ def test_redis_that_is_down_is_told_once(settings, tmp_path):
     assert {"schema", "learner", "disk"} <= {each.check for each in found if each.level == "ok"}
 
 
+def test_a_library_needs_no_redis(settings, make_world, tmp_path):
+    """Where no Redis is configured and `up` never ran, its absence is no problem; after `up` it is."""
+    made = settings(redis_url=None)
+    make_world()
+    found = examine(Installation(settings=made), limit_s=10.0)
+    assert [each.check for each in found if each.level == "problem"] == []
+    assert [each.level for each in found if each.check == "Redis"] == ["ok"]
+    assert "queues" not in {each.check for each in found}
+    (tmp_path / "data" / "redis.log").touch()
+    assert "problem" in [each.level for each in examine(Installation(settings=made), limit_s=10.0)]
+
+
+def test_an_arm_with_another_name(doctor, make_world):
+    """An arm that decided and is gone, beside one that never did, is a warning that names both; either alone is not."""
+    make_world().router.route(Query(text="Who wrote Emma?", arms=("single_step",)))
+    assert doctor("arms", arms={"single_step": {}, "new": {}})["arms"][0] == "ok"
+    assert doctor("arms", arms={"no_retrieval": {}})["arms"][0] == "warning"
+    level, told = doctor("arms", arms={"singl_step": {}})["arms"]
+    assert level == "warning"
+    assert "single_step decided lately and is not configured, singl_step is and never did" in told
+
+
 def test_a_part_that_hangs_costs_its_limit_alone(settings):
     """A server that takes connections and says nothing is a problem within the limit; the others are looked at."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

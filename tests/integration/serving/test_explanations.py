@@ -84,7 +84,9 @@ def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     decision = world.router.submit(Query(text="Who wrote Dracula?"), run_by="worker").result(30)
     assert "worker's answer" in told(world, decision).progress
     answered(world, decision)
-    assert "Waits for feedback" in told(world, decision).progress
+    assert "Waits for feedback;" in told(world, decision).progress
+    own = world.router.route("Who wrote Emma?")
+    assert "Waits for the outcome and feedback;" in told(world, own).progress
     world.feedback(decision, rating=1.0, rater="ann")
     assert "takes it next" in told(world, decision).progress
     assert world.learn() == 1

@@ -258,10 +258,12 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
     """A second `up` on a folder is refused, and takes neither Redis nor its socket away from the first one."""
     first, second = make_supervisor(TEXT), make_supervisor(TEXT)
     hangup = signal.getsignal(signal.SIGHUP)
-    with supervisor._locked(tmp_path / ".ragbandit" / "up.lock"):
+    with supervisor._locked(tmp_path / ".ragbandit" / "up.lock", url="http://127.0.0.1:8100"):
         first.redis.start()
         try:
-            with pytest.raises(ConfigError, match="another `ragbandit up` runs"):
+            with pytest.raises(
+                ConfigError, match=rf"runs on this folder: process {os.getpid()}, http://127.0.0.1:8100"
+            ):
                 second.start()
             second.stop()
             assert first.redis.answers()

@@ -52,6 +52,14 @@ class Told:
         pass
 
 
+def test_the_policy_of_the_configuration_leads_to_the_list(serve):
+    """Until a version beside it is made it has no page of its own, and what nobody made is 404."""
+    http = serve().http
+    told = http.get("/ui/policies/main")
+    assert (told.status_code, told.headers["location"]) == (303, "/ui/policies")
+    assert http.get("/ui/policies/none").status_code == 404
+
+
 def arms(count: int) -> dict[str, object]:
     return {f"arm_{number:02}": {"class": "caller"} for number in range(count)}
 

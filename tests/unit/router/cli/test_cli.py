@@ -1,10 +1,14 @@
 """The router's verbs refuse a wrong configuration with one line and exit code 2."""
 
+import http.server
 import importlib.metadata
 import importlib.util
 import json
 import os
+import re
+import socket
 import sys
+import threading
 
 import pytest
 from typer.testing import CliRunner
@@ -16,7 +20,13 @@ from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index
-from ragbandit.workers.cli import app
+from ragbandit.workers.cli import PANELS, VERBS, app
+from tests.support.cases import every_case
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
 
 
 @pytest.fixture
@@ -112,16 +122,78 @@ def test_validate_prints_every_setting(run):
 
 
 def test_validate_prints_what_was_changed(run, monkeypatch):
-    """`validate --changed` prints the settings that are not the default, from file and environment, without cutting."""
+    """`validate` prints the settings that are not the default, from file and environment, without cutting."""
     monkeypatch.setenv("RAGBANDIT_ARMS", "{fast: {run_by: caller}}")
     url = "postgresql+psycopg://somebody@a-rather-long-host-name.example.com:5432/a_database_with_a_rather_long_name"
-    done = run(f"database_url: {url}", "validate", "--changed")
+    done = run(f"database_url: {url}", "validate", "--settings-only")
     assert done.exit_code == 0, done.output
-    assert [" ".join(line.split()) for line in done.output.splitlines()] == [
+    lines = [" ".join(line.split()) for line in done.output.splitlines()]
+    assert lines[:3] == [
         f'database_url "{url}" (file config.yaml)',
         'arms.fast.run_by "caller" (environment RAGBANDIT_ARMS)',
         'encoder.model "hashing" (file config.yaml)',
     ]
+    assert re.fullmatch(r"ok: 3 of \d+ settings are not the default .*; tried: nothing", lines[-1])
+    assert len(run("", "validate", "--all").output.splitlines()) > 200
+
+
+def test_validate_tries_what_it_can(run, tmp_path):
+    """Folder, port, Redis, database, model server: what does not work is named, and the last line counts; exit 1."""
+    with socket.create_server(("127.0.0.1", 0)) as taken, every_case() as case:
+        port = taken.getsockname()[1]
+        (tmp_path / "broken.db").write_bytes(b"no database, and long enough to be read as one" * 50)
+        for text, field, words in (
+            ("data_dir: /proc/none", "data_dir", "/proc/none cannot be made"),
+            (f"server: {{port: {port}}}", "server.port", "Address already in use"),
+            (f"redis_url: redis://127.0.0.1:{free_port()}/0", "Redis", "not reachable"),
+            ("database_url: sqlite:///broken.db", "schema", "the database failed"),
+            (
+                f"generator: {{name: openai, model: m, openai: {{base_url: 'http://127.0.0.1:{free_port()}/v1'}}}}",
+                "generator.openai.base_url",
+                "nobody listens there",
+            ),
+        ):
+            with case(text):
+                done = run(
+                    f"server: {{port: {free_port()}}}\n{text}" if "port: " not in text[:16] else text, "validate"
+                )
+                assert done.exit_code == 1, done.output
+                *_, named, last = done.output.splitlines()
+                assert named.startswith(f"problem {field}: ")
+                assert words in named
+                assert last == "1 problem"
+        with case("all is well"):
+            done = run(f"server: {{port: {free_port()}}}", "validate")
+            assert done.exit_code == 0
+            assert done.output.splitlines()[-1].endswith("tried: data_dir, server.port")
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["broken.db", "config.yaml"]
+
+
+def test_a_port_on_which_the_service_runs_is_no_problem(run):
+    """Who validates a new configuration beside the running service is not told that its port is taken."""
+
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"status":"ok"}')
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as service:
+        threading.Thread(target=service.handle_request, daemon=True).start()
+        done = run(f"server: {{port: {service.server_address[1]}}}", "validate")
+    assert done.exit_code == 0, done.output
+
+
+def test_every_verb_stands_under_a_title_of_the_help(run):
+    """`--help` is in groups, and those who begin read first what they need first."""
+    titled = [name for names in PANELS.values() for name in names]
+    assert set(VERBS) <= set(titled)
+    assert len(titled) == len(set(titled))
+    told = run("", "--help").output
+    assert [title for title in re.findall(r"\u2500 ([A-Z][a-z ]+) \u2500", told) if title != "Options"] == list(PANELS)
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_unknown_key_is_refused(written, text, field, named):
 
 
 def test_a_name_that_is_not_known_is_answered_with_the_one_that_was_meant(written):
-    """Names in lists of ours: the field, and "did you mean"; a number: its bound, and seconds if that is its unit."""
+    """Names in lists of ours: the field, and "did you mean"; a number: its bound, and its unit where it has one."""
     with every_case() as case:
         for text, field, words in (
             ("reward: {cost: {dolars: 1}}", "reward.cost", "did you mean dollars?"),

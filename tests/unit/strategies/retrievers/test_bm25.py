@@ -194,18 +194,18 @@ def test_an_empty_corpus_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"id": "b", "text": ', "corpus: line 3 is not JSON"),
-        ('{"id": "b", "id": "c", "text": "t"}', "corpus: line 3 is not JSON: a key stands twice"),
-        ("[1]", "corpus: line 3 is a list"),
-        ('{"id": "b", "title": "t"}', "text: line 3: 'text' is missing"),
-        ('{"id": "b", "text": "  "}', "text: line 3: 'text' is '  '"),
-        ('{"text": "t"}', "id: line 3: 'id' is missing"),
-        ('{"id": 7, "text": "t"}', "id: line 3: 'id' is 7"),
-        ('{"id": "b", "text": "t", "title": null}', "title: line 3: 'title' is None"),
+        ('{"id": "b", "text": ', r"corpus: \S+corpus.jsonl, line 3 is not JSON"),
+        ('{"id": "b", "id": "c", "text": "t"}', r"corpus: \S+corpus.jsonl, line 3 is not JSON: a key stands twice"),
+        ("[1]", r"corpus: \S+corpus.jsonl, line 3 is a list"),
+        ('{"id": "b", "title": "t"}', r"text: \S+corpus.jsonl, line 3: 'text' is missing"),
+        ('{"id": "b", "text": "  "}', r"text: \S+corpus.jsonl, line 3: 'text' is '  '"),
+        ('{"text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is missing"),
+        ('{"id": 7, "text": "t"}', r"id: \S+corpus.jsonl, line 3: 'id' is 7"),
+        ('{"id": "b", "text": "t", "title": null}', r"title: \S+corpus.jsonl, line 3: 'title' is None"),
     ],
 )
 def test_a_broken_row_names_line_and_field(tmp_path, line, message):
-    """A row that cannot be used is an error with its line number and field; blank lines are counted but fine."""
+    """A row that cannot be used is an error with its file, line number and field; blank lines are counted but fine."""
     file = tmp_path / "corpus.jsonl"
     file.write_text('{"id": "a", "text": "good", "source": "x"}\n\n' + line + "\n", encoding="utf-8")
     rows = read_corpus(file)

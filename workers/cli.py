@@ -107,7 +107,7 @@ PANELS: Final = {
     "Run": ("serve", "worker", "mcp", "migrate", "route", "answer", "cancel"),
     "Look": ("status", "top", "report", "explain", "doctor", "verify"),
     "Judge and change": ("feedback", "policy", "arms", "replay", "price", "simulate", "evaluate"),
-    "Data and access": ("data", "keys", "audit"),
+    "Data and access": ("data", "keys", "audit", "webhooks"),
 }
 
 

@@ -61,28 +61,43 @@ class RetrieverSettings(Section):
 
     #: "hybrid" asks `first` and `second` at once and joins what they find by rank; "package.module:function" is
     #: called without arguments, and makes a retriever of your own
-    name: Literal["bm25", "elasticsearch", "dense", "hybrid"] | Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] = (
-        "bm25"
-    )
+    name: (
+        Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense", "hybrid"]
+        | Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
+    ) = "bm25"
     #: folder of the index, a relative one under data_dir/indexes, that of "dense" with "-dense" behind it; the name of
-    #: the index for "elasticsearch"
+    #: the index for "elasticsearch", of a table or view for "pgvector" (SCHEMA.TABLE), of a collection for "qdrant"
     index: Annotated[str, Field(min_length=1)] = "default"
-    #: of "elasticsearch"
-    url: str = "http://127.0.0.1:9200"
-    #: of "elasticsearch": the environment variable that holds the API key; none is sent where it is not set
-    api_key_env: str = "ELASTICSEARCH_API_KEY"
+    #: of "elasticsearch" and "qdrant"; None: http://127.0.0.1:9200 and http://127.0.0.1:6333. Of "qdrant" also a
+    #: folder, which one process at a time may use
+    url: str | None = None
+    #: of "elasticsearch" and "qdrant": the environment variable that holds the API key; none is sent where it is not
+    #: set. None: ELASTICSEARCH_API_KEY and QDRANT_API_KEY
+    api_key_env: str | None = None
+    #: of "pgvector": the environment variable that holds postgresql://USER:PASSWORD@HOST/DATABASE
+    dsn_env: Annotated[str, Field(min_length=1)] = "PGVECTOR_DSN"
+    #: of "pgvector": names of columns, where they are not id, title, text, url and embedding; of "qdrant": keys of the
+    #: payload, where they are not title, text and url, an id that is not the point's own, and a named vector. A dot
+    #: reaches into JSON: {title: metadata.title}
+    fields: dict[Literal["id", "title", "text", "url", "vector"], Annotated[str, Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
+    #: of "pgvector", and of an index that is built for "qdrant"
+    distance: Literal["cosine", "dot", "euclid"] = "cosine"
     #: of "elasticsearch": by words (BM25), by meaning (vectors of `model`), or both joined by rank
     search: Literal["words", "meaning", "both"] = "words"
-    #: of "elasticsearch": one request
+    #: of "elasticsearch", "pgvector" and "qdrant": one request
     timeout_s: Seconds = 10.0
-    #: of "dense", and of "elasticsearch" by meaning: a folder in the layout of sentence-transformers, or its hub name
+    #: of "dense", "pgvector" and "qdrant", and of "elasticsearch" by meaning: a folder in the layout of
+    #: sentence-transformers, or its hub name; of vectors that are there the model that made them
     model: str = "sentence-transformers/all-MiniLM-L6-v2"
-    #: of "dense": "exact" compares every vector, which serves up to about a million passages; "faiss" follows a graph
-    search_by: Literal["exact", "faiss"] = "exact"
+    #: of "dense", "pgvector" and "qdrant": "exact" compares every vector, which serves up to about a million passages;
+    #: "hnsw" follows a graph, which for "dense" faiss makes ("faiss" says the same)
+    search_by: Literal["exact", "hnsw", "faiss"] = "exact"
     #: of "hybrid"
-    first: Literal["bm25", "elasticsearch", "dense"] = "bm25"
+    first: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "bm25"
     #: of "hybrid"
-    second: Literal["bm25", "elasticsearch", "dense"] = "dense"
+    second: Literal["bm25", "elasticsearch", "pgvector", "qdrant", "dense"] = "dense"
     #: what puts the hits of any of them in a better order: a cross-encoder, by folder or hub name, or a class of your
     #: own as "package.module:Class"; None: nothing
     rerank: Annotated[str, Field(min_length=1)] | None = None

@@ -30,6 +30,8 @@ from ragbandit.shared.files.atomic import whole_folder
 
 #: an index that is replaced while it is copied is copied again so often
 TRIES: Final = 3
+#: retriever -> where its index lies that is not in data_dir
+_SERVERS: Final = {"elasticsearch": "Elasticsearch", "pgvector": "PostgreSQL", "qdrant": "Qdrant"}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -178,8 +180,8 @@ def _copy_archive(taking: _Taking, sealed: Sequence[Segment]) -> None:
 
 
 def _copy_indexes(taking: _Taking, *, settings: Settings) -> None:
-    if settings.retriever.name == "elasticsearch":
-        taking.left_out.append("the index in Elasticsearch: back it up there, or build it again")
+    if (server := _SERVERS.get(settings.retriever.name)) is not None:
+        taking.left_out.append(f"the index in {server}: back it up there, or build it again")
     if Path(settings.retriever.index).is_absolute():
         taking.left_out.append(f"the index {settings.retriever.index}: it lies outside of data_dir")
     root = Path(index_root(settings))

@@ -29,7 +29,10 @@ IndexOption = Annotated[
     typer.Option("--index", help="name or folder, to which dense adds -dense; default: the configured one"),
 ]
 RetrieverOption = Annotated[
-    str | None, typer.Option("--retriever", help="bm25, dense, elasticsearch, hybrid; default: the configured one")
+    str | None,
+    typer.Option(
+        "--retriever", help="bm25, dense, elasticsearch, hybrid, pgvector, qdrant; default: the configured one"
+    ),
 ]
 
 
@@ -42,7 +45,7 @@ def build(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Build an index from a corpus. One of vectors or in Elasticsearch that was cut off goes on where it ended."""
+    """Build an index from a corpus. One that was cut off goes on where it ended if it is dense or elasticsearch."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
     kind = kind_of(settings)
     left_out: set[str] = set()
@@ -71,7 +74,7 @@ def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passa
 
 def _when_stopped(settings: Settings) -> str:
     """What the same command will do."""
-    resumable = [part for part in _parts(settings) if part != "bm25"]
+    resumable = [part for part in _parts(settings) if part in ("dense", "elasticsearch")]
     next_time = f"goes on where {resumable[0]} ended" if resumable else "starts from the beginning"
     return f"stopped; the same command {next_time}"
 

@@ -1,12 +1,12 @@
 """Wiring of retrievers: from settings to a retriever, opened, built or described, and to what reranks its hits."""
 
 import asyncio
-import functools
 import importlib.util
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +15,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.plugins import import_class
+from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
@@ -22,6 +23,7 @@ from ragbandit.strategies.registry import retrieves
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
+from ragbandit.strategies.retrievers.vector_search import VectorRetriever
 from ragbandit.strategies.run import Strategy
 
 if TYPE_CHECKING:
@@ -156,7 +158,7 @@ def _own(settings: Settings) -> Kind:
         return cast(Retriever, retriever)
 
     def build(rows: Rows, progress: CountDone) -> Facts:  # noqa: ARG001 - a Kind's
-        remedy = "fill it where it is made; `index build` makes bm25, dense and elasticsearch"
+        remedy = f"fill it where it is made; `index build` makes {', '.join(sorted(RETRIEVERS))}"
         raise ConfigError(f"{path!r} has an index of its own", field="retriever.name", remedy=remedy)
 
     return Kind(open=opened, build=build, read=lambda: {"retriever": path, "name": opened().name})
@@ -195,7 +197,7 @@ def _encoder(settings: Settings) -> "SentenceEncoder":
     return _loaded_encoder(settings.retriever.model)
 
 
-@functools.lru_cache(maxsize=1)
+@lru_cache(maxsize=1)
 def _loaded_encoder(model: str) -> "SentenceEncoder":
     """One for both halves of a hybrid."""
     try:
@@ -210,7 +212,8 @@ def _dense(settings: Settings) -> Kind:
     required_module("torch", extra="models", field="retriever.name")  # the module below cannot do without it
     from ragbandit.strategies.retrievers import dense
 
-    folder, search_by = _dense_folder(settings), settings.retriever.search_by
+    folder = _dense_folder(settings)
+    search_by: dense.SearchBy = "exact" if settings.retriever.search_by == "exact" else "faiss"
     return Kind(
         open=lambda: dense.DenseRetriever(folder, encoder=_encoder(settings), search_by=search_by),
         build=lambda rows, progress: dense.build_index(
@@ -227,11 +230,12 @@ def _elasticsearch(settings: Settings) -> Kind:
     except ImportError as error:
         raise missing_package(error.name or "elasticsearch", extra="elasticsearch", field="retriever.name") from error
     chosen = settings.retriever
-    api_key = os.environ.get(chosen.api_key_env) or None
+    url = chosen.url or "http://127.0.0.1:9200"
+    api_key = os.environ.get(chosen.api_key_env or "ELASTICSEARCH_API_KEY") or None
 
     def half(search: elasticsearch.Search) -> Retriever:
         return elasticsearch.ElasticsearchRetriever(
-            chosen.url,
+            url,
             index=chosen.index,
             search=search,
             encoder=_encoder(settings) if search == "meaning" else None,
@@ -240,24 +244,62 @@ def _elasticsearch(settings: Settings) -> Kind:
         )
 
     def opened() -> Retriever:
-        elasticsearch.connect(chosen.url, api_key=api_key).close()  # a wrong url is told before the encoder is loaded
+        elasticsearch.connect(url, api_key=api_key).close()  # a wrong url is told before the encoder is loaded
         return (
             HybridRetriever(half("words"), second=half("meaning")) if chosen.search == "both" else half(chosen.search)
         )
 
     def build(rows: Rows, progress: CountDone) -> Facts:
-        with elasticsearch.connect(chosen.url, api_key=api_key) as client:
+        with elasticsearch.connect(url, api_key=api_key) as client:
             encoder = None if chosen.search == "words" else _encoder(settings)
             return elasticsearch.build_index(
                 rows(), client=client, index=chosen.index, encoder=encoder, progress=progress
             )
 
     def read() -> Facts:
-        with elasticsearch.connect(chosen.url, api_key=api_key) as client:
+        with elasticsearch.connect(url, api_key=api_key) as client:
             return elasticsearch.read_meta(client, index=chosen.index)
 
-    location: Facts = {"url": shown_address(chosen.url), "index": chosen.index}
+    location: Facts = {"url": shown_address(url), "index": chosen.index}
     return Kind(open=opened, build=build, read=read, location=location)
+
+
+def _pgvector(settings: Settings) -> Kind:
+    required_module("pgvector", extra="pgvector", field="retriever.name")
+    from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
+
+    chosen = settings.retriever
+    if not (dsn := os.environ.get(chosen.dsn_env)):
+        remedy = "set it to postgresql://USER:PASSWORD@HOST/DATABASE"
+        raise ConfigError(
+            f"the variable {shown_variable(chosen.dsn_env)} is not set", field="retriever.dsn_env", remedy=remedy
+        )
+    return _vectors(settings, partial(PgvectorRetriever, dsn), location={"table": chosen.index})
+
+
+def _qdrant(settings: Settings) -> Kind:
+    required_module("qdrant_client", extra="qdrant", field="retriever.name")
+    from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
+
+    url = settings.retriever.url or "http://127.0.0.1:6333"
+    api_key = os.environ.get(settings.retriever.api_key_env or "QDRANT_API_KEY") or None
+    location: Facts = {"url": shown_address(url), "collection": settings.retriever.index}
+    return _vectors(settings, partial(QdrantRetriever, url, api_key=api_key), location=location)
+
+
+def _vectors(settings: Settings, kind: Callable[..., VectorRetriever], *, location: Facts) -> Kind:
+    chosen = settings.retriever
+
+    def made() -> VectorRetriever:
+        exact, shared = chosen.search_by == "exact", {"index": chosen.index, "fields": chosen.fields}
+        return kind(exact=exact, distance=chosen.distance, timeout_s=chosen.timeout_s, **shared)
+
+    return Kind(
+        open=lambda: made().opened(_encoder(settings)),
+        build=lambda rows, progress: made().build(rows(), encoder=_encoder(settings), progress=progress),
+        read=lambda: made().facts(),
+        location=location,
+    )
 
 
 def _hybrid(settings: Settings) -> Kind:
@@ -276,7 +318,14 @@ def _hybrid(settings: Settings) -> Kind:
 
 #: retriever.name -> the operations on it
 RETRIEVERS: Mapping[str, Callable[[Settings], Kind]] = MappingProxyType(
-    {"bm25": _bm25, "dense": _dense, "elasticsearch": _elasticsearch, "hybrid": _hybrid}
+    {
+        "bm25": _bm25,
+        "dense": _dense,
+        "elasticsearch": _elasticsearch,
+        "hybrid": _hybrid,
+        "pgvector": _pgvector,
+        "qdrant": _qdrant,
+    }
 )
 
 

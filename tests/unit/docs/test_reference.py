@@ -43,9 +43,9 @@ def test_a_comment_is_that_of_its_field():
     """The meaning of a setting is the comment right above it, however many lines it has."""
     said = comments(type(Settings().retriever))
 
-    assert said["timeout_s"] == 'of "elasticsearch": one request'
+    assert said["timeout_s"] == 'of "elasticsearch", "pgvector" and "qdrant": one request'
     assert said["index"].startswith("folder of the index")
-    assert said["index"].endswith('the index for "elasticsearch"')
+    assert said["index"].endswith('of a collection for "qdrant"')
 
 
 @pytest.mark.parametrize("call", BODIES)

@@ -79,7 +79,9 @@ def test_the_retriever_is_made_by_its_name(tmp_path):
     with pytest.raises(ConfigError, match="holds no index"):
         make_retriever(settings)
     other = settings.model_copy(update={"retriever": settings.retriever.model_copy(update={"name": "web"})})
-    with pytest.raises(ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid\)"):
+    with pytest.raises(
+        ConfigError, match=r"'web' is unknown \(known: bm25, dense, elasticsearch, hybrid, pgvector, qdrant\)"
+    ):
         make_retriever(other)
 
 

@@ -1,0 +1,206 @@
+"""Passages in a table or view of PostgreSQL with the extension pgvector, searched by meaning.
+
+What an index of ours is stands in the table's comment, as JSON. Connections are psycopg's, in SQLAlchemy's pool.
+"""
+# ruff: noqa: S608 - every name in a statement is quoted by psycopg, and every value is a parameter
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import psycopg
+from pgvector.psycopg import register_vector
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import create_engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.types import Json
+from ragbandit.strategies.base import Hit, Passage
+from ragbandit.strategies.retrievers.vector_search import Batches, Distance, VectorRetriever
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+#: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
+COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
+#: distance -> operator of pgvector, and its class of operators in an index without the type
+_OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
+#: hnsw.ef_search, candidates held while the graph is searched: at least, and the most that pgvector takes
+_CANDIDATES: Final = (100, 1000)
+#: bytes of a name that leave room for "_building" in PostgreSQL's 63
+_LONGEST_NAME: Final = 54
+_COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
+_TYPES: Final = """
+    SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+#: the graph of the table below a view is not looked for
+_HAS_GRAPH: Final = """
+    SELECT count(*) FROM pg_class c LEFT JOIN pg_index i ON indrelid = c.oid AND indisvalid
+    LEFT JOIN pg_opclass o ON o.oid = ANY(indclass) LEFT JOIN pg_am a ON a.oid = opcmethod
+    WHERE c.oid = to_regclass(%s) AND (relkind = 'v' OR (amname = 'hnsw' AND opcname = %s))
+"""
+
+
+class PgvectorRetriever(VectorRetriever):
+    """dsn: a connection string. index: TABLE or SCHEMA.TABLE. exact: compare every vector, not those an index names.
+
+    timeout_s: of connecting, and of a search. connections: how many are kept; later requests wait for one.
+    Raises ConfigError, which does not show it, for a dsn that is none.
+    """
+
+    kind = "pgvector"
+    errors: ClassVar[tuple[type[Exception], ...]] = (SQLAlchemyError,)
+
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        index: str,
+        fields: Mapping[str, str] | None = None,
+        exact: bool = True,
+        distance: Distance = "cosine",
+        timeout_s: float = 10.0,
+        connections: int = 10,
+    ) -> None:
+        super().__init__(index=index, fields=fields, exact=exact, distance=distance)
+        self._timeout_ms = round(timeout_s * 1000)
+        self._target: dict[str, Any] = {
+            "connect_timeout": max(2, round(timeout_s)),
+            "tcp_user_timeout": self._timeout_ms,
+        }
+        try:
+            self._target |= conninfo_to_dict(dsn)
+        except psycopg.Error:  # its text repeats the dsn
+            remedy = "set the variable to postgresql://USER:PASSWORD@HOST/DATABASE"
+            raise ConfigError("no connection string", field="retriever.dsn_env", remedy=remedy) from None
+        pool: dict[str, Any] = {"pool_size": connections, "max_overflow": 0, "pool_timeout": timeout_s}
+        self._engine = create_engine("postgresql+psycopg://", creator=self._connect, pool_pre_ping=True, **pool)
+        self._table = _quoted(*index.split("."))
+        self._names = COLUMNS | self.fields
+        self._operator, self._operators = _OPERATORS[distance]
+
+    def _connect(self) -> "psycopg.Connection[Any]":
+        connection = psycopg.connect(**self._target, prepare_threshold=None)  # PgBouncer shares out connections
+        name = connection.info.dbname
+        try:
+            register_vector(connection)
+        except psycopg.ProgrammingError as error:
+            connection.close()
+            fault, remedy = f"the database {name!r} has no extension vector", "run in it: CREATE EXTENSION vector"
+            raise ConfigError(fault, field="retriever.dsn_env", remedy=remedy) from error
+        connection.commit()
+        return connection
+
+    @contextmanager
+    def _begin(self, **limits: object) -> Iterator[Callable[..., Any]]:
+        """What asks within one transaction with these settings."""
+        with self._engine.begin() as connection:
+            for name, value in limits.items():
+                connection.exec_driver_sql(f"SET LOCAL {name.replace('__', '.')} = {value}")
+            yield connection.exec_driver_sql
+
+    def _read(self) -> None:
+        with self._begin(statement_timeout=self._timeout_ms) as ask:
+            types = {name: kind for name, kind in ask(_TYPES, (self._table,))}  # noqa: C416 - rows are no pairs
+            if not types:
+                raise self._unusable("is no table of this database")
+            for field, name in list(self._names.items()):
+                if name.split(".")[0] not in types:
+                    if field not in ("title", "url") or field in self.fields:
+                        remedy = f"set retriever.fields.{field} to one of its columns: {', '.join(types)}"
+                        raise self._unusable(f"has no column {name!r}", field=f"fields.{field}", remedy=remedy)
+                    del self._names[field]
+            name = self._names["vector"]
+            self._type, vector = types[name], _quoted(name)
+            if self._type not in ("vector", "halfvec"):
+                fault = f"has a column {name!r} of the type {self._type}, not vector or halfvec"
+                raise self._unusable(fault, field="fields.vector", remedy="name another column")
+            operators = f"{self._type}_{self._operators}"
+            if not self.exact and not ask(_HAS_GRAPH, (self._table, operators)).scalar():
+                remedy = f"CREATE INDEX ON {self._table} USING hnsw ({vector} {operators})"
+                raise self._unusable(f"has no HNSW index of {self.distance}", field="search_by", remedy=remedy)
+            first = f"SELECT vector_dims({vector}) FROM {self._table} WHERE {vector} IS NOT NULL LIMIT 1"
+            self.width = ask(first).scalar()
+            self.meta = _facts(ask(_COMMENT, (self._table, self._table)).scalar())
+        chosen = ", ".join(f"({_value(name)})::text AS {key}" for key, name in self._names.items() if key != "vector")
+        self._rows = f"SELECT {chosen}, {vector} {self._operator} CAST(%s AS {self._type}) AS far FROM {self._table}"
+
+    def _nearest(self, vector: "npt.NDArray[np.float32]", *, k: int) -> list[Hit]:
+        limits: dict[str, object] = {"statement_timeout": self._timeout_ms}
+        if self.exact:
+            limits["enable_indexscan"] = "off"
+        else:
+            limits["hnsw__ef_search"] = min(_CANDIDATES[1], max(_CANDIDATES[0], 2 * k))
+        there = f"{_quoted(self._names['vector'])} IS NOT NULL"
+        order = "far, id" if self.exact else "far"  # the graph knows no second order
+        with self._begin(**limits) as ask:
+            rows = ask(f"{self._rows} WHERE {there} ORDER BY {order} LIMIT %s", (vector, k)).mappings().all()
+        best = 1.0 if self.distance == "cosine" else 0.0
+        # A vector of zeros has no cosine: its distance is no number.
+        return [Hit(passage=self._passage(row), score=best - row["far"]) for row in rows if row["far"] == row["far"]]
+
+    def _find(self, ids: list[str]) -> list[Passage]:
+        wanted = f"WHERE ({_value(self._names['id'])})::text = ANY(%s)"  # whatever the type of that column
+        with self._begin(statement_timeout=self._timeout_ms) as ask:
+            return [self._passage(row) for row in ask(f"{self._rows} {wanted}", (None, ids)).mappings()]
+
+    def _count(self) -> int:
+        with self._begin() as ask:
+            return int(ask(f"SELECT count(*) FROM {self._table}").scalar())
+
+    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
+        *schema, table = self.index.split(".")
+        if len(table.encode()) > _LONGEST_NAME:
+            raise self._unusable(f"is above {_LONGEST_NAME} bytes", remedy="choose a shorter name")
+        building, columns = _quoted(*schema, f"{table}_building"), [_quoted(name) for name in self._names.values()]
+        types = ("text PRIMARY KEY", "text", "text", "text", f"vector({facts['width']})")
+        with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # it encodes for hours
+            there = ask(_COMMENT, (self._table, self._table)).all()
+            if there and not _facts(there[0][0]):
+                raise self._not_ours()
+            ask(f"CREATE TABLE {building} ({', '.join(map(' '.join, zip(columns, types, strict=True)))})")
+            for passages, vectors in batches:
+                rows = [(p.id, p.title, p.text, p.url, vector) for p, vector in zip(passages, vectors, strict=True)]
+                ask(f"INSERT INTO {building} ({', '.join(columns)}) VALUES (%s, %s, %s, %s, %s)", rows)
+            if not self.exact:
+                ask(f"CREATE INDEX ON {building} USING hnsw ({columns[-1]} vector_{self._operators})")
+            ask(f"DROP TABLE IF EXISTS {self._table}")
+            ask(f"ALTER TABLE {building} RENAME TO {_quoted(table)}")
+            ask(f"COMMENT ON TABLE {self._table} IS {_literal(json.dumps({'ragbandit': facts}))}")
+
+    def _disconnect(self) -> None:
+        self._engine.dispose()
+
+    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+        """Without the statement and its values."""
+        reason = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        remedy = "see that it runs, that the variable names it, and that its user may read the table"
+        return kind(f"PostgreSQL refuses, or does not answer: {reason}", field="retriever.dsn_env", remedy=remedy)
+
+
+def _facts(comment: str | None) -> dict[str, Json]:
+    """What a comment of ours says; empty where it is somebody else's."""
+    try:
+        facts = json.loads(comment or "{}")
+    except ValueError:
+        return {}
+    return dict(facts.get("ragbandit", {})) if isinstance(facts, dict) else {}
+
+
+def _quoted(*name: str) -> str:
+    return sql.Identifier(*name).as_string()
+
+
+def _literal(value: object) -> str:
+    return sql.Literal(value).as_string()
+
+
+def _value(name: str) -> str:
+    """A column, or what its JSON holds behind the dots."""
+    column, *path = name.split(".")
+    return f"{_quoted(column)} #>> {_literal(path)}" if path else _quoted(column)

@@ -1,0 +1,202 @@
+"""Searches by meaning in a vector database, PostgreSQL or Qdrant: what both have in common.
+
+The passages are yours, under field names that you give, or those of an index that `build` made, which says so itself.
+"""
+
+import asyncio
+import hashlib
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+
+from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError
+from ragbandit.shared.types import Json
+from ragbandit.strategies.base import Hit, Passage, Retriever
+from ragbandit.strategies.retrievers.corpus import model_text
+from ragbandit.strategies.retrievers.index_folder import build_command, numbered
+
+if TYPE_CHECKING:  # reading the facts of an index needs no torch
+    import numpy as np
+    import numpy.typing as npt
+
+    from ragbandit.strategies.retrievers.sentences import SentenceEncoder
+
+#: how two vectors are compared; "dot" is the inner product
+Distance = Literal["cosine", "dot", "euclid"]
+#: passages with their vectors, (passages, width)
+Batches = Iterable[tuple[list[Passage], "npt.NDArray[np.float32]"]]
+#: passages encoded at a time
+BATCH: Final = 256
+
+
+class VectorRetriever(Retriever):
+    """Passages with their vectors in a database, which is not asked before `opened`, `facts` or `build`.
+
+    fields: names of id, title, text, url and vector in the database. `name` is the kind and the first 12 digits of the
+    passages' sha256, or of your own the name of the table or collection.
+    """
+
+    kind: ClassVar[str]
+    #: what the client raises
+    errors: ClassVar[tuple[type[Exception], ...]]
+    #: what a build of ours has written: passages, sha256, created_at, model, width; empty where it is yours
+    meta: Mapping[str, Json]
+    #: numbers of a vector; None: there is no passage
+    width: int | None
+    _encoder: "SentenceEncoder"
+
+    def __init__(self, *, index: str, fields: Mapping[str, str] | None, exact: bool, distance: Distance) -> None:
+        self.index, self.fields, self.exact, self.distance = index, dict(fields or {}), exact, distance
+        self.name = f"{self.kind}:{index}"
+
+    def opened(self, encoder: "SentenceEncoder") -> Self:
+        """Itself, ready to search by the vectors of the encoder that made those which are there. Raises ConfigError."""
+        try:
+            with self._in_our_words(ConfigError):
+                self._read()
+            model = self.meta.get("model", encoder.name)
+            if self.width not in (None, encoder.width) or model != encoder.name:
+                fault = f"holds vectors of {model!r} of {self.width} numbers, and {encoder.name!r} has {encoder.width}"
+                raise self._unusable(fault, field="model", remedy="set retriever.model to the model of these vectors")
+        except ConfigError:
+            self._disconnect()
+            raise
+        if self.meta:
+            self.name = f"{self.kind}:{str(self.meta['sha256'])[:12]}"
+        self._encoder = encoder
+        return self
+
+    def facts(self) -> dict[str, Json]:
+        """`meta`, or of your own how much is there; the connections are closed. Raises ConfigError."""
+        try:
+            with self._in_our_words(ConfigError):
+                self._read()
+                return dict(self.meta) or {"passages": self._count(), "width": self.width}
+        finally:
+            self._disconnect()
+
+    def build(
+        self, rows: Iterable[Passage], *, encoder: "SentenceEncoder", progress: Callable[[int], None] = lambda _: None
+    ) -> dict[str, Json]:
+        """Make the index, or replace one that this has made, whole or not at all; its `meta`. Connections are closed.
+
+        Raises InvalidInput for an id seen twice or no passage; ConfigError where the name belongs to something else;
+        ArmFailed if the database fails. NUL is stored as U+FFFD, and half a surrogate pair as "?".
+        """
+        for field, name in self.fields.items():
+            if "." in name:
+                remedy = "give a plain name: a path into JSON is for passages of your own"
+                raise ConfigError(f"{name!r} has a dot", field=f"retriever.fields.{field}", remedy=remedy)
+        facts: dict[str, Json] = {"model": encoder.name, "width": encoder.width}
+        try:
+            with self._in_our_words(ArmFailed):
+                self._fill(_encoded(rows, encoder=encoder, facts=facts, progress=progress), facts=facts)
+        finally:
+            self._disconnect()
+        return facts
+
+    async def search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        """The at most k nearest passages; a query without a letter or digit finds nothing. Runs in a thread.
+
+        Raises ArmFailed if the database does not answer in time, or refuses.
+        """
+        if k < 1 or not any(character.isalnum() for character in query):
+            return ()
+        return await asyncio.to_thread(self._search, query, k=k)
+
+    def _search(self, query: str, *, k: int) -> tuple[Hit, ...]:
+        vector = self._encoder.encode([query])[0]
+        with self._in_our_words(ArmFailed):
+            return tuple(self._nearest(vector, k=k))
+
+    async def passages(self, ids: Sequence[str]) -> tuple[Passage, ...]:
+        """Those of these passages that are there, in the order asked for, each once. Raises ArmFailed as `search`."""
+        wanted = [_storable(key) for key in dict.fromkeys(ids) if key]
+        known = {passage.id: passage for passage in await asyncio.to_thread(self._look_up, wanted)}
+        return tuple(known[key] for key in wanted if key in known)
+
+    def _look_up(self, ids: list[str]) -> list[Passage]:
+        with self._in_our_words(ArmFailed):
+            return self._find(ids) if ids else []
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._disconnect()
+
+    def _passage(self, values: Mapping[str, Any]) -> Passage:
+        """A passage of a row's or point's values by the names of its fields. Raises ArmFailed where it has no text."""
+        if not isinstance(values["text"], str):
+            fault = f"passage {values['id']!r} of {self.index!r} has no text, but {values['text']!r}"
+            raise ArmFailed(fault, remedy="set retriever.fields.text, or give every passage a text")
+        title, url = ("" if values.get(name) is None else str(values[name]) for name in ("title", "url"))
+        return Passage(id=str(values["id"]), title=title, text=values["text"], url=url or None)
+
+    def _unusable(self, fault: str, *, field: str = "index", remedy: str | None = None) -> ConfigError:
+        remedy = remedy or build_command(self.kind, index=self.index)
+        return ConfigError(f"{self.index!r} {fault}", field=f"retriever.{field}", remedy=remedy)
+
+    def _not_ours(self) -> ConfigError:
+        return self._unusable("exists, and is no index of ours", remedy="choose another name for the index")
+
+    @contextmanager
+    def _in_our_words(self, kind: type[RagBanditError]) -> Iterator[None]:
+        try:
+            yield
+        except self.errors as error:
+            raise self._worded(error, kind=kind) from error
+
+    @abstractmethod
+    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
+        """The client's error in our words."""
+
+    @abstractmethod
+    def _read(self) -> None:
+        """Set `meta` and `width`. Raises ConfigError where the fields are not there."""
+
+    @abstractmethod
+    def _nearest(self, vector: "npt.NDArray[np.float32]", *, k: int) -> list[Hit]:
+        """The k nearest, best first."""
+
+    @abstractmethod
+    def _find(self, ids: list[str]) -> list[Passage]:
+        """Those of these passages that are there."""
+
+    @abstractmethod
+    def _count(self) -> int:
+        """Passages that are there."""
+
+    @abstractmethod
+    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
+        """Write all and publish it with the facts, which are complete when the batches are through."""
+
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Close the connections; a second time does nothing."""
+
+
+def _encoded(
+    rows: Iterable[Passage], *, encoder: "SentenceEncoder", facts: dict[str, Json], progress: Callable[[int], None]
+) -> Batches:
+    """Batches of passages with their vectors; at the end the facts have their number and sha256."""
+    seen, digest = set[str](), hashlib.sha256()
+    source = numbered(rows, seen=seen)
+    while batch := list(islice(source, BATCH)):
+        for _, _, line in batch:
+            digest.update(line)
+        passages = [
+            replace(
+                p, id=_storable(p.id), title=_storable(p.title), text=_storable(p.text), url=p.url and _storable(p.url)
+            )
+            for _, p, _ in batch
+        ]
+        yield passages, encoder.encode([model_text(passage.text, title=passage.title) for passage in passages])
+        progress(len(seen))
+    facts |= {"passages": len(seen), "sha256": digest.hexdigest(), "created_at": time.time()}
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()

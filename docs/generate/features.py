@@ -62,7 +62,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
     "webhooks": ("workers/webhooks/*.py", "router/storage/webhook_deliveries.py", "router/config/webhooks.py"),
-    "OpenAI's interface": ("router/api/openai/*.py",),
+    "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses/*.py"),
     "the dashboard": ("router/api/ui/*.py",),
     "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
     "state of learning, changed arms, price": ("router/learning/monitoring/*.py",),

@@ -38,6 +38,7 @@ from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai import endpoints as openai
+from ragbandit.router.api.openai.responses import endpoints as responses
 from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -66,7 +67,7 @@ Either your own pipelines answer: `POST /v1/route`, run the arm, `POST /v1/outco
 """
 _TAGS = [
     {"name": "Decisions", "description": "Choose an arm for a question, or have the question answered."},
-    {"name": "OpenAI", "description": "For clients of OpenAI's interface: models and chat completions."},
+    {"name": "OpenAI", "description": "For clients of OpenAI's interface: models, chat completions and responses."},
     {"name": "Feedback", "description": "Judge decisions; the policy learns from it."},
     {"name": "Policies", "description": "Roll versions of the policy out by evidence, back, or stop them."},
     {"name": "Operations", "description": "Probes, status and metrics for operators."},
@@ -231,6 +232,7 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
             decisions,
             sessions,
             openai,
+            responses,
             feedback,
             browser_feedback,
             policies,

@@ -35,7 +35,7 @@ class ServerSettings(Section):
     max_body_bytes: Annotated[int, Field(ge=1024)] = 65_536
     #: the same for calls of many items, whose path ends in /batch
     max_batch_bytes: Annotated[int, Field(ge=1024)] = 1_048_576
-    #: the same for paths under /v1/chat/, whose bodies bring a whole conversation
+    #: the same for /v1/chat/completions and /v1/responses, whose bodies bring a whole conversation
     max_chat_bytes: Annotated[int, Field(ge=1024)] = 4_194_304
     #: bytes of a question's context, keys and values as JSON; a larger one is refused with 422
     max_context_bytes: Annotated[int, Field(ge=0)] = 8_192

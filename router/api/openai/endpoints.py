@@ -1,6 +1,6 @@
 """OpenAI's endpoints: models, chat completions, and a word for the older completions that we do not serve."""
 
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import Path as PathParameter
 from fastapi import Request
@@ -9,15 +9,11 @@ from fastapi.responses import Response
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, router_of
 from ragbandit.router.api.openai.completions import chat_reply
 from ragbandit.router.api.openai.models import model_list, model_of
-from ragbandit.router.api.openai.replies import ChatCompletion, Model, ModelList, OpenAIErrorReply
+from ragbandit.router.api.openai.replies import ERRORS, STREAM, ChatCompletion, Model, ModelList, OpenAIErrorReply
 from ragbandit.router.api.openai.requests import ChatBody
 from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
-from ragbandit.router.api.schemas.responses import JsonReply, described, errors
+from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.shared.errors import NotFound
-
-#: of these paths: errors are in OpenAI's shape
-_ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
-_STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
 endpoints = documented("OpenAI")
 
@@ -25,7 +21,7 @@ endpoints = documented("OpenAI")
 @endpoints.get(
     "/v1/models",
     summary="List the models",
-    responses={**_ERRORS, 200: described("All models.", ModelList)},
+    responses={**ERRORS, 200: described("All models.", ModelList)},
 )
 async def models(request: Request) -> Response:
     """List the models: `auto`, by which the policy chooses; `auto:<price>`, at each of the setting `prices`; and
@@ -37,7 +33,7 @@ async def models(request: Request) -> Response:
 @endpoints.get(
     "/v1/models/{model:path}",
     summary="Read one model",
-    responses={**_ERRORS, 200: described("The model.", Model)},
+    responses={**ERRORS, 200: described("The model.", Model)},
 )
 async def model(
     model: Annotated[str, PathParameter(description="Its id, for example `auto` or `arm/single_step`.")],
@@ -51,8 +47,8 @@ async def model(
     "/v1/chat/completions",
     summary="Answer a chat message",
     responses={
-        **_ERRORS,
-        200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": _STREAM},
+        **ERRORS,
+        200: described("The answer; with `stream` in pieces.", ChatCompletion) | {"content": STREAM},
         504: {"model": OpenAIErrorReply},
     },
 )

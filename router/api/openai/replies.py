@@ -8,6 +8,7 @@ from typing_extensions import TypedDict
 from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
+from ragbandit.router.api.schemas.responses import errors
 from ragbandit.router.serving.deciding.prices import price_name
 from ragbandit.shared.types import Cost, Decision, Outcome
 
@@ -41,6 +42,11 @@ class OpenAIErrorReply(TypedDict):
 
 # As `ErrorReply`: read when somebody asks for the OpenAPI document.
 OpenAIErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
+
+
+#: of these paths, for the OpenAPI document
+ERRORS: Final = errors(OpenAIErrorReply, (401, 403, 404, 409, 413, 422, 429, 500, 503))
+STREAM: Final = {"text/event-stream": {"schema": {"description": "server-sent events"}}}
 
 
 class UrlCitation(TypedDict):

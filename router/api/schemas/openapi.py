@@ -31,6 +31,8 @@ _MODULES: Final = (
     "ragbandit.client.replies.report",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
+    "ragbandit.router.api.openai.responses.replies",
+    "ragbandit.router.api.openai.responses.requests",
     "ragbandit.router.api.schemas.requests",
     "ragbandit.router.api.endpoints.policies",
 )
@@ -91,7 +93,7 @@ def add_limits(
     route, feedback = schemas["RouteBody"]["properties"], schemas["FeedbackBody"]["properties"]
     _array(route["arms"])["items"]["enum"] = list(arms)
     route["sticky_turns"]["maximum"] = settings.conversation.sticky_turns_cap
-    for body in (route, schemas["ChatBody"]["properties"]):
+    for body in (route, schemas["ChatBody"]["properties"], schemas["ResponseBody"]["properties"]):
         _price(body["cost_weight"], names=list(settings.prices))
         aims, terms = body["aim"]["properties"], settings.reward.cost
         possible = {name: one for name, one in aims.items() if name == "quality" or tells_mean(name, terms=terms)}

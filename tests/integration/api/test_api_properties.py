@@ -65,9 +65,9 @@ def operations(answering):
 def excused(failure: Exception, reply) -> bool:
     """What no document can say: one id that is sent twice, bytes of a body, a time that ends before it begins.
 
-    A chat completion takes what it does not read: most of what OpenAI's clients send is ignored, whatever it is.
+    OpenAI's paths take what they do not read: most of what its clients send is ignored, whatever it is.
     """
-    name, chat = type(failure).__name__, reply.request.url.endswith("/v1/chat/completions")
+    name, chat = type(failure).__name__, reply.request.url.endswith(("/v1/chat/completions", "/v1/responses"))
     if name == "RejectedPositiveData":
         no_question = chat and any(text in reply.text for text in ("not the user", "no message of a user has text"))
         # 7.0 is an integer of JSON Schema, and none of ours.

@@ -109,7 +109,6 @@ def test_half_a_character(unmoved):
 def test_paths_and_methods(unmoved):
     """What is not served is in OpenAI's shape too; the older completions name the setting that asks for them."""
     assert error_of(unmoved.get("/v1/chat/completions"))["code"] == "method_not_allowed"
-    assert error_of(unmoved.post("/v1/responses", json={}))["code"] == "not_found"
     assert error_of(unmoved.post("/v1/embeddings", json={}))["code"] == "not_found"
     assert error_of(unmoved.get("/v1/models/nobody"))["code"] == "model_not_found"
     assert error_of(unmoved.get("/v1/models?limit=5"))["param"] == "limit"

@@ -24,7 +24,12 @@ def endpoints() -> set[str]:
 
 def concrete(endpoint: str) -> tuple[str, str]:
     """Method and a path that the pattern of an endpoint takes."""
-    examples = {"{decision_id}": "d1", "{path:path}": "swagger-ui.css", "{model:path}": "arm/single_step"}
+    examples = {
+        "{decision_id}": "d1",
+        "{response_id}": "d1",
+        "{path:path}": "swagger-ui.css",
+        "{model:path}": "arm/single_step",
+    }
     examples |= {"{session_id:path}": "chat/17", "{name}": "v1", "{verb}": "shadow", "{arm}": "single_step"}
     for pattern, example in examples.items():
         endpoint = endpoint.replace(pattern, example)

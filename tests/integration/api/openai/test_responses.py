@@ -1,0 +1,389 @@
+"""Open Responses: replies and events as OpenAI's types and clients read them, and the decisions behind them."""
+
+import json
+import time
+
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from ragbandit.router.api.openai import answering
+from ragbandit.router.api.streaming.answer_events import PendingAnswer
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.shared.types import Message, StatusNote, TextPiece
+from tests.integration.api.openai.conftest import COST, SOURCES, outcome_of
+from tests.integration.api.security.conftest import Keyed
+from tests.support.cases import every_case
+from tests.support.servers.http_service import QUESTION, Service, worker_answers
+
+PIECES = ("Br", "am Sto", "ker: ", "🧛", "‍♂️ é")
+EVENT = TypeAdapter(ResponseStreamEvent)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """One service for these tests."""
+    given = {"data_dir": str(tmp_path_factory.mktemp("responses")), "encoder": {"model": "hashing", "dimension": 8}}
+    given["context"] = {"premium": {"type": "boolean"}}
+    running = Service(Settings.model_validate(given))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def decided(service):
+    """A function: decisions that were made since the test began."""
+    before = service.router.status().counters.decided
+    return lambda: service.router.status().counters.decided - before
+
+
+@pytest.fixture
+def in_pieces(monkeypatch):
+    """A function: answers come in these events before the outcome."""
+
+    def start(*events, **outcome):
+        async def made(answer):
+            for event in events:
+                if isinstance(event, Exception):
+                    raise event
+                yield event
+            text = "".join(event.text for event in events if isinstance(event, TextPiece))
+            yield outcome_of(answer.decision.id, **({"answer": text, "sources": SOURCES} | outcome))
+
+        monkeypatch.setattr(PendingAnswer, "events", made)
+
+    return start
+
+
+def posted(http, headers=None, **more):
+    return http.post("/v1/responses", json={"model": "auto", "input": QUESTION} | more, headers=headers)
+
+
+def error_of(reply):
+    """(status, code, param) of a refusal, which has OpenAI's shape."""
+    error = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return reply.status_code, error["code"], error["param"]
+
+
+def events_of(http, headers=None, **more):
+    """The events of a stream, each named by its type and numbered in its turn, and the reply's headers."""
+    reply = posted(http, headers=headers, stream=True, **more)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *blocks, last, rest = reply.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    events = []
+    for block in blocks:
+        name, data = block.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    return events, reply.headers
+
+
+def test_a_response(client, service, answers):
+    """The answer of a worker comes as a response under the decision's id; read by it, it is the same."""
+    answers()
+    raw = client.responses.with_raw_response.create(model="auto", input=QUESTION, metadata={"page": "faq"}, user="u-1")
+    reply = raw.parse()
+    Response.model_validate(json.loads(raw.text), strict=True)
+    record = service.router.decision(reply.id)
+    assert (reply.output_text, reply.status, reply.error) == ("Bram Stoker", "completed", None)
+    assert reply.id == raw.headers["x-ragbandit-decision-id"]
+    assert reply.id.startswith("resp_")
+    assert reply.model == f"ragbandit/{record.decision.arm}"
+    usage = reply.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (310, 12, 322)
+    assert (reply.metadata, reply.safety_identifier, reply.store) == ({"page": "faq"}, "u-1", True)
+    assert reply.ragbandit["cost"]["retriever_calls"] == COST.retriever_calls
+    assert record.decision.query.request == {"surface": "responses", "metadata": {"page": "faq"}, "user": "u-1"}
+    assert client.responses.retrieve(reply.id) == reply
+    judged = service.http.post("/v1/feedback", json={"decision_id": reply.id, "rating": True})
+    assert judged.status_code == 202
+
+
+def test_what_an_answer_saved(http, service, answers, monkeypatch):
+    """Usage says it where it is known, and has no field of it elsewhere."""
+    answers()
+    assert "saved" not in posted(http).json()["usage"]
+    monkeypatch.setattr(service.router.savings, "mean", 0.25)
+    assert posted(http).json()["usage"]["saved"] == pytest.approx(0.25 - COST.dollars)
+    assert events_of(http)[0][-1]["response"]["usage"]["saved"] == pytest.approx(0.25 - COST.dollars)
+
+
+def test_the_order_of_a_stream(http, in_pieces, service):
+    """The events come in the specification's order, each is as OpenAI's types have it, and the pieces are the text."""
+    in_pieces(StatusNote(text="searching"), *(TextPiece(text=text) for text in PIECES))
+    events, headers = events_of(http, metadata={"page": "faq"})
+    for event in events:
+        EVENT.validate_python(event, strict=True)
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    deltas, cited = ["output_text.delta"] * len(PIECES), ["output_text.annotation.added"] * 2
+    begin, end = ["created", "in_progress"], ["output_text.done", "content_part.done", "output_item.done", "completed"]
+    assert kinds == [*begin, "output_item.added", "content_part.added", *deltas, *cited, *end]
+    by_kind = dict(zip(kinds, events, strict=True))
+    assert tuple(event["delta"] for event in events if "delta" in event) == PIECES
+    whole = by_kind["completed"]["response"]
+    item = whole["output"][0]
+    assert by_kind["output_text.done"]["text"] == "".join(PIECES) == item["content"][0]["text"]
+    assert (by_kind["content_part.done"]["part"], by_kind["output_item.done"]["item"]) == (item["content"][0], item)
+    assert {event["item_id"] for event in events if "item_id" in event} == {item["id"]}
+    assert (by_kind["created"]["response"]["output"], by_kind["output_item.added"]["item"]["content"]) == ([], [])
+    assert [event["annotation"] for event in events if "annotation" in event] == item["content"][0]["annotations"]
+    ours = f"{service.url}/v1/decisions/{whole['id']}#2"
+    cited = [(each["type"], each["title"], each["url"]) for each in item["content"][0]["annotations"]]
+    assert cited == [("url_citation", "Dracula", "https://books.example/d1"), ("url_citation", "d2", ours)]
+    assert headers["x-ragbandit-decision-id"] == whole["id"]
+    assert http.get(ours).json()["request"]["metadata"] == {"page": "faq"}
+
+
+def test_streams_that_end_otherwise(http, in_pieces, client):
+    """A spent budget is an incomplete response with its draft, a failure a failed one; no event follows but [DONE]."""
+    in_pieces(TextPiece(text="Bram "), status="exhausted", stop_reason="budget_tokens")
+    last = events_of(http)[0][-1]
+    assert (last["type"], last["response"]["incomplete_details"]) == (
+        "response.incomplete",
+        {"reason": "max_output_tokens"},
+    )
+    assert [item["status"] for item in last["response"]["output"]] == ["incomplete"]
+    in_pieces(status="answered", answer=None)
+    assert [event["type"] for event in events_of(http)[0]].count("response.output_text.done") == 1
+    failed = {"status": "failed", "answer": None, "error": "the model is gone", "stop_reason": "failed"}
+    in_pieces(TextPiece(text="Bram "), **failed)
+    last = events_of(http)[0][-1]
+    assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
+    assert (last["response"]["error"]["code"], last["response"]["output"]) == ("arm_failed", [])
+    assert "the model is gone" in last["response"]["error"]["message"]
+    for error, code in ((TimeoutError("ending"), "not_ready"), (RuntimeError("ours"), "internal")):
+        in_pieces(TextPiece(text="Bram "), error)
+        assert events_of(http)[0][-1]["response"]["error"]["code"] == code
+    in_pieces(TextPiece(text="Bram "), **failed)
+    with client.responses.stream(model="auto", input=QUESTION) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[-1] == "response.failed"
+
+
+def test_failures_after_the_decision(http, service, in_pieces, monkeypatch):
+    """Whole replies fail as those of chat completions do, and are not asked for again; by the id they say why."""
+    in_pieces(status="failed", answer=None, error="the model is gone", stop_reason="failed")
+    reply = posted(http)
+    assert error_of(reply) == (500, "arm_failed", None)
+    assert reply.headers["x-should-retry"] == "false"
+    monkeypatch.undo()
+    monkeypatch.setattr(answering, "_limit_s", lambda router: 0.05)
+    reply = posted(http)
+    assert error_of(reply)[:2] == (504, "answer_timeout")
+    key = reply.headers["x-ragbandit-decision-id"]
+    waiting = http.get(f"/v1/responses/{key}").json()
+    assert (waiting["status"], waiting["output"], waiting["usage"]) == ("in_progress", [], None)
+    Response.model_validate(waiting, strict=True)
+    assert error_of(posted(http, previous_response_id=key)) == (400, "invalid_input", "previous_response_id")
+    service.router.store.add_outcome(outcome_of(key, status="failed", answer=None, error="gone", stop_reason="failed"))
+    ended = http.get(f"/v1/responses/{key}").json()
+    assert (ended["status"], ended["error"]["code"], ended["completed_at"]) == ("failed", "arm_failed", None)
+
+
+def test_a_conversation(http, service, answers, decided):
+    """A response goes on from another: its turns come before the question, in one session; its instructions do not."""
+    answers()
+    first = posted(http, instructions="Answer like a pirate.").json()
+    assert first["instructions"] == "Answer like a pirate."
+    second = posted(http, input="And who filmed it?", previous_response_id=first["id"]).json()
+    assert (second["previous_response_id"], second["instructions"]) == (first["id"], None)
+    third = posted(http, input="When?", previous_response_id=second["id"], instructions="Be brief.").json()
+    queries = [service.router.decision(reply["id"]).decision.query for reply in (first, second, third)]
+    assert [query.session for query in queries] == [first["id"]] * 3
+    said = [("user", QUESTION), ("assistant", "Bram Stoker")]
+    more = [("user", "And who filmed it?"), ("assistant", "Bram Stoker")]
+    assert [(each.role, each.text) for each in queries[1].messages] == said
+    assert [(each.role, each.text) for each in queries[2].messages] == [("system", "Be brief."), *said, *more]
+    assert queries[2].asked == "When?"
+    turns = http.get(f"/v1/sessions/{first['id']}").json()["decisions"]
+    assert [turn["decision_id"] for turn in turns] == [first["id"], second["id"], third["id"]]
+    items = http.get(f"/v1/responses/{third['id']}/input_items").json()
+    texts = [item["content"][0]["text"] for item in items["data"]]
+    assert texts[0] == "When?"
+    assert texts[::-1][1:-1] == [text for _, text in said + more]
+    assert decided() == 3
+
+
+def test_a_conversation_in_items(http, service, answers):
+    """Items are messages of all roles, of text or of parts, those of an earlier output among them."""
+    answers()
+    earlier = posted(http).json()
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": QUESTION}]},
+        *earlier["output"],
+        {"type": "message", "role": "user", "content": "And who filmed it?", "status": "completed"},
+    ]
+    headers = {"X-RagBandit-Session-Id": "talk-1"}
+    made = posted(http, headers=headers, input=items).json()
+    query = service.router.decision(made["id"]).decision.query
+    system = Message(role="system", text="Be brief.")
+    assert query.messages == (
+        system,
+        Message(role="user", text=QUESTION),
+        Message(role="assistant", text="Bram Stoker"),
+    )
+    assert (query.session, made["instructions"]) == ("talk-1", None)
+    on = posted(http, input="When?", previous_response_id=made["id"]).json()
+    query = service.router.decision(on["id"]).decision.query
+    assert (query.messages[0], query.session) == (system, "talk-1")
+
+
+def test_responses_that_are_not_stored(http, service, answers):
+    """`store: false` is kept with the decision; by its id the response is as one that was never made."""
+    answers()
+    made = posted(http, store=False).json()
+    assert made["store"] is False
+    decision = http.get(f"/v1/decisions/{made['id']}").json()
+    assert (decision["request"]["store"], decision["session_id"]) == (False, None)
+    path, unknown = f"/v1/responses/{made['id']}", "/v1/responses/resp_never"
+    for method, more in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+        there, none = http.request(method, path + more), http.request(method, unknown + more)
+        assert error_of(there) == error_of(none) == (404, "response_not_found", "response_id")
+        assert there.content == none.content
+    gone_on, none = (posted(http, previous_response_id=key) for key in (made["id"], "resp_never"))
+    assert error_of(gone_on) == (404, "response_not_found", "previous_response_id")
+    assert gone_on.content == none.content
+
+
+def test_tenants(serve, in_pieces):
+    """Another tenant's response is one that was never made, to a key of all tenants too where it goes on from it."""
+    service = serve()
+    keyed = Keyed(service)
+    try:
+        keyed.key("admin")
+        acme, globex, anyone = (keyed.client("app", tenant=name) for name in ("acme", "globex", None))
+        in_pieces(TextPiece(text="Bram Stoker"))
+        key = posted(acme).json()["id"]
+        worker_answers(service, key, "Bram Stoker")
+        assert posted(acme, previous_response_id=key).json()["previous_response_id"] == key
+        for stranger in (globex, anyone):
+            there, none = (posted(stranger, previous_response_id=one) for one in (key, "resp_never"))
+            assert error_of(there) == error_of(none) == (404, "response_not_found", "previous_response_id")
+            assert there.content == none.content
+        for method, more in (("GET", ""), ("GET", "/input_items"), ("POST", "/cancel")):
+            there, none = (globex.request(method, f"/v1/responses/{one}{more}") for one in (key, "resp_never"))
+            assert (there.status_code, there.content) == (404, none.content)
+        assert anyone.get(f"/v1/responses/{key}").json()["status"] == "completed"
+        assert keyed.client("rater").get(f"/v1/responses/{key}").status_code == 403
+    finally:
+        keyed.close()
+
+
+REFUSED = [
+    ({"input": 5}, "invalid_input", "input"),
+    ({"input": []}, "invalid_input", "input"),
+    ({"input": " "}, "invalid_input", "input"),
+    ({"input": [{"role": "assistant", "content": "Hello"}]}, "invalid_input", "input"),
+    ({"input": [{"type": "function_call_output", "output": "4"}]}, "unsupported_parameter", "input[0].type"),
+    ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unsupported_parameter", "input[0].type"),
+    ({"input": [{"role": "tool", "content": "4"}]}, "invalid_input", "input[0].role"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        "unsupported_parameter",
+        "input[0].content[0].type",
+    ),
+    ({"model": "gpt-5"}, "model_not_found", "model"),
+    ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
+    ({"background": True}, "unsupported_parameter", "background"),
+    ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
+    ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "unsupported_parameter", "text.format"),
+    ({"text": {"format": 5}}, "unsupported_parameter", "text.format"),
+    ({"prompt": {"id": "pmpt_1"}}, "unsupported_parameter", "prompt"),
+    ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+    ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "top_logprobs"),
+    ({"metadata": {"premium": "perhaps"}}, "invalid_input", "metadata.premium"),
+    ({"cost_weight": 1, "aim": {"quality": 0.9}}, "invalid_input", "aim"),
+    ({"previous_response_id": "a b"}, "response_not_found", "previous_response_id"),
+]
+
+
+def test_what_is_refused(http, decided):
+    """What would change the meaning of the answer is refused by its name, and nothing is decided."""
+    with every_case() as cases:
+        for more, code, param in REFUSED:
+            with cases(str(more)):
+                status = 404 if code.endswith("not_found") else 400
+                assert error_of(posted(http, **more)) == (status, code, param)
+    assert decided() == 0
+
+
+def test_what_clients_send_by_default(http, service, answers):
+    """Parameters without a meaning here are passed over, and their names are kept."""
+    answers()
+    more = {"tools": [], "tool_choice": "auto", "text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []}
+    ignored = {"temperature": 0.2, "max_output_tokens": 50, "reasoning": {"effort": "low"}, "truncation": "disabled"}
+    reply = posted(http, metadata={"premium": "true", "page": "faq"}, background=False, **more, **ignored)
+    assert reply.status_code == 200, reply.text
+    query = service.router.decision(reply.json()["id"]).decision.query
+    assert query.request["ignored"] == sorted([*ignored, "include"])
+    assert query.context == {"premium": True}
+    assert reply.json()["metadata"] == {"premium": "true", "page": "faq"}
+    forced = posted(http, model="arm/single_step").json()
+    assert (forced["model"], forced["ragbandit"]["forced"]) == ("ragbandit/single_step", True)
+
+
+def test_the_same_key(http, answers, decided):
+    """One Idempotency-Key is one decision and one reply, whole or in pieces; another request is a conflict."""
+    answers()
+    headers = {"Idempotency-Key": "mine-1"}
+    first, second = (posted(http, headers=headers) for _ in range(2))
+    assert first.json() == second.json()
+    assert first.json()["id"] == "mine-1"
+    assert events_of(http, headers=headers)[0][-1]["response"] == first.json()
+    assert error_of(posted(http, headers=headers, input="Who else?"))[:2] == (409, "conflict")
+    assert decided() == 1
+
+
+def test_cancelling_and_deleting(http, service, answers):
+    """A response that waits is cancelled, one that has ended stays; none is deleted, and the reply says who erases."""
+    key = http.post("/v1/answer?wait_s=0", json={"question": QUESTION}).json()["decision_id"]
+    assert http.post(f"/v1/responses/{key}/cancel").json()["status"] == "in_progress"
+    service.router.store.add_outcome(outcome_of(key, status="failed", answer=None, stop_reason="cancelled"))
+    ended = http.get(f"/v1/responses/{key}").json()
+    assert (ended["status"], ended["error"]["code"]) == ("cancelled", "cancelled")
+    answers()
+    made = posted(http).json()
+    assert http.post(f"/v1/responses/{made['id']}/cancel").json() == made
+    refused = http.delete(f"/v1/responses/{made['id']}")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET")
+    assert "data erase" in refused.json()["error"]["message"]
+    assert http.get(f"/v1/responses/{made['id']}").json() == made
+
+
+def test_a_client_that_goes_away(http, service):
+    """A client that hangs up in mid-stream leaves nothing that waits, and its answer is cancelled."""
+    body = {"model": "auto", "input": QUESTION, "stream": True}
+    with http.stream("POST", "/v1/responses", json=body) as reply:
+        key = reply.headers["x-ragbandit-decision-id"]
+        assert service.router.answers.is_awaited(key)
+    give_up = time.monotonic() + 20
+    while service.router.answers.is_awaited(key) or not service.router.store.answer_task(key).cancelled:
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def test_texts_that_were_erased(http, service, answers, decided):
+    """Without its texts a response has none, and cannot be gone on from: the reply says what to do."""
+    answers()
+    key = posted(http).json()["id"]
+    erase(service.router.database, Selection(decision=key), features=False, now=time.time())
+    (item,) = http.get(f"/v1/responses/{key}").json()["output"]
+    assert item["content"][0]["text"] == ""
+    reply = posted(http, previous_response_id=key)
+    assert error_of(reply) == (400, "invalid_input", "previous_response_id")
+    assert "send the whole conversation" in reply.json()["error"]["message"]
+    assert decided() == 1
+
+
+def test_openai_reads_it(client):
+    """A missing response is the client's own error, with our code."""
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.responses.retrieve("resp_never")
+    assert (caught.value.code, caught.value.param) == ("response_not_found", "response_id")

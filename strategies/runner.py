@@ -114,12 +114,12 @@ async def run_strategy(
         made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator),
         made_at=time.time(),
         sources=tuple(
-            _source(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
+            source_of(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
         ),
     )
 
 
-def _source(passage: Passage, *, score: float | None, chars: int) -> Source:
+def source_of(passage: Passage, *, score: float | None, chars: int) -> Source:
     """A passage as outcomes keep it."""
     title, text = passage.title[:SOURCE_CHARS], passage.text[:chars]
     return Source(id=passage.id, title=title, text=text, url=passage.url, score=score)

@@ -46,6 +46,7 @@ __all__ = [
     "missing_package",
     "require_service",
     "required_module",
+    "root_cause",
 ]
 
 
@@ -180,6 +181,13 @@ class PolicyFault(RagBanditError):
     """The policy broke its contract."""
 
     code = "POLICY_FAULT"
+
+
+def root_cause(error: Exception) -> Exception:
+    """The first error in groups of errors; one that is no group itself."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def missing_package(name: str, *, extra: str, field: str | None = None, note: str | None = None) -> ConfigError:

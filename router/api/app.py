@@ -29,12 +29,14 @@ from ragbandit.router.api.endpoints import (
     policies,
     report,
     routing,
+    search,
     sessions,
 )
 from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
+from ragbandit.router.api.mcp import endpoint as mcp
 from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai import endpoints as openai
@@ -93,10 +95,12 @@ class _Service(FastAPI):
         )
 
 
-def create_app(open_router: Callable[[], Router], *, process: ServiceProcess | None = None) -> FastAPI:
+def create_app(
+    open_router: Callable[[], Router], *, process: ServiceProcess | None = None, corpus: search.Search | None = None
+) -> FastAPI:
     """The app; the Router is opened when it starts and closed when it stops.
 
-    process: of this process in a service of several.
+    process: of this process in a service of several. corpus: what /v1/search asks; None: there is nothing to search.
     """
 
     @asynccontextmanager
@@ -107,6 +111,7 @@ def create_app(open_router: Callable[[], Router], *, process: ServiceProcess | N
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
         state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
+        state.search, state.searches = corpus, 0
         state.processes = None if process is None else ProcessMetrics(process, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
@@ -231,6 +236,7 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
             routing,
             decisions,
             sessions,
+            search,
             openai,
             responses,
             feedback,
@@ -242,6 +248,7 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
         )
         for route in module.endpoints.routes
     ),
+    mcp.ROUTE,
     *DASHBOARD,
     Mount("/docs/assets", StaticFiles(directory=swagger_ui_path), name="docs-assets"),
     *_pages.routes,

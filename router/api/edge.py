@@ -22,8 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.http_server.connections import CONNECTION
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
+from ragbandit.router.api.mcp.errors import PATH, mcp_error
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
-from ragbandit.router.api.rules import OPERATOR_PATHS, Rule, has_path, is_page, route_path, rule_of
+from ragbandit.router.api.rules import OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
 from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, refusal
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.gate import Gate
@@ -120,7 +121,7 @@ class Edge:
         caller = await gate.caller(exchange.scope, rule=exchange.rule, path=exchange.path)
         exchange.scope.setdefault("state", {})["caller"] = caller
         limiter: RateLimiter = self.state.rate_limiter
-        if exchange.path in OPERATOR_PATHS:
+        if exchange.path in OPERATOR_PATHS or PART in exchange.scope:
             return
         try:
             allowance = await limiter.take(caller)
@@ -149,6 +150,8 @@ class _Exchange:
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
+        elif path == PATH:
+            scope[SHAPE] = mcp_error
         elif is_page(path) and has_path(path, state=state):
             scope[SHAPE] = page_error
             self.headers += page_headers(path)

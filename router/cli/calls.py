@@ -33,14 +33,20 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
 
     key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
     """
-    if url is None:
-        server = configuration.load(config).settings.server
-        host = _EVERY.get(server.host, server.host)
-        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
-    return Client(url, api_key=None if key_env is None else _key_of(key_env))
+    return Client(address_of(url, config=config), api_key=None if key_env is None else key_of(key_env))
 
 
-def _key_of(variable: str) -> str:
+def address_of(url: str | None, *, config: str | None) -> str:
+    """This URL; None: that of the service that the configuration describes, on this machine."""
+    if url is not None:
+        return url
+    server = configuration.load(config).settings.server
+    host = _EVERY.get(server.host, server.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def key_of(variable: str) -> str:
+    """The key that this environment variable holds. Raises InvalidInput where it is not set."""
     key = os.environ.get(variable, "").strip()
     if not key:
         message = f"the environment variable {shown_variable(variable)} is not set"

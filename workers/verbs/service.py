@@ -27,6 +27,7 @@ from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.search import CorpusSearch
 
 log = logging.getLogger("ragbandit.cli")
 
@@ -68,7 +69,7 @@ def _run_router(loaded: configuration.LoadedSettings, *, process: ServiceProcess
     served = settings.server
     if process is not None:
         served = served.model_copy(update={"admin_port": process.admin_port})
-    app = create_app(lambda: router, process=process)
+    app = create_app(lambda: router, process=process, corpus=CorpusSearch(settings))
     server = make_server(app, settings=served, shared=process is not None)
     sockets = None if process is None else [shared_port(settings.server.host, process.port)]
     keep_what_is_loaded()

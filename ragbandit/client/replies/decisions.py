@@ -103,6 +103,13 @@ class SourceReply(TypedDict):
     """Score in the search that found it; scores compare within one search only."""
 
 
+class SearchReply(TypedDict):
+    """What a search found."""
+
+    passages: list[SourceReply]
+    """The passages, best first."""
+
+
 class OutcomeFields(TypedDict):
     """Fields of an outcome."""
 

@@ -17,6 +17,7 @@ from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_a
 from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
+from ragbandit.router.api.rules import PART
 from ragbandit.router.api.schemas.replies import headers, route_json
 from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
@@ -235,7 +236,11 @@ def _query(
         cost_weight=body.cost_weight,
         aim=body.aim or {},
         api_key=caller.key,
-        request={**({LINKS: links} if links else {}), **noted_prices(request, tenant=tenant)},
+        request={
+            **({LINKS: links} if links else {}),
+            **({"surface": request.scope[PART]} if PART in request.scope else {}),
+            **noted_prices(request, tenant=tenant),
+        },
     )
     if not body.messages:
         return query

@@ -47,6 +47,8 @@ ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NU
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": MAX_SESSION}
 
+#: most passages of one search
+MAX_HITS: Final = 50
 #: the header that may stand for decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
 #: what clients of OpenAI's interface have before a decision's id
@@ -213,6 +215,17 @@ class RouteBody(RequestBody):
     aim: Aim = None
     """In place of `cost_weight`: {"quality": 0.9}, the cheapest arms that reach this share of the best arm's expected
     quality, or a mean cost of questions with this aim: {"steps": 1.8} or {"dollars": 0.004}."""
+
+
+class SearchBody(RequestBody):
+    """A search of the corpus."""
+
+    model_config = example(query="Who wrote Dracula?", k=3)
+
+    query: NotBlank
+    """What is searched for."""
+    k: Annotated[int, limits(minimum=1, maximum=MAX_HITS)] = 5
+    """That many passages at most."""
 
 
 class RouteBatchBody(RequestBody):

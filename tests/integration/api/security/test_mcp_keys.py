@@ -1,0 +1,110 @@
+"""Keys of MCP's callers: a tool does what the key's own HTTP call does, and no more."""
+
+import asyncio
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.support.servers.http_service import QUESTION, refused
+
+
+def results(world, key, *calls):
+    """The result of each (tool, arguments), called in turn with this key."""
+
+    async def run():
+        async with httpx2.AsyncClient(headers={"authorization": f"Bearer {key}"}) as http:
+            transport = streamable_http_client(f"{world.service.url}/mcp", http_client=http)
+            async with Client(transport, mode="2026-07-28") as client:
+                await client.list_tools()
+                return [await client.call_tool(tool, arguments) for tool, arguments in calls]
+
+    return asyncio.run(run())
+
+
+def errors(found):
+    return [each.structured_content["error"]["code"] if each.is_error else None for each in found]
+
+
+ROUTE = ("route", {"question": QUESTION})
+
+
+@pytest.mark.parametrize("header", [None, "Bearer rb_0000000000_" + "x" * 43], ids=["none", "wrong"])
+def test_without_a_key_nothing_is_told(keyed, header):
+    """Neither the tools nor a call: 401, with the header that clients look for, and our words as JSON-RPC's error."""
+    world = keyed()
+    sent = {"accept": "application/json, text/event-stream"} | ({"authorization": header} if header else {})
+    reply = world.service.http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"}, headers=sent)
+    assert (reply.status_code, reply.headers["www-authenticate"]) == (401, 'Bearer realm="ragbandit"')
+    assert reply.json()["error"]["data"]["code"] == "UNAUTHORIZED"
+    if header:
+        with pytest.raises(ExceptionGroup, match="unhandled") as caught:
+            results(world, header.removeprefix("Bearer "), ROUTE)
+        assert "not valid" in repr(caught.value.exceptions)
+
+
+def test_a_role_has_the_tools_of_its_endpoints(keyed):
+    """Every role sees the tools; what its HTTP calls may not do, its tools may not."""
+    world = keyed()
+    (routed,) = results(world, world.key("app").text, ROUTE)
+    key = {"decision_id": routed.structured_content["decision_id"]}
+    calls = [ROUTE, ("answer", ROUTE[1]), ("search", {"query": "x"}), ("report_outcome", key | {"steps": 1})]
+    calls += [("feedback", key | {"rating": True}), ("explain", key)]
+    no, unknown = "FORBIDDEN", "NOT_FOUND"  # no corpus here
+    may = {
+        "app": [None, None, unknown, None, None, None],
+        "rater": [no, no, no, no, None, None],
+        "worker": [no, no, no, None, no, None],
+        "reader": [no, no, no, no, no, None],
+        "operator": [no, no, no, no, no, None],
+    }
+    calls[1] = ("answer", ROUTE[1] | {"wait_s": 0})
+    calls[3] = ("report_outcome", key | {"steps": 1, "answer": "x"})
+    calls[4] = ("feedback", key | {"rating": True, "feedback_id": "f1"})
+    for role, expected in may.items():
+        assert errors(results(world, world.key(role).text, *calls)) == expected, role
+
+
+def test_a_narrow_key_stays_narrow(keyed):
+    """A key of one arm draws that arm alone, may name no other, and searches nothing beside it."""
+    world = keyed()
+    key = world.key("app", scopes={"arms": ["single_step"]}).text
+    drawn, other, searched = results(
+        world, key, ROUTE, ("route", ROUTE[1] | {"arms": ["multi_step"]}), ("search", {"query": "x"})
+    )
+    assert drawn.structured_content["pmf"] == {"single_step": 1.0}
+    assert errors([other, searched]) == ["FORBIDDEN", "FORBIDDEN"]
+
+
+def test_a_tenant_is_alone(keyed):
+    """Another tenant's decision is to a tool what none is; the key's own tenant is that of its questions."""
+    world = keyed()
+    ours, theirs = (world.key("app", tenant=tenant).text for tenant in ("acme", "other"))
+    (routed,) = results(world, ours, ROUTE)
+    key = {"decision_id": routed.structured_content["decision_id"]}
+    foreign = [("explain", key), ("feedback", key | {"rating": True}), ("report_outcome", key | {"steps": 1})]
+    asked = [*foreign, ("explain", {"decision_id": "nobody"}), ("route", ROUTE[1] | {"tenant": "acme"})]
+    found = results(world, theirs, *asked)
+    assert errors(found) == ["NOT_FOUND"] * 4 + ["FORBIDDEN"]
+    assert found[0].content == found[3].content
+    assert world.client("admin").get(f"/v1/decisions/{key['decision_id']}").json()["tenant"] == "acme"
+
+
+def test_a_call_counts_once_against_a_rate(keyed):
+    """Every message is one request of the key; a tool is no second one. Beyond its rate the key is refused."""
+    world = keyed()
+    new = world.key("app", scopes={"rate": "3/hour"})
+    assert errors(results(world, new.text, ROUTE, ROUTE)) == [None, None]
+    reply = world.with_header(f"Bearer {new.text}").post("/mcp", json={})
+    assert (reply.status_code, reply.json()["error"]["data"]["code"]) == (429, "TOO_MANY_REQUESTS")
+    refused(world.with_header(f"Bearer {new.text}").post("/v1/route", json=ROUTE[1]), 429, "TOO_MANY_REQUESTS")
+
+
+def test_quotas_and_budgets_hold(keyed):
+    """A tenant's quota of decisions is one, whichever door they come by."""
+    world = keyed(tenants={"acme": {"decisions_per_day": 2}})
+    new = world.key("app", tenant="acme")
+    assert errors(results(world, new.text, ROUTE)) == [None]
+    assert world.with_header(f"Bearer {new.text}").post("/v1/route", json=ROUTE[1]).status_code == 200
+    assert errors(results(world, new.text, ROUTE)) == ["TOO_MANY_REQUESTS"]

@@ -1,0 +1,22 @@
+"""The service's own search, over a real index."""
+
+import asyncio
+
+import pytest
+
+from ragbandit.shared.errors import ConfigError
+from ragbandit.strategies.base import Passage
+from ragbandit.workers.wiring.retrievers import kind_of
+from ragbandit.workers.wiring.search import CorpusSearch
+
+
+def test_the_configured_index_is_opened_by_the_first_search(settings):
+    """Without an index each search says so; once it is built its passages come, cut as outcomes have them."""
+    made = settings(log={"source_chars": 6})
+    search = CorpusSearch(made)
+    with pytest.raises(ConfigError, match="ragbandit index build"):
+        asyncio.run(search("Stoker", 3))
+    rows = [Passage(id=str(number), title="Dracula", text=f"Stoker {number}") for number in range(3)]
+    kind_of(made).built(lambda: iter(rows), lambda done: None)
+    found = asyncio.run(search("Stoker", 2))
+    assert [(each.title, each.text, each.score is None) for each in found] == [("Dracula", "Stoker", False)] * 2

@@ -16,6 +16,7 @@ _VERBS: Final = "ragbandit.workers.verbs"
 
 #: every verb, in the order of the help
 VERBS: Final[Verbs] = {
+    "init": f"{_VERBS}.init:init",
     "demo": "ragbandit.examples.handbook.demo:demo",
     "up": f"{_VERBS}.up:up",
     "serve": f"{_VERBS}.serve:serve",

@@ -5,9 +5,9 @@
         ...
     assert server.requests[0].body["model"] == "gpt"
 
-It knows POST /v1/chat/completions and /v1/completions, whole and streamed, binds 127.0.0.1 on a free port, and takes
-connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has the log-probability
--0.5, and beside it the token " other" with -1.0. max_tokens and stop strings are heeded.
+It knows POST /v1/chat/completions and /v1/completions, whole and streamed, and GET /v1/models. It binds 127.0.0.1 on a
+free port, and takes connections at once. A token is a word between white space, as for `ScriptedGenerator`; each has
+the log-probability -0.5, and beside it the token " other" with -1.0. max_tokens and stop strings are heeded.
 """
 
 import json
@@ -22,6 +22,7 @@ from typing import Any, Self
 
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
+_MODELS = "/v1/models"
 _LOGPROB = -0.5
 _OTHERS = {" other": -1.0}
 
@@ -80,16 +81,20 @@ class ScriptedServer:
     replies: a sequence, one reply per request in the order of their arrival, and status 500 when it is used up; or a
     mapping from a piece of text to the reply for a request whose messages or prompt contain it, the first match winning
     ("" matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
-    text stands for Reply(text=...). `requests` holds what came in, `abandoned` how many streams the client left before
-    their end. Use it in a `with`, or close it.
+    text stands for Reply(text=...). models: what it lists, each a name or the fields of one. `requests` holds what came
+    in, `abandoned` how many streams the client left before their end. Use it in a `with`, or close it.
     """
 
     def __init__(
-        self, replies: Sequence[Reply | str] | Mapping[str, Reply | str] | Callable[[Mapping[str, Any]], Reply | str]
+        self,
+        replies: Sequence[Reply | str] | Mapping[str, Reply | str] | Callable[[Mapping[str, Any]], Reply | str],
+        *,
+        models: Sequence[str | Mapping[str, Any]] = (),
     ) -> None:
         self.requests: list[ReceivedRequest] = []
         self.abandoned = 0
         self._replies = replies
+        self._models = [{"id": model} if isinstance(model, str) else model for model in models]
         self._used = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -137,6 +142,14 @@ class ScriptedServer:
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
 
+    def receive_get(self, request: ReceivedRequest) -> Reply:
+        """Remember a request without a body; the list of models, or status 404."""
+        with self._lock:
+            self.requests.append(request)
+        if request.path != _MODELS:
+            return Reply(status=404, text=f"the script lists {_MODELS} alone")
+        return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
+
     def abandon(self) -> None:
         """Count a client that hung up."""
         with self._lock:
@@ -173,9 +186,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     script: ScriptedServer
 
+    def do_GET(self) -> None:
+        reply = self.script.receive_get(ReceivedRequest(path=self.path, headers=self._headers(), body={}))
+        body = _body(reply, sent={}, chat=False)
+        self._begin(reply, kind="application/json", length=len(body))
+        self._send(body, reply=reply)
+
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", "0")))
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        headers = self._headers()
         sent = json.loads(raw or b"{}")
         reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
         self.script.wait(reply.seconds)
@@ -188,6 +207,9 @@ class _Handler(BaseHTTPRequestHandler):
             body = _body(reply, sent=sent, chat=chat)
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
+
+    def _headers(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.headers.items()}
 
     def _begin(self, reply: Reply, *, kind: str, length: int | None = None) -> None:
         self.send_response(reply.status)

@@ -22,7 +22,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import count_rows, log_left_out, read_corpus
 from ragbandit.strategies.retrievers.mention_counts import write_popularity
-from ragbandit.workers.wiring.retrievers import index_folder, kind_of, make_retriever, search_once, with_choice
+from ragbandit.workers.wiring.retrievers import Facts, index_folder, kind_of, make_retriever, search_once, with_choice
 
 IndexOption = Annotated[
     str | None,
@@ -47,6 +47,11 @@ def build(
 ) -> None:
     """Build an index from a corpus. One that was cut off goes on where it ended if it is dense or elasticsearch."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
+    show(build_index(settings, corpus=corpus, popularity=popularity), as_json=as_json)
+
+
+def build_index(settings: Settings, *, corpus: Path, popularity: bool = True) -> Facts:
+    """Build the configured index from a corpus, with a progress bar; the facts of it. popularity: count mentions."""
     kind = kind_of(settings)
     left_out: set[str] = set()
     rows = _reading(corpus, left_out=left_out)
@@ -56,9 +61,7 @@ def build(
         if popularity and "bm25" in _parts(settings):  # the policy looks for its table in that folder
             progress("counting mentions", 0, 0)
             facts = {**facts, "popularity": str(write_popularity(rows, index_folder(settings)))}
-    if corpus.is_dir():
-        facts = {**facts, "left_out": len(left_out)}
-    show(facts, as_json=as_json)
+    return {**facts, "left_out": len(left_out)} if corpus.is_dir() else facts
 
 
 def _reading(corpus: Path, *, left_out: set[str]) -> Callable[[], Iterator[Passage]]:

@@ -1,0 +1,253 @@
+"""Verb `init`, as a user types it: in an empty folder, beside a model server, with documents and pipelines."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ragbandit.router.config.loading import load
+from ragbandit.shared import errors
+from ragbandit.shared.errors import ConfigError
+from ragbandit.testing.openai_server import ScriptedServer
+from ragbandit.workers.cli import app
+from ragbandit.workers.initial import servers, surroundings
+from ragbandit.workers.initial.servers import Model, ModelServer, pick
+from tests.support.cases import every_case
+
+PIPELINES = """
+class Chain:
+    async def ainvoke(self, given, config=None):
+        return "an answer"
+
+class Engine:
+    def query(self, question):
+        return "an answer"
+
+quick, thorough, neither = Chain(), Engine, 5
+
+def engine():
+    return Engine()
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A function that runs `init` in an empty folder of a machine without servers: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(servers, "USUAL_PORTS", {})
+    for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+
+    def typed(*words, verb="init"):
+        done = CliRunner().invoke(app, [verb, *words])
+        return done.exit_code, done.stdout, done.stderr
+
+    return typed
+
+
+def written(run, *words):
+    """The tree of the file that `init` wrote with these words, which `validate` accepts; and what it printed."""
+    code, out, err = run(*words)
+    assert code == 0, err
+    assert run("--changed", verb="validate")[0] == 0
+    with open("config.yaml", encoding="utf-8") as file:
+        return yaml.safe_load(file), out
+
+
+def documents(folder, name="docs"):
+    (folder / name).mkdir()
+    (folder / name / "city.md").write_text("# Warsaw\n\nIt stands by the Vistula.", encoding="utf-8")
+
+
+def test_without_a_server_the_local_model_answers(run, tmp_path):
+    """Without an index the local model alone; with documents arms that search, and the incumbent searches once.
+
+    A file that is there stays as it is, but for --force.
+    """
+    tree, out = written(run, "--yes")
+    assert tree["generator"]["name"] == "local"
+    assert list(tree["arms"]) == ["no_retrieval"]
+    assert "policy" not in tree
+    before = (tmp_path / "config.yaml").read_bytes()
+    code, _, err = run("--yes")
+    assert (code, (tmp_path / "config.yaml").read_bytes()) == (2, before)
+    assert "--force" in err
+
+    documents(tmp_path)
+    tree, out = written(run, "--prefer", "quality", "--force")
+    assert list(tree["arms"]) == ["no_retrieval", "single_step", "multi_step"]
+    assert tree["policy"] == {"incumbent": "single_step", "harm": 0.05}
+    assert (tree["reward"]["weight"], tree["prices"]["quality"]) == (0.01, 0.01)
+    assert "1 passages of docs" in out
+    assert run("--yes", "--force")[1].count("The index default has 1 passages (bm25)") == 1  # not built again
+
+
+def test_every_choice_stands_in_the_file_as_a_comment(run, tmp_path):
+    """Each line of the terminal but the last is a comment of the file, and no comment is longer than a line."""
+    documents(tmp_path)
+    _, out = written(run, "--yes")
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    comments = " ".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
+    for line in out.splitlines()[:-1]:
+        assert line.split(maxsplit=1)[1].removesuffix(".") in comments
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_without_any_model_the_caller_answers(run, tmp_path, monkeypatch):
+    """Neither server nor torch: two arms of the caller, and one sentence that says what to install or start."""
+    monkeypatch.setattr(surroundings, "_LOCAL", ("no_such_package_is_installed",))
+    documents(tmp_path)
+    tree, out = written(run, "--yes")
+    assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
+    assert tree["policy"]["incumbent"] == "fast"
+    assert "pip install 'ragbandit[models]'" in out
+    assert not (tmp_path / ".ragbandit" / "indexes").exists()  # nobody would search it
+
+
+def test_a_base_install(run, tmp_path, monkeypatch):
+    """Without the extra `service` no worker can run: arms of the caller, and the extra is named."""
+    monkeypatch.setitem(errors.EXTRA_OF, "no_such_package_is_installed", "service")
+    tree, out = written(run, "--yes")
+    assert set(tree["arms"]) == {"fast", "deep"}
+    assert "pip install 'ragbandit[service]'" in out
+    code, _, err = run("--yes", "--force", "--url", "http://127.0.0.1:9/v1")
+    assert code == 2
+    assert "pip install 'ragbandit[service]'" in err
+
+
+def test_nobody_to_ask(run, tmp_path):
+    """Without a terminal and without --yes nothing is written, and the message says what to give."""
+    code, _, err = run()
+    assert code == 2
+    assert "--yes" in err
+    assert "economy (5 steps)" in err
+    assert not list(tmp_path.glob("*config*"))
+
+
+def test_one_question_on_a_terminal(run, tmp_path):
+    """On a terminal one question is asked, and its answer is the price."""
+    theirs, ours = os.openpty()
+    code = (
+        "from ragbandit.workers.initial import servers; servers.USUAL_PORTS = {};"
+        "from ragbandit.workers.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code, "init"]
+    with subprocess.Popen(command, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as init:
+        os.write(theirs, b"economy\n")
+        out, err = init.communicate(timeout=60)
+    assert init.returncode == 0, err
+    assert out.count("What is a right answer worth?") == 1
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["reward"]["weight"] == 0.2
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_a_model_of_a_server(run, tmp_path, monkeypatch):
+    """One model of a named server: its address, its context and the variable of its key are written, the key is not."""
+    monkeypatch.setenv("OWN_KEY", "sk-proj-very-secret-4711")
+    documents(tmp_path, "manuals")
+    models = [{"id": "qwen2.5-7b", "max_model_len": 16384}, "bge-embed-large"]
+    with ScriptedServer({"": "So."}, models=models) as server:
+        address = server.url.removesuffix("/v1")
+        tree, _ = written(run, "--yes", "--url", address, "--key-env", "OWN_KEY", "--documents", "manuals")
+        assert [request.path for request in server.requests] == ["/models", "/v1/models"]  # nothing that costs money
+        assert server.requests[1].headers["authorization"] == "Bearer sk-proj-very-secret-4711"
+        assert tree["generator"]["openai"] == {"base_url": server.url, "bytes_per_token": 3.0, "api_key_env": "OWN_KEY"}
+    assert (tree["generator"]["model"], tree["generator"]["context_tokens"]) == ("qwen2.5-7b", 16384)
+    assert (tree["arms_preset"], list(tree["arms"])) == ("chat", ["no_retrieval", "single_step", "multi_step"])
+    text = (tmp_path / "config.yaml").read_text(encoding="utf-8")
+    assert "secret" not in text.lower().replace("secrets belong", "")
+    assert "# " in text
+    assert "price: {input: ..., output: ...}" in " ".join(text.split())
+
+
+def test_a_server_that_was_named_must_answer(run, monkeypatch):
+    """Of --url, OPENAI_BASE_URL and --model: what cannot be used is refused by its name, and nothing is written."""
+    with ScriptedServer({"": "So."}, models=["llama-3b", "llama-70b"]) as server, every_case() as case:
+        for words, environ, parts in (
+            (["--url", "http://127.0.0.1:9/v1"], {}, ["--url", "ConnectError"]),
+            ([], {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, ["OPENAI_BASE_URL", "ConnectError"]),
+            (["--url", "http://me:pass1234@127.0.0.1:9/v1"], {}, ["--url", "--key-env"]),
+            (["--url", server.url, "--model", "llama-71b"], {}, ["did you mean llama-70b?"]),
+            (["--model", "llama-70b"], {}, ["--url"]),
+            (["--url", f"{server.url}/chat/v1"], {}, ["status 404"]),
+            (["--documents", "nowhere"], {}, ["--documents", "nowhere"]),
+            (["--prefer", "cheap"], {}, ["economy, balanced, quality"]),
+        ):
+            with case(*words), monkeypatch.context() as patched:
+                for name, value in environ.items():
+                    patched.setenv(name, value)
+                code, _, err = run("--yes", *words)
+                assert code == 2
+                assert "pass1234" not in err
+                assert [part for part in parts if part not in err] == []
+                assert not os.path.exists("config.yaml")
+
+
+def test_pipelines_are_arms(run, tmp_path):
+    """Two pipelines are the arms, whatever else is here; one joins the model's. Seconds are charged."""
+    (tmp_path / "my_rag_of_init.py").write_text(PIPELINES, encoding="utf-8")
+    given = ["--pipeline", "quick=my_rag_of_init:quick", "--pipeline", "deep=my_rag_of_init:engine"]
+    tree, _ = written(run, "--yes", *given)
+    adapters = "ragbandit.strategies.adapters:"
+    assert tree["arms"] == {
+        "quick": {"class": f"{adapters}LangChainArm", "object": "my_rag_of_init:quick"},
+        "deep": {"class": f"{adapters}LlamaIndexArm", "object": "my_rag_of_init:engine"},
+    }
+    assert (tree["reward"], tree["policy"]["incumbent"]) == ({"weight": 0.01, "cost": {"seconds_total": 1.0}}, "quick")
+    assert "generator" not in tree
+    assert list(written(run, "--yes", "--force", *given[:2])[0]["arms"]) == ["quick", "no_retrieval"]
+
+    with every_case() as case:
+        for path, part in (("neither", "which has no `ainvoke`"), ("nobody", "nobody")):
+            with case(path):
+                code, _, err = run("--yes", "--force", "--pipeline", f"odd=my_rag_of_init:{path}")
+                assert code == 2
+                assert part in err
+
+
+def test_documents_that_cannot_be_indexed(run, tmp_path, monkeypatch):
+    """Without the extra `documents` a folder that nobody named is left out, and said; a named one is refused."""
+    monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
+    documents(tmp_path)
+    code, _, err = run("--yes", "--documents", "docs")
+    assert code == 2
+    assert "ragbandit[documents]" in err
+    code, _, err = run("--yes")
+    assert code == 0
+    assert "docs is not indexed" in err
+    assert list(load("config.yaml").settings.arms) == ["no_retrieval"]
+
+
+def test_a_corpus_is_indexed(run, tmp_path):
+    """A corpus.jsonl in the folder is indexed like a folder of documents."""
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
+    assert written(run, "--yes")[0]["retriever"] == {"name": "bm25", "index": "default"}
+
+
+def test_which_models_are_taken():
+    """By the sizes in their names, else a model and its newest smaller sibling, else two as they come, else nothing."""
+
+    def of(*names, wanted=()):
+        models = tuple(Model(name=name, created=number) for number, name in enumerate(names))
+        picked, _ = pick(ModelServer(url="http://x/v1", product="", models=models), wanted=wanted)
+        return tuple(model.name for model in picked)
+
+    with every_case() as case:
+        for names, expected in (
+            (["one"], ("one",)),
+            (["qwen2.5:14b", "llama3.2:3b", "qwen3:30b-a3b"], ("llama3.2:3b", "qwen3:30b-a3b")),
+            (["gpt-4-mini", "gpt-4", "o9", "gpt-5", "gpt-5-nano", "gpt-5-mini"], ("gpt-5-mini", "gpt-5")),
+            (["mistral:latest", "llama:latest"], ("mistral:latest", "llama:latest")),
+        ):
+            with case(*names):
+                assert of(*names) == expected
+        assert of("a", "b", "c", wanted=("c", "a")) == ("c", "a")
+    with pytest.raises(ConfigError, match=r"3 models: a, b, c .*--model SMALL --model LARGE"):
+        of("a", "b", "c")
+    with pytest.raises(ConfigError, match="two models at most"):
+        of("a", "b", "c", wanted=("a", "b", "c"))

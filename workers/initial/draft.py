@@ -1,0 +1,191 @@
+"""Draft of a first configuration: every choice with its reason, as lines for a terminal and as a commented file."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.shared.formats import number
+from ragbandit.workers.initial.servers import OPENAI, USUAL_PORTS, Model
+from ragbandit.workers.initial.surroundings import Params, Surroundings
+
+#: what matters to the user -> reward.weight by the cost that is charged. 1 / weight is what a right answer is worth
+WEIGHTS: Final = {
+    "economy": {"steps": 0.2, "seconds_total": 0.05},
+    "balanced": {"steps": 0.05, "seconds_total": 0.01},
+    "quality": {"steps": 0.01, "seconds_total": 0.002},
+}
+#: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
+_CONTEXT_TOKENS: Final = 4096
+_HEAD: Final = (
+    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit validate` "
+    "prints them all. Secrets belong in the environment, never here."
+)
+_NO_PRICE: Final = (
+    "Prices are not known here, so steps are charged, and {who}. Give each generator its price in dollars per million "
+    "tokens, price: {{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, and as weight 1 / "
+    "the dollars that a right answer is worth."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A choice: sections of the file, and why they are as they are."""
+
+    topic: str
+    why: str
+    sections: dict[str, Any]
+    #: what the user should do about it, said in the file alone
+    note: str = ""
+
+
+def draft(here: Surroundings, *, preference: str) -> list[Choice]:
+    """The choices for these surroundings. preference: a key of WEIGHTS."""
+    arms = _arms(here)
+    return [
+        *_models(here),
+        *_search(here),
+        Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}),
+        *_incumbent(arms),
+        _reward(preference, unit=cost_unit(here)),
+    ]
+
+
+def as_yaml(choices: Sequence[Choice]) -> str:
+    """The file: every choice below its reason."""
+    parts = [_comment(_HEAD)]
+    for choice in choices:
+        body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+        note = _comment(choice.note) if choice.note else ""
+        parts.append(_comment(choice.why) + (body if choice.sections else "") + note)
+    return "\n".join(parts)
+
+
+def cost_unit(here: Surroundings) -> str:
+    """The cost that is charged: steps, but seconds where pipelines are arms, each of which counts as one step."""
+    return "seconds_total" if here.pipelines else "steps"
+
+
+def worth(preference: str, *, unit: str) -> str:
+    """What a right answer is worth, in words."""
+    return f"{number(1 / WEIGHTS[preference][unit])} {'seconds' if unit == 'seconds_total' else unit}"
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(text, width=110))
+
+
+def _models(here: Surroundings) -> list[Choice]:
+    """Who writes the answers of the arms that workers run."""
+    if here.server is not None:
+        return [_served(here)]
+    if len(here.pipelines) > 1:
+        return []
+    if here.no_workers:
+        why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
+        return [Choice(topic="model", why=why, sections={})]
+    tried = ", ".join(f"{product} {port}" for product, port in USUAL_PORTS.items())
+    if here.local:
+        name = Settings().generator.model
+        why = (
+            f"No model server answers on the usual ports ({tried}), so workers run {name} themselves: good for a first "
+            "try, not for real answers; --url names a server"
+        )
+        return [Choice(topic="model", why=why, sections={"generator": {"name": "local", "model": name}})]
+    why = (
+        f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your own "
+        "code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
+        "pip install 'ragbandit[models]'"
+    )
+    return [Choice(topic="model", why=why, sections={})]
+
+
+def _served(here: Surroundings) -> Choice:
+    """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
+    server = here.server
+    assert server is not None
+    sections = [_generator(model, here=here) for model in here.models]
+    preset = {"arms_preset": "chat"}
+    if len(sections) == 1:
+        why = f"{server}: {here.models[0].name} writes the answers ({here.picked})"
+        note = _NO_PRICE.format(who="tokens cost nothing")
+        return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
+    small, large = (model.name for model in here.models)
+    why = f"{server}: small is {small}, large is {large} ({here.picked})"
+    note = _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
+    named = dict(zip(("small", "large"), sections, strict=True))
+    return Choice(topic="models", why=why, sections={"generators": named, **preset}, note=note)
+
+
+def _generator(model: Model, *, here: Surroundings) -> Params:
+    assert here.server is not None
+    options: Params = {"base_url": here.server.url, "bytes_per_token": 3.0}
+    if here.key_env != "OPENAI_API_KEY":
+        options["api_key_env"] = here.key_env
+    if here.server.url == OPENAI:
+        options["max_tokens_field"] = "max_completion_tokens"
+    context = max(256, model.context_tokens or _CONTEXT_TOKENS)
+    return {"name": "openai", "model": model.name, "context_tokens": context, "openai": options}
+
+
+def _search(here: Surroundings) -> list[Choice]:
+    if here.index is None:
+        return []
+    of = f" of {here.documents}" if here.documents else ""
+    why = f"The index {here.index.name} has {here.index.passages:,} passages{of} ({here.index.retriever})"
+    section = {"name": here.index.retriever, "index": here.index.name}
+    return [Choice(topic="search", why=why, sections={"retriever": section})]
+
+
+def _arms(here: Surroundings) -> dict[str, Params]:
+    """The pipelines; the arms of one model, or of both with the model's size in their names; else two of the caller."""
+    arms = dict(here.pipelines)
+    names = ["no_retrieval", *(["single_step", "multi_step"] if here.index else [])]
+    if len(here.models) == 2:
+        sizes = {"no_retrieval": ["small"], "single_step": ["small", "large"], "multi_step": ["large"]}
+        if not here.index:
+            sizes["no_retrieval"].append("large")
+        arms |= {f"{name}_{size}": {"class": name, "generator": size} for name in names for size in sizes[name]}
+    elif here.models or (here.local and len(arms) < 2):
+        arms |= {name: {} for name in names}
+    return arms or {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
+
+
+def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
+    names = ", ".join(arms)
+    if next(iter(arms.values())).get("run_by") == "caller":
+        return f"{names} stand for your own pipelines, the cheap one first: rename them to your liking"
+    if len(here.pipelines) > 1:
+        return f"{names}: your pipelines; change `input` to text or messages where one wants no {{question: ...}}"
+    if here.index is None:
+        more = "documents (--documents DIR) add arms that search" if here.models or here.local else "name another"
+        return f"{names}: all that can answer here; {more}"
+    return f"{names}: from memory, after one search, after several"
+
+
+def _incumbent(arms: dict[str, Params]) -> list[Choice]:
+    """The arm that would answer without a router, which is the last that searches once, else the first."""
+    if len(arms) < 2:
+        return []
+    usual = ("single_step_large", "single_step", "no_retrieval_large", *arms)
+    incumbent = next(name for name in usual if name in arms)
+    harm = Settings().policy.harm
+    why = (
+        f"{incumbent} would answer without a router, so it is the incumbent: while the router learns it may lose "
+        f"{harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, and incumbent: null fastest"
+    )
+    return [Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})]
+
+
+def _reward(preference: str, *, unit: str) -> Choice:
+    weights = {name: weight[unit] for name, weight in WEIGHTS.items()}
+    others = ", ".join(f"{name} {worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
+    why = (
+        f"{preference}: a right answer is worth {worth(preference, unit=unit)}; a question may come with another of "
+        f"these prices by its name ({others})"
+    )
+    sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "prices": weights}
+    return Choice(topic="price", why=why, sections=sections)

@@ -1,0 +1,130 @@
+"""Verb `init`: a first config.yaml out of what is on this machine, and one question."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.prompt import Prompt
+
+from ragbandit.router.cli.console import ConfigOption, console, errors
+from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.serving.setup.requirements import check_packages, check_weights
+from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, worth
+from ragbandit.workers.initial.surroundings import Index, Surroundings, look_around
+from ragbandit.workers.verbs.index import build_index
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_generator
+
+_BALANCED = "balanced"
+
+
+def init(
+    *,
+    url: Annotated[
+        str | None, typer.Option(help="OpenAI-compatible server; default: OPENAI_BASE_URL, OpenAI, the usual ports")
+    ] = None,
+    key_env: Annotated[str, typer.Option(help="environment variable that holds the server's key")] = "OPENAI_API_KEY",
+    model: Annotated[list[str] | None, typer.Option(help="model to use; twice: the small one, the large one")] = None,
+    documents: Annotated[
+        Path | None, typer.Option(help="folder or corpus to index; default: ./docs, ./documents, ./corpus.jsonl")
+    ] = None,
+    pipeline: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object as an arm; repeatable"),
+    ] = None,
+    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: answers the one question")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}")] = False,
+    force: Annotated[bool, typer.Option("--force", help="overwrite the file if it is there")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Write a first config.yaml: looks for models and documents, and asks one question.
+
+    Only lists of models are requested of servers. No secret is written.
+    """
+    file = Path(config or os.environ.get("RAGBANDIT_CONFIG") or "config.yaml")
+    _check_target(file, force=force)
+    if prefer is not None and prefer not in WEIGHTS:
+        raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(WEIGHTS)}")
+    sys.path.append(configuration.class_folder(file))  # as for classes that the file names
+    settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
+    here = look_around(
+        url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
+    )
+    chosen = prefer or (_BALANCED if yes else _preference(unit=cost_unit(here)))
+    here = _indexed(here, settings=settings, named=documents is not None)
+    choices = draft(here, preference=chosen)
+    written = _write(as_yaml(choices), file=file, force=force)
+    for choice in choices:
+        console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
+    ask = 'in another terminal: ragbandit answer "..."' if written.worker_arms else "POST /v1/route, or Router.open()"
+    console.print(escape(f"wrote {file}. Next: ragbandit up, and {ask}"), soft_wrap=True, highlight=False)
+
+
+def _check_target(file: Path, *, force: bool) -> None:
+    if file.exists() and not force:
+        raise ConfigError(
+            f"{file} is there already", field="--config", remedy="overwrite it with --force, or name another"
+        )
+
+
+def _preference(*, unit: str) -> str:
+    """The answer to the one question. Raises ConfigError where nobody can answer."""
+    worths = ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "there is no terminal to ask what a right answer is worth",
+            field="--prefer",
+            remedy=f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}",
+        )
+    question = f"What is a right answer worth? {worths}"
+    return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
+
+
+def _indexed(here: Surroundings, *, settings: Settings, named: bool) -> Surroundings:
+    """With the documents indexed, if there are some and workers can search them. named: the user named them."""
+    if here.documents is None or not (here.models or here.local):
+        return here
+    try:
+        facts = build_index(settings, corpus=here.documents)
+    except RagBanditError as error:
+        if named:
+            raise
+        errors.print(escape(f"{here.documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
+        return here
+    chosen = settings.retriever
+    return replace(here, index=Index(retriever=chosen.name, name=chosen.index, passages=int(str(facts["passages"]))))
+
+
+def _write(text: str, *, file: Path, force: bool) -> Settings:
+    """Write the file once its draft was accepted, as `validate` accepts it; the settings. Raises ConfigError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _beside(file, text) as accepted:
+        settings = configuration.load(accepted).settings
+        check_arms(settings)
+        check_generator(settings, fetch=False)
+        check_policy(settings)
+        check_packages(settings)
+        check_weights(settings)
+    _check_target(file, force=force)
+    file.write_text(text, encoding="utf-8")
+    return settings
+
+
+@contextlib.contextmanager
+def _beside(file: Path, text: str) -> Iterator[Path]:
+    """A file with this text beside the other one, until the end of the block."""
+    beside = file.with_name(f".{file.name}.draft")
+    beside.write_text(text, encoding="utf-8")
+    try:
+        yield beside
+    finally:
+        beside.unlink()

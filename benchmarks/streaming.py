@@ -155,8 +155,9 @@ async def _direct(count: int) -> float:
 def _work(config: str) -> None:
     """A worker like any other, with that model."""
     from ragbandit.workers import process
+    from ragbandit.workers.wiring import loading
 
-    with patch.object(process, "generator_and_concurrency", lambda _settings: (TimedGenerator(), TOGETHER)):
+    with patch.object(loading, "generator_and_concurrency", lambda *_, **__: (TimedGenerator(), TOGETHER)):
         process.run_worker(load(config, environ=os.environ).settings, queues=["answer"])
 
 

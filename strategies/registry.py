@@ -110,6 +110,20 @@ def make_arms(config: Mapping[str, Mapping[str, object]], *, capabilities: froze
     return arms
 
 
+def generates(arm: Strategy) -> bool:
+    """Whether the arm may ask the generator: False only where its class says `generates = False`."""
+    return bool(getattr(arm, "generates", True))
+
+
+def takes(name: str, *, path: object, param: str) -> bool:
+    """Whether the class of an arm has a param of this name of its own. path: as for `make_arms`, under "class"."""
+    factory = _class_of(name, path=path)
+    try:
+        return param in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # of a callable that does not say
+        return False
+
+
 def retrieves(arm: Strategy) -> bool:
     """Whether the arm may search: False only where its class says `retrieves = False`."""
     return bool(getattr(arm, "retrieves", True))

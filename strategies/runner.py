@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 
 from ragbandit.shared.errors import ArmFailed, InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_credentials, without_secrets
@@ -72,6 +73,7 @@ async def run_strategy(
     reader: AnswerReader | None = None,
     source_chars: int = SOURCE_CHARS,
     spans: Spans = NO_SPANS,
+    named: Mapping[str, Json] = MappingProxyType({}),
 ) -> Outcome:
     """The outcome of the arm for the query, with the cost it really had; `budget` is the caps in force.
 
@@ -85,6 +87,7 @@ async def run_strategy(
     reader: is given the answer while it is written, as far as the arm can say it, and notes on what the arm does; what
     it was given is a beginning of the outcome's answer. An arm for which that is not so is told of in the log.
     source_chars: characters of a passage's text that the outcome's sources keep. spans: told of every call.
+    named: see `made_by`.
     Raises InvalidInput for a query without an id; of the arm's run nothing but cancellation
     (asyncio.CancelledError), which passes through.
     """
@@ -111,7 +114,7 @@ async def run_strategy(
         stop_reason=end.stop_reason[:STOP_REASON_LENGTH],
         error=end.error,
         run_by="worker",
-        made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator),
+        made_by=made_by(strategy, budget=budget, retriever=retriever, generator=generator, named=named),
         made_at=time.time(),
         sources=tuple(
             source_of(passage, score=run.scores.get(passage.id), chars=source_chars) for passage in run.shown.values()
@@ -125,18 +128,26 @@ def source_of(passage: Passage, *, score: float | None, chars: int) -> Source:
     return Source(id=passage.id, title=title, text=text, url=passage.url, score=score)
 
 
-def made_by(strategy: Strategy, *, budget: Budget, retriever: Retriever, generator: Generator) -> Mapping[str, Json]:
+def made_by(
+    strategy: Strategy,
+    *,
+    budget: Budget,
+    retriever: Retriever,
+    generator: Generator,
+    named: Mapping[str, Json] = MappingProxyType({}),
+) -> Mapping[str, Json]:
     """The facts that tell two versions of an arm apart, as plain JSON values: `Outcome.made_by`.
 
     "arm": the registered name of one of ours, else "module:Class"; "params", addresses in them without user, password
     and secrets of the query, since outcomes are stored, exported and backed up; of an arm with templates "templates", a
     digest of their texts, so that an edited file is another version; the names of "generator" and "retriever";
-    "budget": the caps in force, by name.
+    "budget": the caps in force, by name. named: the generator and the retriever of the settings that the arm names,
+    which stand among its params.
     """
     kind, digest = type(strategy), templates_digest(strategy)
     return {
         "arm": registered_name(kind),
-        "params": without_credentials(dict(strategy.params)),
+        "params": without_credentials({**strategy.params, **named}),
         **({} if digest is None else {"templates": digest}),
         "generator": generator.name,
         "retriever": retriever.name,

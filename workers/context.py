@@ -21,11 +21,10 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import ArmName, DecisionId
-from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.run import Strategy
 from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judge.judge import CALLS, Judge
 from ragbandit.workers.outages import StoreOutage
+from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -56,9 +55,9 @@ class ActiveRuns:
         self._lock = threading.Lock()
         self._runs: dict[DecisionId, ActiveRun] = {}
 
-    def begin(self, decision_id: DecisionId, *, tries: int) -> ActiveRun:
-        """This process has claimed a decision."""
-        run = ActiveRun(decision_id=decision_id, tries=tries)
+    def begin(self, decision_id: DecisionId, *, tries: int, arm: ArmName | None = None) -> ActiveRun:
+        """This process has claimed a decision. arm: that it drew, if that is known."""
+        run = ActiveRun(decision_id=decision_id, tries=tries, arm=arm)
         with self._lock:
             self._runs[decision_id] = run
         return run
@@ -92,9 +91,9 @@ class ActiveRuns:
             return max((run.tries for run in self._runs.values()), default=0)
 
     def arms(self) -> list[ArmName]:
-        """The arms at work, by name, each once."""
+        """The arm of every run, by name, as far as it is known."""
         with self._lock:
-            return sorted({run.arm for run in self._runs.values() if run.arm is not None})
+            return sorted(run.arm for run in self._runs.values() if run.arm is not None)
 
 
 class Judging:
@@ -148,9 +147,9 @@ class Context:
     ledger: Ledger
     jobs: RedisJobs
     learner: Learner | None = None
-    arms: Mapping[ArmName, Strategy] = field(default_factory=dict)
-    retriever: Retriever | None = None
-    generator: Generator | None = None
+    arms: Mapping[ArmName, LoadedArm] = field(default_factory=dict)
+    #: makes further arms; made when the answer queue is served
+    loader: ArmLoader | None = None
     #: where arms run; made when the answer queue is served
     loop: EventLoop | None = None
     #: made when the judge's queue is served
@@ -180,14 +179,12 @@ class Context:
         self.queue = AnswerQueue(self.store.database)
 
     def close(self) -> None:
-        """Close generator and retriever on the loop they lived on, then the loop; a failure is logged."""
+        """Close generators and retrievers on the loop they lived on, then the loop; a failure is logged."""
         loop, self.loop = self.loop, None
         if loop is None:
             return
         judge = None if self.judging is None else self.judging.judge
-        for part in (judge, self.generator, self.retriever):
-            if part is None:
-                continue
+        for part in ([] if judge is None else [judge]) + parts_of(self.arms.values()):
             try:
                 loop.run(part.close(), timeout_s=CLOSE_S)
             except Exception as error:  # the process ends anyway; the database must still be closed

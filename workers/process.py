@@ -26,7 +26,6 @@ from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.child_process import die_with_parent
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import housekeeping, tasks
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer, Job, Signals, wait_for_signal
 from ragbandit.workers.context import Context
@@ -34,9 +33,8 @@ from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge.job import DueJudgements
 from ragbandit.workers.judge.loading import make_judging
 from ragbandit.workers.learning import next_learn
-from ragbandit.workers.wiring.arms import arm_params, check_arms
-from ragbandit.workers.wiring.generators import generator_and_concurrency
-from ragbandit.workers.wiring.retrievers import retriever_of
+from ragbandit.workers.wiring.arms import check_arms, worker_arms
+from ragbandit.workers.wiring.loading import ArmLoader, runs_at_once
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -89,8 +87,8 @@ def run_worker(
             running.callback(routine.close)
         if context.loop is not None:
             running.callback(jobs.listen(partial(housekeeping.handle_notification, context)).close)
-        named = "" if context.retriever is None else context.retriever.name
-        card = card_of(role="worker", threads=at_once, retriever=named)
+        retrievers = ", ".join(sorted({arm.retriever.name for arm in context.arms.values()}))
+        card = card_of(role="worker", threads=at_once, retriever=retrievers)
         busy = lambda: {one.name: one.busy for one in consumers}  # noqa: E731
         running.callback(Presence(client=jobs.client, card=card, busy=busy).start().close)
         for routine in routines:  # all at once; `close` waits for them one after the other
@@ -129,17 +127,16 @@ def consumer_of(name: str, context: Context, *, threads: int) -> Consumer:
 
 def _load_arms(context: Context) -> int:
     """Load all that answering needs; the number of questions to work on at once."""
-    settings = context.settings
-    context.generator, threads = generator_and_concurrency(settings)
-    context.arms = make_arms(arm_params(settings), capabilities=context.generator.capabilities)
-    context.retriever = retriever_of(settings, arms=context.arms.values())
+    context.loader = ArmLoader(context.settings)
+    context.arms = context.loader.load(worker_arms(context.settings))
     context.loop = EventLoop()
-    return threads
+    return runs_at_once(context.arms.values())
 
 
 def _load_judge(context: Context) -> int:
     """Load the judge; the number of answers to work on at once."""
-    context.judging, threads = make_judging(context.settings, store=context.store, generator=context.generator)
+    loaded = None if context.loader is None else context.loader.generator_of
+    context.judging, threads = make_judging(context.settings, store=context.store, loaded=loaded)
     context.loop = context.loop or EventLoop()
     context.judging.store.new_budget(now=time.time())
     return threads

@@ -26,14 +26,13 @@ from ragbandit.router.telemetry.tracing import Attribute, Span, Tracing
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import CANCELLED, ArmName, Budget, Decision, Json, Outcome
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
-from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
 from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.outages import insist
-from ragbandit.workers.wiring.arms import arm_params
+from ragbandit.workers.wiring.arms import worker_arms
+from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -53,10 +52,14 @@ def next_answer(context: Context, rang: bool) -> Callable[[], None] | None:  # n
     # A question that killed its worker may do so again, and what runs beside it then counts a try as well. Where one
     # more death is the last, one such question runs at a time, so that no other comes to MAX_TRIES with it.
     alone = MAX_TRIES - 1
-    claimed = context.queue.claim(tries=alone if context.active_runs.most_tries() >= alone else None)
+    # What waits for a generator that has all it takes is left there: a slow one holds up nothing but its own arms.
+    full = full_arms(context.arms, running=context.active_runs.arms())
+    tries = alone if context.active_runs.most_tries() >= alone else None
+    claimed = context.queue.claim(tries=tries, without=full)
     if claimed is None:
         return None
-    return partial(answer, context, context.active_runs.begin(claimed.decision_id, tries=claimed.tries))
+    run = context.active_runs.begin(claimed.decision_id, tries=claimed.tries, arm=claimed.arm)
+    return partial(answer, context, run)
 
 
 def answer(context: Context, run: ActiveRun) -> None:
@@ -131,18 +134,17 @@ class _AnswerJob:
         if arm is None:
             # Taken out of the configuration after the draw: an outcome like any other failure, never a lost row.
             return self._without_run(stop_reason="unknown_arm", error=f"this worker has no arm {decision.arm!r}")
-        assert context.retriever is not None
-        assert context.generator is not None
         assert context.loop is not None
         assert budget.seconds is not None  # the settings have a number
         streams = context.streams
         writer = None if streams is None else streams.open(decision.id)
         work = run_strategy(
-            arm,
+            arm.strategy,
             query=replace(decision.query, id=decision.id),
             budget=budget,
-            retriever=context.retriever,
-            generator=context.generator,
+            retriever=arm.retriever,
+            generator=arm.generator,
+            named=arm.named,
             stop=self._run.stop,
             reader=writer,
             source_chars=context.settings.log.source_chars,
@@ -191,17 +193,16 @@ class _AnswerJob:
             raise
 
 
-def arm_of_version(context: Context, name: ArmName) -> Strategy | None:
+def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
     """An arm that a version offers beside the configured ones, made when it is first drawn; None: there is none."""
     with context.store.database.read() as connection:
         versions = versions_of(connection, base=context.store.label)
     for version in reversed(versions):
         offered = version.changes.get("arms")
-        if context.generator is None or not isinstance(offered, Mapping) or name not in offered:
+        if context.loader is None or not isinstance(offered, Mapping) or name not in offered:
             continue
         try:
-            params = arm_params(settings_of(context.settings, version))
-            arms = make_arms({name: params[name]}, capabilities=context.generator.capabilities)
+            arms = context.loader.load({name: worker_arms(settings_of(context.settings, version))[name]})
         except (RagBanditError, KeyError) as error:
             facts = {"action": "answer", "arm": name, "version": version.name, "reason": str(error)}
             log.error("the arm of a version cannot be made here: its questions fail", extra=facts)
@@ -213,15 +214,17 @@ def arm_of_version(context: Context, name: ArmName) -> Strategy | None:
 
 def _made_by(context: Context, arm: ArmName, *, budget: Budget) -> Mapping[str, Json]:
     """The parts that would have made the outcome; nothing where this worker has no such arm."""
-    strategy = context.arms.get(arm)
-    if strategy is None or context.retriever is None or context.generator is None:
+    known = context.arms.get(arm)
+    if known is None:
         return {}
-    return made_by(strategy, budget=budget, retriever=context.retriever, generator=context.generator)
+    return made_by(
+        known.strategy, budget=budget, retriever=known.retriever, generator=known.generator, named=known.named
+    )
 
 
 def _end_process(context: Context, *, loop: EventLoop) -> None:
     """Nothing can be cancelled on a loop that is blocked: a new process, which the supervisor starts, is the cure."""
-    facts = {"action": "blocked", "arms": ",".join(context.active_runs.arms()), "at": loop.position()}
+    facts = {"action": "blocked", "arms": ",".join(dict.fromkeys(context.active_runs.arms())), "at": loop.position()}
     log.critical("an arm blocks the event loop, so this worker ends; make the arm await what it waits for", extra=facts)
     context.store.database.close()
     logging.shutdown()

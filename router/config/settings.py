@@ -182,7 +182,7 @@ class WorkerSettings(Section):
 
     #: answer workers that `ragbandit up` starts
     answer: Annotated[int, Field(ge=0, le=64)] = 1
-    #: questions that one answer process works on at once; None: as many as its generator takes at once
+    #: questions that one answer process works on at once with each of its generators; None: as many as that takes
     concurrency: Annotated[int, Field(ge=1, le=256)] | None = None
     #: decisions that wait in the answer queue of Redis at once; further ones wait in the database until it has room
     max_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 100_000

@@ -180,10 +180,11 @@ def _copy_archive(taking: _Taking, sealed: Sequence[Segment]) -> None:
 
 
 def _copy_indexes(taking: _Taking, *, settings: Settings) -> None:
-    if (server := _SERVERS.get(settings.retriever.name)) is not None:
+    retrievers = settings.named_retrievers.values()
+    for server in sorted({_SERVERS[each.name] for each in retrievers if each.name in _SERVERS}):
         taking.left_out.append(f"the index in {server}: back it up there, or build it again")
-    if Path(settings.retriever.index).is_absolute():
-        taking.left_out.append(f"the index {settings.retriever.index}: it lies outside of data_dir")
+    for index in sorted({each.index for each in retrievers if Path(each.index).is_absolute()}):
+        taking.left_out.append(f"the index {index}: it lies outside of data_dir")
     root = Path(index_root(settings))
     folders = sorted(each for each in root.iterdir() if _is_whole(each)) if root.is_dir() else []
     for done, folder in enumerate(folders, start=1):

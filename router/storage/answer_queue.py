@@ -14,14 +14,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, select, update
+from sqlalchemy import Connection, and_, bindparam, case, delete, exists, func, or_, select, update
 
 from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.process_identity import ProcessIdentity, this_process
-from ragbandit.shared.types import Decision, DecisionId
+from ragbandit.shared.types import ArmName, Decision, DecisionId
 
 #: a claim that was not renewed for that long has run out, seconds
 CLAIM_S: Final = 3.0
@@ -49,7 +49,14 @@ def enqueue(connection: Connection, decisions: Iterable[Decision]) -> None:
         upcoming, last = connection.execute(_TURNS, {"tenant": tenant}).one()
         first = max(upcoming, last + 1)
         rows += [
-            {"decision_id": each.id, "tenant": tenant, "turn": turn, "queued_at": each.made_at, "tries": 0}
+            {
+                "decision_id": each.id,
+                "tenant": tenant,
+                "turn": turn,
+                "arm": each.arm,
+                "queued_at": each.made_at,
+                "tries": 0,
+            }
             for turn, each in enumerate(group, start=first)
         ]
     insert_rows(connection, answer_queue, rows)
@@ -93,6 +100,8 @@ class ClaimedDecision:
     decision_id: DecisionId
     #: runs that began before, of which none came to an outcome
     tries: int
+    #: None: it was queued by a release that did not note it
+    arm: ArmName | None
 
 
 class AnswerQueue:
@@ -105,14 +114,20 @@ class AnswerQueue:
         self._database = database
         self.process = process or this_process()
 
-    def claim(self, *, tries: int | None = None) -> ClaimedDecision | None:
+    def claim(self, *, tries: int | None = None, without: Collection[ArmName] = ()) -> ClaimedDecision | None:
         """Claim the decision whose turn it is; None: none waits. It counts as one try more from now on.
 
-        tries: only one that was tried less often.
+        tries: only one that was tried less often. without: none of these arms; those in front are then read and passed
+        over.
         """
         if not (self._database.row(_ANY, {}) or {}).get("any"):
             return None
         free = _WAITS if tries is None else and_(_WAITS, answer_queue.c.tries < tries)
+        if without:
+            free = and_(free, or_(answer_queue.c.arm.is_(None), answer_queue.c.arm.not_in(sorted(without))))
+            with self._database.read() as connection:
+                if not connection.execute(select(exists().where(free))).scalar():
+                    return None
         first = select(answer_queue.c.decision_id).where(free).order_by(answer_queue.c.turn, answer_queue.c.queued_at)
         chosen = first.limit(1).with_for_update(skip_locked=True).scalar_subquery()
         claimed = (
@@ -123,11 +138,11 @@ class AnswerQueue:
                 claimed_until=clock(self._database) + CLAIM_S,
                 tries=answer_queue.c.tries + 1,
             )
-            .returning(answer_queue.c.decision_id, answer_queue.c.tries)
+            .returning(answer_queue.c.decision_id, answer_queue.c.tries, answer_queue.c.arm)
         )
         with self._database.write() as connection:
             row = connection.execute(claimed).first()
-        return None if row is None else ClaimedDecision(decision_id=row.decision_id, tries=row.tries - 1)
+        return None if row is None else ClaimedDecision(decision_id=row.decision_id, tries=row.tries - 1, arm=row.arm)
 
     def renew(self, ids: Sequence[DecisionId]) -> None:
         """This process lives, and has these in hand: to be repeated well within CLAIM_S."""

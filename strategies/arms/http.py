@@ -101,6 +101,7 @@ class Http:
 
     needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
 
     def __init__(self, *, name: str = "http", **params: object) -> None:
         self.name = ArmName(name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from ragbandit.shared.errors import ArmFailed, ConfigError, required_module
+from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady, required_module
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.openai_client import (
     BrokenReply,
@@ -114,15 +114,18 @@ class OpenAiGenerator(Generator):
         return done
 
     async def probe(self) -> None:
-        """Ask for one token, with all that the options promise. Raises ConfigError if the server does not keep it.
+        """Ask for one token, with all that the options promise.
 
-        It has a connection of its own, so that it may run in another event loop, before the first call.
+        Raises ConfigError if the server does not keep it, and NotReady for what may pass: it cannot be reached. It has
+        a connection of its own, so that it may run in another event loop, before the first call.
         """
         request = Request(prompt=Prompt(instructions="", body="Say yes."), max_tokens=4, want=self.capabilities)
         try:
             await self.complete(request)
         except ArmFailed as error:
-            raise ConfigError(error.message, field=error.field or "generator", remedy=error.remedy) from error
+            passes = isinstance(error.__cause__, Exception) and is_passing(error.__cause__)
+            kind = NotReady if passes else ConfigError
+            raise kind(error.message, field=error.field or "generator", remedy=error.remedy) from error
         finally:
             await self._disconnect()
 

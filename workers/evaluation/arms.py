@@ -6,17 +6,17 @@ from typing import get_args
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.formats import known_choices
+from ragbandit.shared.types import ArmName
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import known_arms, make_arms
-from ragbandit.strategies.run import Strategy
-from ragbandit.workers.wiring.arms import arm_params
+from ragbandit.workers.wiring.arms import WorkerArm, make_strategies, worker_arms
 from ragbandit.workers.wiring.generators import offered
 
 #: the word for every arm
 ALL = "all"
 
 
-def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, Strategy], dict[str, str]]:
+def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
     """The arms to run, and of "all" those that cannot be run with the reason, both by name.
 
     An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
@@ -24,25 +24,24 @@ def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, 
     run, beside "all" too, and InvalidInput for one that nobody knows.
     """
     names = list(dict.fromkeys(name.strip() for words in wanted for name in words.split(",") if name.strip()))
-    known: dict[str, dict[str, object]] = {name: {} for name in known_arms()} | arm_params(settings)
+    known = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
     _check_known(names, known=known, settings=settings)
-    capabilities = offered(settings.generator)
-    named = {name: known[name] for name in names if name != ALL}
-    named_arms = make_arms(named, capabilities=capabilities) if named else {}
-    arms = {str(name): arm for name, arm in named_arms.items()}
+    arms = {name: known[name] for name in names if name != ALL}
+    if arms:
+        make_strategies(settings, arms)
     lacking: dict[str, str] = {}
-    for name, params in known.items() if ALL in names else ():
+    for name, each in known.items() if ALL in names else ():
         if name in arms:
             continue
         try:
-            arm = next(iter(make_arms({name: params}, capabilities=frozenset(get_args(Need))).values()))
+            arm = make_arms({name: each.params}, capabilities=frozenset(get_args(Need)))[ArmName(name)]
         except ConfigError as error:
             lacking[name] = str(error)
             continue
-        if unmet := sorted(arm.needs - capabilities):
+        if unmet := sorted(arm.needs - offered(settings.named_generators[each.generator])):
             lacking[name] = f"the generator lacks {', '.join(unmet)}"
         else:
-            arms[name] = arm
+            arms[name] = each
     return arms, lacking
 
 

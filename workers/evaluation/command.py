@@ -23,7 +23,6 @@ from ragbandit.shared.files.json_lines import new_lines
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Generator
 from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
-from ragbandit.strategies.run import Strategy
 from ragbandit.workers.evaluation.arms import parse_arms
 from ragbandit.workers.evaluation.questions import CRUD, FAMILY_NAMES, LabelledQuestion, check_family, read_questions
 from ragbandit.workers.evaluation.report import show
@@ -40,8 +39,10 @@ from ragbandit.workers.evaluation.results import (
 from ragbandit.workers.evaluation.runs import Answers, Bench, StoredAnswer
 from ragbandit.workers.judge.checks import judge_templates
 from ragbandit.workers.judge.quiz import QuizModel, chinese_words
-from ragbandit.workers.wiring.generators import generator_version, make_generator
-from ragbandit.workers.wiring.retrievers import index_folder, make_retriever
+from ragbandit.workers.wiring.arms import WorkerArm
+from ragbandit.workers.wiring.generators import make_generator
+from ragbandit.workers.wiring.loading import ArmLoader
+from ragbandit.workers.wiring.retrievers import index_folder
 
 #: so many failures without an answer before them, and the arm is named while the others go on
 EARLY = 5
@@ -124,7 +125,7 @@ def _judging(settings: Settings, *, family: str, judge: str | None) -> Callable[
     templates = judge_templates(chosen.judge.templates)
     cache = chosen.generator.cache or str(Path(settings.data_dir) / "cache" / "judge")
     generator = chosen.generator.model_copy(update={"cache": cache})
-    return lambda: QuizModel(generator=_loaded(generator, what="judge"), templates=templates)
+    return lambda: QuizModel(generator=_loaded_judge(generator), templates=templates)
 
 
 def _searching(settings: Settings, *, corpus: Path | None, index: str | None) -> Settings:
@@ -161,22 +162,18 @@ def _indexed(corpus: Path, *, settings: Settings) -> str:
 def _run(
     rows: Sequence[LabelledQuestion],
     *,
-    arms: Mapping[str, Strategy],
+    arms: Mapping[str, WorkerArm],
     settings: Settings,
     answers: Answers,
     concurrency: int,
 ) -> Answered:
     """Answers per arm in the order of the questions. Ctrl-C ends the command; what was answered is kept."""
-    bench = Bench(
-        arms=arms,
-        retriever=make_retriever(settings),
-        generator=_loaded(settings.generator, what="model"),
-        version=generator_version(settings.generator),
-        budget=capped(Budget(), limits=settings.budget),
-    )
+    with errors.status("loading the models"):
+        loaded = ArmLoader(settings, index_of_all=True).load(arms)
+    bench = Bench(arms=loaded, budget=capped(Budget(), limits=settings.budget))
     work = bench.work(rows)
     todo = list({each.key: each for each in work if each.key not in answers}.values())
-    fine = {each.arm for each in work if each.key in answers and not answers[each.key].failed}
+    fine = {str(each.arm) for each in work if each.key in answers and not answers[each.key].failed}
     count, warn = itertools.count(1), _warner(fine)
     with bars(errors) as progress, interruptible(_stopped(answers)):
 
@@ -185,7 +182,7 @@ def _run(
             warn(answer)
 
         asyncio.run(bench.answer(todo, answers=answers, concurrency=concurrency, done=done))
-    return {name: [answers[each.key] for each in work if each.arm == name] for name in arms}
+    return {name: [answers[each.key] for each in work if each.arm == name] for name in loaded}
 
 
 def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
@@ -208,9 +205,8 @@ def _warner(fine: set[str]) -> Callable[[StoredAnswer], None]:
     return warn
 
 
-def _loaded(settings: GeneratorSettings, *, what: str) -> Generator:
-
-    with errors.status(f"loading the {what}"):
+def _loaded_judge(settings: GeneratorSettings) -> Generator:
+    with errors.status("loading the judge"):
         return make_generator(settings)
 
 

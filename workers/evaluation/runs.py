@@ -18,11 +18,10 @@ from typing import Any, BinaryIO
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files.atomic import append_private
 from ragbandit.shared.files.json_lines import parsed
-from ragbandit.shared.types import Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
-from ragbandit.strategies.base import Generator, Retriever
-from ragbandit.strategies.run import Strategy
+from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
 from ragbandit.strategies.runner import made_by, run_strategy
 from ragbandit.workers.evaluation.questions import LabelledQuestion
+from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,7 +171,7 @@ class Work:
     """One arm on one question."""
 
     key: str
-    arm: str
+    arm: ArmName
     question: str
 
 
@@ -180,26 +179,30 @@ class Work:
 class Bench:
     """Resources that the arms are run with."""
 
-    arms: Mapping[str, Strategy]
-    retriever: Retriever
-    generator: Generator
-    #: of the generator, see ragbandit.workers.wiring.generators.generator_version
-    version: str
+    arms: Mapping[ArmName, LoadedArm]
     #: caps on every answer
     budget: Budget
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
-        parts = {"budget": self.budget, "retriever": self.retriever, "generator": self.generator}
-        making = {name: made_by(arm, **parts) for name, arm in self.arms.items()}  # type: ignore[arg-type]
+        making = {
+            name: made_by(
+                arm.strategy,
+                budget=self.budget,
+                retriever=arm.retriever,
+                generator=arm.generator,
+                named=arm.named,
+            )
+            for name, arm in self.arms.items()
+        }
         return [
             Work(
-                key=key_of(row.question, arm=name, made_by=making[name], version=self.version),
+                key=key_of(row.question, arm=name, made_by=making[name], version=arm.version),
                 arm=name,
                 question=row.question,
             )
             for row in rows
-            for name in self.arms
+            for name, arm in self.arms.items()
         ]
 
     async def answer(
@@ -207,19 +210,21 @@ class Bench:
     ) -> None:
         """Do the work, at most `concurrency` at a time, and keep each answer as it comes. A failing arm is an answer.
 
-        What is under way when this is cancelled is lost, and nothing else. Closes generator and retriever.
+        What is under way when this is cancelled is lost, and nothing else. Closes generators and retrievers.
         """
         left = iter(work)
 
         async def take() -> None:
             for each in left:
                 query = Query(id=DecisionId(each.key), text=each.question)
+                arm = self.arms[each.arm]
                 outcome = await run_strategy(
-                    self.arms[each.arm],
+                    arm.strategy,
                     query=query,
                     budget=self.budget,
-                    retriever=self.retriever,
-                    generator=self.generator,
+                    retriever=arm.retriever,
+                    generator=arm.generator,
+                    named=arm.named,
                 )
                 answers.add(outcome, key=each.key, arm=each.arm, question=each.question)
                 done(answers[each.key])
@@ -231,5 +236,5 @@ class Bench:
         except ExceptionGroup as several:
             raise several.exceptions[0] from several
         finally:
-            await self.generator.close()
-            await self.retriever.close()
+            for part in parts_of(self.arms.values()):
+                await part.close()

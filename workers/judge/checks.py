@@ -1,9 +1,7 @@
 """Prompts of the judge, and checks that its model can be made, without loading one."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Final
 
 from ragbandit.router.config.settings import GeneratorSettings, Settings
@@ -12,7 +10,8 @@ from ragbandit.strategies.base import Generator, Passage, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
 from ragbandit.workers.judge.rubric import RUBRIC, JudgedAnswer, PromptMaker, mark_of
-from ragbandit.workers.wiring.generators import check_generator_of, make_generator
+from ragbandit.workers.wiring.generators import check_generator, make_generator, without_probe
+from ragbandit.workers.wiring.naming import errors_of
 
 log = logging.getLogger("ragbandit.judge")
 
@@ -55,10 +54,10 @@ def check_judge(settings: Settings, *, fetch: bool) -> None:
             "judge.generator: %s is too small to judge, and its replies give no scores; set a larger model",
             chosen.model,
         )
-    with as_the_judges():
-        check_generator_of(chosen, fetch=fetch)
+    with errors_of("judge.generator", kind="generator"):
+        check_generator(chosen, fetch=fetch)
     if chosen.name != "local":
-        quiet = chosen.model_copy(update={"cache": None, "openai": replace(chosen.openai, probe=False)})
+        quiet = without_probe(chosen).model_copy(update={"cache": None})
         check_room(settings, template=template, generator=make_generator(quiet))
 
 
@@ -87,14 +86,3 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
             field="judge.generator.context_tokens",
             remedy="set it to what the model takes, 8192 for example; or lower judge.max_tokens",
         )
-
-
-@contextmanager
-def as_the_judges() -> Iterator[None]:
-    """Errors about a generator name the judge's settings."""
-    try:
-        yield
-    except ConfigError as error:
-        field = f"judge.{error.field}" if error.field and error.field.startswith("generator") else error.field
-        remedy = error.remedy and error.remedy.replace("generator.", "judge.generator.")
-        raise ConfigError(error.message, field=field, remedy=remedy) from error

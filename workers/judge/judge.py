@@ -83,15 +83,19 @@ class Judge:
         retriever: Retriever,
         model: str,
         owns_generator: bool = True,
+        others: Sequence[Retriever] = (),
     ) -> None:
-        """model: the rater's name. owns_generator: it is closed with the judge."""
+        """model: the rater's name. owns_generator: it is closed with the judge.
+
+        retriever: what the judge searches in. others: that arms search beside it: passages of theirs are looked up.
+        """
         self.settings = settings
         self.name = f"judge {model}"
         self.generator = generator
         self.rater = model[:_LONGEST_RATER]
         self.rubric = rubric_hash(template, weights=settings.criterion_weights)
         self._template = template
-        self._retriever = retriever
+        self._retriever, self._others = retriever, tuple(others)
         self._owns_generator = owns_generator
 
     async def verdict(
@@ -138,8 +142,9 @@ class Judge:
         raise NoVerdict(f"the reply cannot be used: {again}", spent=spent)
 
     async def close(self) -> None:
-        """Close the model and the retriever."""
-        await self._retriever.close()
+        """Close the model and the retrievers."""
+        for retriever in (self._retriever, *self._others):
+            await retriever.close()
         if self._owns_generator:
             await self.generator.close()
 
@@ -192,11 +197,12 @@ class Judge:
 
     async def _by_id(self, outcome: Outcome, *, ids: Sequence[str]) -> tuple[Passage, ...]:
         """The passages themselves; none where the corpus is another one by now, whose ids mean other texts."""
-        searched, now = str(outcome.made_by.get("retriever", "")), self._retriever.name
-        same = searched == now or searched.startswith(f"{now}:reranked:")
-        if not same or not isinstance(self._retriever, PassageSource):
-            return ()
-        return await self._retriever.passages(ids)
+        searched = str(outcome.made_by.get("retriever", ""))
+        for retriever in (self._retriever, *self._others):
+            same = searched == retriever.name or searched.startswith(f"{retriever.name}:reranked:")
+            if same and isinstance(retriever, PassageSource):
+                return await retriever.passages(ids)
+        return ()
 
 
 def _retrieved(outcome: Outcome) -> Iterable[str]:

@@ -31,7 +31,8 @@ IndexOption = Annotated[
 RetrieverOption = Annotated[
     str | None,
     typer.Option(
-        "--retriever", help="bm25, dense, elasticsearch, hybrid, pgvector, qdrant; default: the configured one"
+        "--retriever",
+        help="NAME of one of `retrievers`, or a kind: bm25, dense, elasticsearch, hybrid, pgvector, qdrant; default: `retriever`",
     ),
 ]
 

@@ -1,6 +1,5 @@
 """Verb `up`: every process of this distribution on one machine."""
 
-import asyncio
 import contextlib
 import time
 
@@ -17,13 +16,11 @@ from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_packages
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import QueueError, require_service
-from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
 from ragbandit.workers.webhooks.secrets import check_webhooks
-from ragbandit.workers.wiring.arms import arm_params, check_arms
-from ragbandit.workers.wiring.generators import check_generator, offered
-from ragbandit.workers.wiring.retrievers import retriever_of
+from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.loading import check_generators, check_indexes
 
 
 def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
@@ -41,9 +38,8 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     check_webhooks(settings)
     if settings.worker_arms and settings.workers.answer:
         # What would end every worker is said here, not in their logs.
-        arms = make_arms(arm_params(settings), capabilities=offered(settings.generator))
-        asyncio.run(retriever_of(settings, arms=arms.values()).close())
-        check_generator(settings, fetch=True)
+        check_indexes(settings)
+        check_generators(settings, fetch=True)
     open_database(settings).close()
     check_exposure(settings, now=time.time())
     _say_redis(settings)

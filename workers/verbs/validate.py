@@ -24,7 +24,7 @@ from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.loading import check_generators
 
 #: longest wait for all that is tried, and for one connection, seconds
 LIMIT_S: Final = 5.0
@@ -45,7 +45,7 @@ def validate(
     """
     loaded = configuration.load(config)
     check_arms(loaded.settings)
-    check_generator(loaded.settings, fetch=False)
+    check_generators(loaded.settings, fetch=False)
     check_judge(loaded.settings, fetch=False)
     check_policy(loaded.settings)
     check_webhooks(loaded.settings)

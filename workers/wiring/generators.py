@@ -23,8 +23,8 @@ from ragbandit.strategies.generators.priced import PricedGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 
-#: questions at once where the generator is scripted and workers.concurrency is not set
-SCRIPTED_CONCURRENCY = 8
+#: questions at once where the generator sets no limit and workers.concurrency is not set
+UNLIMITED_CONCURRENCY = 8
 
 #: settings of a server that change only whether and when it answers
 _PATIENCE = {
@@ -61,20 +61,36 @@ def make_generator(settings: GeneratorSettings) -> Generator:
     return _wrapped(_GENERATORS[settings.name](settings), settings=settings)
 
 
-def generator_and_concurrency(settings: Settings) -> tuple[Generator, int]:
-    """`make_generator`, and how many questions one worker process works on at once with it."""
-    threads = settings.generator.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1)
-    chosen = settings.generator.model_copy(update={"threads": threads})
-    generator = _GENERATORS[chosen.name](chosen)
-    return _wrapped(generator, settings=chosen), concurrency(settings, generator=generator)
+def generator_and_concurrency(
+    settings: Settings, *, chosen: GeneratorSettings, models: int = 1
+) -> tuple[Generator, int]:
+    """`make_generator`, and how many questions one worker process works on at once with it.
+
+    models: local ones that the process loads in all.
+    """
+    threads = chosen.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1, models=models)
+    generator = _GENERATORS[chosen.name](chosen.model_copy(update={"threads": threads}))
+    at_once = concurrency_of(chosen, wanted=settings.workers.concurrency, generator=generator)
+    return _wrapped(generator, settings=chosen), at_once
 
 
-def threads_of_worker(workers: WorkerSettings, *, cores: int) -> int | None:
+def threads_of_worker(workers: WorkerSettings, *, cores: int, models: int = 1) -> int | None:
     """Threads of a local model in one of the answer workers of a host; None: one per core, where it is alone.
 
-    Several models that each use every core wait for each other's threads.
+    Several models that each use every core wait for each other's threads. models: of one worker.
     """
-    return None if workers.answer <= 1 else max(1, cores // workers.answer)
+    at_once = max(workers.answer, 1) * models
+    return None if at_once <= 1 else max(1, cores // at_once)
+
+
+def without_probe(settings: GeneratorSettings) -> GeneratorSettings:
+    """The same generator, whose server nobody asks at the start."""
+    return settings.model_copy(update={"openai": replace(settings.openai, probe=False)})
+
+
+def model_name(settings: GeneratorSettings) -> str:
+    """What outcomes call the generator."""
+    return "scripted" if settings.name == "scripted" else settings.model
 
 
 def _wrapped(generator: Generator, *, settings: GeneratorSettings) -> Generator:
@@ -144,18 +160,12 @@ _GENERATORS: Mapping[str, Callable[[GeneratorSettings], Generator]] = MappingPro
 )
 
 
-def check_generator(settings: Settings, *, fetch: bool) -> None:
-    """Refuse a generator that no worker here could make, without loading a model. Raises ConfigError.
+def check_generator(chosen: GeneratorSettings, *, fetch: bool) -> None:
+    """Refuse a generator that no worker here could make, without loading a model.
 
-    fetch: weights that are not at hand are fetched and converted, and generator.openai.probe asks the server. Without,
-    nobody is asked.
+    fetch: weights that are not at hand are fetched and converted, and openai.probe asks the server. Without, nobody is
+    asked. Raises ConfigError, and NotReady for a server that is away.
     """
-    if settings.worker_arms:
-        check_generator_of(settings.generator, fetch=fetch)
-
-
-def check_generator_of(chosen: GeneratorSettings, *, fetch: bool) -> None:
-    """`check_generator` of this section, wherever it stands."""
     missing = [name for name in _PACKAGES.get(chosen.name, ()) if importlib.util.find_spec(name) is None]
     if missing:
         extra = "models" if chosen.name == "local" else chosen.name
@@ -191,20 +201,15 @@ def _begin_fetching() -> None:
     set_up_log()
 
 
-def concurrency(settings: Settings, *, generator: Generator) -> int:
-    """Questions that one worker process works on at once: as configured, else as many as its generator takes.
+def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator | None) -> int:
+    """Questions that one worker process works on at once with this generator: as wanted, else as many as it takes.
 
-    generator: the configured one, without its cache.
+    generator: of these settings, without its price and cache; None: it is not asked.
     """
-    return concurrency_of(settings.generator, wanted=settings.workers.concurrency, generator=generator)
-
-
-def concurrency_of(settings: GeneratorSettings, *, wanted: int | None, generator: Generator) -> int:
-    """`concurrency` of a generator of these settings. wanted: as configured."""
     if wanted is not None:
         return wanted
-    if settings.name == "scripted":
-        return SCRIPTED_CONCURRENCY
+    if settings.name == "scripted" or (generator is None and settings.name == "local"):
+        return UNLIMITED_CONCURRENCY
     if settings.name == "openai":
         return settings.openai.concurrency
     return int(getattr(generator, "max_batch", 1))

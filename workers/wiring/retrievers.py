@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
 from ragbandit.strategies.outbound.addresses import shown_address
-from ragbandit.strategies.registry import retrieves
 from ragbandit.strategies.retrievers.hybrid import HybridRetriever
-from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
 from ragbandit.strategies.retrievers.vector_search import VectorRetriever
-from ragbandit.strategies.run import Strategy
 
 if TYPE_CHECKING:
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
@@ -69,16 +67,6 @@ def make_retriever(settings: Settings) -> Retriever:
         return retriever
     rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
     return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
-
-
-def retriever_of(settings: Settings, *, arms: Iterable[Strategy]) -> Retriever:
-    """`make_retriever` where one of these arms searches; otherwise one that needs no index."""
-    return make_retriever(settings) if searches(arms) else NoRetriever()
-
-
-def searches(arms: Iterable[Strategy]) -> bool:
-    """Whether one of these arms searches."""
-    return any(map(retrieves, arms))
 
 
 def check_reranker(settings: Settings) -> None:
@@ -164,8 +152,21 @@ def _own(settings: Settings) -> Kind:
     return Kind(open=opened, build=build, read=lambda: {"retriever": path, "name": opened().name})
 
 
+def with_retriever(settings: Settings, name: str) -> Settings:
+    """The settings with the retriever of this name as their retriever."""
+    return settings.model_copy(update={"retriever": settings.named_retrievers[name]})
+
+
 def with_choice(settings: Settings, *, retriever: str | None = None, index: str | None = None) -> Settings:
-    """The settings with another retriever, another index, or both."""
+    """The settings with another retriever, another index, or both.
+
+    retriever: a name of the settings, or else a kind: then the default one, of that kind. Raises ConfigError.
+    """
+    if retriever is not None and retriever in settings.named_retrievers:
+        settings, retriever = with_retriever(settings, retriever), None
+    elif retriever is not None and retriever not in RETRIEVERS and ":" not in retriever:
+        remedy = known_choices((*settings.named_retrievers, *sorted(RETRIEVERS)), given=retriever)
+        raise ConfigError(f"there is no retriever {retriever!r}", field="retriever", remedy=remedy)
     chosen = {key: value for key, value in (("name", retriever), ("index", index)) if value}
     return settings.model_copy(update={"retriever": settings.retriever.model_copy(update=chosen)})
 
@@ -197,9 +198,9 @@ def _encoder(settings: Settings) -> "SentenceEncoder":
     return _loaded_encoder(settings.retriever.model)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=4)
 def _loaded_encoder(model: str) -> "SentenceEncoder":
-    """One for both halves of a hybrid."""
+    """One for both halves of a hybrid, and for all retrievers of that model."""
     try:
         from ragbandit.strategies.retrievers.sentences import SentenceEncoder
     except ImportError as error:

@@ -127,12 +127,12 @@ def test_two_readers_of_one_decision_get_the_same(place):
 
     first = threading.Thread(target=read, args=("first",))
     first.start()
-    until(lambda: worker.context.generator.requests)
+    until(lambda: worker.generator.requests)
     time.sleep(0.2)
     read("second")
     first.join(20)
     assert text_of(found["first"]) == text_of(found["second"]) == WORDS
-    assert len(worker.context.generator.requests) == 1
+    assert len(worker.generator.requests) == 1
 
 
 def test_a_caller_that_goes_away_cancels_its_answer(place):
@@ -158,7 +158,7 @@ def test_a_caller_with_an_id_of_its_own_may_come_back(place):
     with ask(service, decision_id="d-again") as response:
         events = list(sse(response))
     assert text_of(events) == WORDS == events[-1][1]["answer"]
-    assert len(worker.context.generator.requests) == 1
+    assert len(worker.generator.requests) == 1
 
 
 def test_without_a_worker_the_stream_ends_as_pending(place):

@@ -21,13 +21,13 @@ from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.cli import app
 from ragbandit.workers.evaluation.questions import LabelledQuestion
 from ragbandit.workers.evaluation.runs import Answers, Bench
 from tests.conftest import World
+from tests.support.arms.loaded_arms import loaded_arms
 
 ROOT = Path(__file__).parents[3]
 CORPUS = [
@@ -630,8 +630,8 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
     """`concurrency` questions are under way at a time, and generator and retriever are closed at the end."""
     generator = Counting({"": "So the answer is: x."}, seconds=0.01)
     retriever = MemoryRetriever([Passage(**CORPUS[0])])
-    arms = make_arms({"single_step": {}}, capabilities=generator.capabilities)
-    bench = Bench(arms=arms, retriever=retriever, generator=generator, version="1", budget=Budget())
+    arms = loaded_arms({"single_step": {}}, generator=generator, retriever=retriever, version="1")
+    bench = Bench(arms=arms, budget=Budget())
     work = bench.work([LabelledQuestion(id=str(n), question=f"Jaws {n}?", answers=["x"]) for n in range(9)])
     done = []
     with Answers(tmp_path / "a.jsonl", resume=False) as answers:
@@ -647,8 +647,7 @@ def test_no_more_answers_at_a_time_than_asked(tmp_path, concurrency):
 def test_disk_that_is_full_ends_the_evaluation(tmp_path):
     """An answer that cannot be kept is an error of ours, not a traceback of many."""
     generator = ScriptedGenerator({"": "x"})
-    arms = make_arms({"no_retrieval": {}}, capabilities=generator.capabilities)
-    bench = Bench(arms=arms, retriever=MemoryRetriever([]), generator=generator, version="1", budget=Budget())
+    bench = Bench(arms=loaded_arms({"no_retrieval": {}}, generator=generator, version="1"), budget=Budget())
     work = bench.work([LabelledQuestion(id="1", question="?", answers=["x"])])
     answers = Answers(tmp_path / "a.jsonl", resume=False)
     with Path("/dev/full").open("wb", buffering=0) as answers._stream, pytest.raises(InvalidInput, match="No space"):

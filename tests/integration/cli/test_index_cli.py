@@ -191,7 +191,7 @@ def test_elasticsearch_is_built_described_and_searched(run, client, elasticsearc
         (["search", "q"], "ragbandit index build --retriever bm25"),
         (["info", "--retriever", "dense"], "ragbandit index build --retriever dense"),
         (["info", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
-        (["info", "--retriever", "web"], "known: bm25, dense, elasticsearch, hybrid, pgvector, qdrant"),
+        (["info", "--retriever", "web"], "known: default, bm25, dense, elasticsearch, hybrid, pgvector, qdrant"),
         (["build", "--corpus", "none.jsonl"], "none.jsonl: cannot be read"),
     ],
 )

@@ -9,11 +9,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from tests.support.arms.answer_jobs import Redis, answer_next, decision_for
+from tests.support.arms.loaded_arms import loaded_arms
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def work(tmp_path, sqlite_template):
     """A function that makes a worker with one decision, this Redis and these parts; gives its context."""
     contexts = []
 
-    def make(*, redis=None, generator=None, arm="single_step"):
+    def make(*, redis=None, generator=None, retriever=None, arm="single_step"):
         file = tmp_path / f"worker-{len(contexts)}.db"
         shutil.copyfile(sqlite_template, file)
         store = DecisionStore(Database(f"sqlite:///{file}"), label="main")
@@ -32,9 +31,7 @@ def work(tmp_path, sqlite_template):
             store=store,
             ledger=None,
             jobs=redis or Redis(),
-            arms=make_arms({"single_step": {"passages": 2}}, capabilities=generator.capabilities),
-            retriever=MemoryRetriever([]),
-            generator=generator,
+            arms=loaded_arms({"single_step": {"passages": 2}}, generator=generator, retriever=retriever),
             loop=EventLoop(),
         )
         contexts.append(context)

@@ -8,9 +8,9 @@ import pytest
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.types import Cost, DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import make_arms
 from ragbandit.workers import tasks
 from tests.support.arms.answer_jobs import Held, Redis, answer_next, decision_for, outcome_in, set_tries, tries_of
+from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 
 
@@ -57,7 +57,7 @@ def test_a_question_that_kills_its_workers_is_given_up(serve):
     assert (outcome.cost, outcome.steps, outcome.trace) == (Cost(), 0.0, ())
     assert "3 workers died" in outcome.error
     assert outcome.made_by["arm"] == "single_step"
-    assert context.generator.requests == []
+    assert context.arms["single_step"].generator.requests == []
     assert context.jobs.published == ["outcome:d1"]
 
 
@@ -87,7 +87,7 @@ def test_no_row_has_the_credentials_of_an_arm(work):
     """What the environment put into the address of an arm is in no table, also where the arm fails."""
     context = work(arm="far")
     params = {"class": "http", "url": "http://me:hunter2@127.0.0.1:9/x?token=hunter2&lang=en", "retries": 0}
-    context.arms = make_arms({"far": params}, capabilities=frozenset())
+    context.arms = loaded_arms({"far": params}, generator=ScriptedGenerator({}))
     answer_next(context)
 
     outcome = outcome_in(context)
@@ -122,7 +122,7 @@ def test_clients_live_across_jobs_and_are_closed_on_their_loop(serve):
 
     assert len(loops) == 3
     assert len(set(loops)) == 1
-    assert context.retriever.closed
+    assert context.arms["single_step"].retriever.closed
 
 
 @pytest.mark.parametrize(("tries", "most"), [(0, 3), (1, 3), (2, 1)])
@@ -155,4 +155,4 @@ def test_a_row_without_a_decision_is_dropped(work):
         connection.execute(answer_queue.insert().values(decision_id="gone", tenant="a", turn=0, queued_at=0.0, tries=0))
     assert answer_next(context)
     assert "gone" not in tries_of(context)
-    assert context.generator.requests == []
+    assert context.arms["single_step"].generator.requests == []

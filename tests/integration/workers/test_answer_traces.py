@@ -19,9 +19,9 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 def run(work, *, tries=0):
     """What a worker tells of an answer; tries: begun before."""
     memory = Memory()
-    context = work()
+    passage = Passage(id="p1", title="Dracula", text=f"{SECRET} wrote Dracula.")
+    context = work(retriever=MemoryRetriever([passage]))
     context.tracing = memory.tracing
-    context.retriever = MemoryRetriever([Passage(id="p1", title="Dracula", text=f"{SECRET} wrote Dracula.")])
     request = {"traceparent": f"00-{TRACE}-{SPAN}-01", "request_id": "r1"}
     decision = decision_for("single_step")
     query = Query(text=f"Did {SECRET} write Dracula?", request=request, session="s1")

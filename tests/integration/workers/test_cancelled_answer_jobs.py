@@ -35,7 +35,7 @@ def test_what_was_cancelled_before_it_began_never_runs(work):
 
     outcome = outcome_in(context)
     assert (outcome.status, outcome.stop_reason, outcome.error) == ("failed", "cancelled", "cancelled by the caller")
-    assert (outcome.cost, outcome.trace, context.generator.requests) == (Cost(), (), [])
+    assert (outcome.cost, outcome.trace, context.arms["single_step"].generator.requests) == (Cost(), (), [])
     assert context.jobs.published == ["outcome:d1"]
 
 
@@ -131,7 +131,7 @@ def test_an_answer_waits_for_the_database(locked, caplog):
     assert context.active_runs.ids() == ["d1"]
     writer.execute("ROLLBACK")
     thread.join(10)
-    assert (outcome_in(context).status, len(context.generator.requests)) == ("answered", 1)
+    assert (outcome_in(context).status, len(context.arms["single_step"].generator.requests)) == ("answered", 1)
     assert context.jobs.published == ["outcome:d1"]
 
 
@@ -148,7 +148,7 @@ def test_an_answer_waits_for_the_database_only_so_long(locked, monkeypatch, endi
         job()
     assert time.monotonic() - began < 2
     writer.execute("ROLLBACK")
-    assert (tries_of(context), len(context.generator.requests)) == ({"d1": 1}, 1)
+    assert (tries_of(context), len(context.arms["single_step"].generator.requests)) == ({"d1": 1}, 1)
     assert context.active_runs.ids() == []  # so that its claim runs out
 
 

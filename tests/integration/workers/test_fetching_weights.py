@@ -9,18 +9,18 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.loading import check_generators
 from tests.support.waiting import runs, until
 
 PROGRAM = """
 import sys
 from ragbandit.shared.errors import ConfigError
 from ragbandit.router.config.settings import Settings
-from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.loading import check_generators
 if __name__ == "__main__":
     for model in sys.argv[1:]:
         try:
-            check_generator(Settings(generator={"model": model}), fetch=True)
+            check_generators(Settings(generator={"model": model}), fetch=True)
         except ConfigError as error:
             print(error)
         print("torch" in sys.modules)
@@ -62,7 +62,7 @@ def test_weights_that_cannot_be_read_are_said_with_their_setting(tmp_path):
     """A file that only looks like a model is a wrong setting, not a traceback of whatever reads it."""
     (tmp_path / "x.gguf").write_bytes(b"GGUFxxxx")
     with pytest.raises(ConfigError, match=r"x\.gguf' cannot be made ready: .*give another file") as caught:
-        check_generator(Settings(generator={"model": str(tmp_path / "x.gguf")}), fetch=True)
+        check_generators(Settings(generator={"model": str(tmp_path / "x.gguf")}), fetch=True)
     assert caught.value.field == "generator.model"
 
 

@@ -29,6 +29,8 @@ from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge import loading
 from ragbandit.workers.judge.job import DueJudgements, judge
+from ragbandit.workers.wiring.arms import worker_arms
+from ragbandit.workers.wiring.loading import ArmLoader
 from tests.support.judge_days import judge_state
 
 PASSAGES = [
@@ -55,7 +57,7 @@ class Bench:
         self.jobs = MemoryJobs()
         self.context = Context(settings=settings, store=self.store, ledger=self.ledger, jobs=self.jobs)
         self.context.loop = EventLoop()
-        self.context.judging, self.at_once = loading.make_judging(settings, store=self.store, generator=None)
+        self.context.judging, self.at_once = loading.make_judging(settings, store=self.store, loaded=None)
         made = self.context.judging.judge
         if generator is not None:
             made.generator = generator
@@ -423,7 +425,7 @@ def test_without_room_for_the_rubric_a_judge_is_refused(database):
     """A context in which the rubric has no room is refused at the start, with the setting and what to do."""
     settings = Settings.model_validate({"judge": {"generator": {"name": "scripted", "context_tokens": 600}}})
     with pytest.raises(ConfigError) as caught:
-        loading.make_judging(settings, store=DecisionStore(database, label="main"), generator=None)
+        loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
     assert caught.value.field == "judge.generator.context_tokens"
     assert "8192" in caught.value.remedy
 
@@ -433,7 +435,7 @@ def test_the_judges_settings_are_named_in_errors(database):
     generator = {"name": "openai", "model": "gpt", "openai": {"base_url": "ftp://nowhere"}}
     settings = Settings.model_validate({"judge": {"generator": generator}})
     with pytest.raises(ConfigError) as caught:
-        loading.make_judging(settings, store=DecisionStore(database, label="main"), generator=None)
+        loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
     assert caught.value.field.startswith("judge.generator.openai")
 
 
@@ -448,8 +450,10 @@ def test_a_judge_of_the_same_settings_shares_the_arms_model(database):
             "policy": {"name": "uniform"},
         }
     )
-    generator = ScriptedGenerator({"": GOOD})
-    judging, _ = loading.make_judging(settings, store=DecisionStore(database, label="main"), generator=generator)
-    assert judging.judge.generator is generator
+    loader = ArmLoader(settings)
+    (arm,) = loader.load(worker_arms(settings)).values()
+    store = DecisionStore(database, label="main")
+    judging, _ = loading.make_judging(settings, store=store, loaded=loader.generator_of)
+    assert judging.judge.generator is arm.generator
     asyncio.run(judging.judge.close())
-    assert not generator.closed
+    assert not arm.generator.closed

@@ -27,7 +27,6 @@ from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.workers import housekeeping
@@ -36,6 +35,7 @@ from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.process import consumer_of
+from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -57,9 +57,7 @@ class Worker:
             store=router.store,
             ledger=router.ledger,
             jobs=RedisJobs(self.client),
-            arms=make_arms(arms, capabilities=generator.capabilities),
-            retriever=retriever,
-            generator=generator,
+            arms=loaded_arms(arms, generator=generator, retriever=retriever),
             loop=EventLoop(),
         )
         self.consumer = self.bells = None

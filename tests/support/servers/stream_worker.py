@@ -12,19 +12,20 @@ from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
-from ragbandit.strategies.registry import make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
 from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.process import consumer_of
+from tests.support.arms.loaded_arms import loaded_arms
 
 
 class StreamWorker:
     """Answers questions by these settings' arms until closed; at_once: how many at a time."""
 
     def __init__(self, settings, *, generator, retriever=None, at_once=4):
+        self.generator = generator
         self.jobs = RedisJobs(connect(settings.redis_url, timeout_s=3.0))
         self.database = open_database(settings)
         label = PolicyLabel(settings.policy.label)
@@ -33,11 +34,7 @@ class StreamWorker:
             store=DecisionStore(self.database, label=label, text=settings.log.text),
             ledger=Ledger(self.database, label=label),
             jobs=self.jobs,
-            arms=make_arms(
-                {name: dict(arm) for name, arm in settings.arms.items()}, capabilities=generator.capabilities
-            ),
-            retriever=retriever or MemoryRetriever(PASSAGES),
-            generator=generator,
+            arms=loaded_arms(settings.arms, generator=generator, retriever=retriever or MemoryRetriever(PASSAGES)),
             loop=EventLoop(),
             streams=StreamWriter(
                 self.jobs.client,

@@ -13,6 +13,7 @@ from ragbandit.strategies.arms.single_step import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
 from ragbandit.workers.evaluation.arms import parse_arms
+from ragbandit.workers.wiring.arms import make_strategies
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 EVERYTHING = frozenset(get_args(Need))
@@ -59,7 +60,8 @@ def test_evaluate_all_runs_installed_arms(shout):
     """The word "all" means installed arms too, with their defaults; a single one can be named."""
     settings = Settings.model_validate({"generator": {"name": "scripted"}})
 
-    assert parse_arms(["all"], settings=settings)[0]["shout"].params == {"loud": 1}
+    arms, _ = parse_arms(["all"], settings=settings)
+    assert make_strategies(settings, arms)["shout"].params == {"loud": 1}
     assert list(parse_arms(["shout"], settings=settings)[0]) == ["shout"]
 
 

@@ -12,12 +12,12 @@ from ragbandit.router.telemetry.logs import TextLines
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.registry import make_arms
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.context import ActiveRuns
-from ragbandit.workers.wiring.arms import arm_params, check_arms
-from ragbandit.workers.wiring.generators import concurrency, make_generator, offered, threads_of_worker
-from ragbandit.workers.wiring.retrievers import kind_of, make_retriever, retriever_of
+from ragbandit.workers.wiring.arms import check_arms, worker_arms
+from ragbandit.workers.wiring.generators import concurrency_of, make_generator, offered, threads_of_worker
+from ragbandit.workers.wiring.loading import ArmLoader
+from ragbandit.workers.wiring.retrievers import kind_of, make_retriever
 
 
 def test_the_scripted_generator_has_the_room_that_is_configured():
@@ -30,7 +30,9 @@ def test_the_scripted_generator_has_the_room_that_is_configured():
 @pytest.mark.parametrize(("workers", "cores", "threads"), [(0, 8, None), (1, 8, None), (2, 8, 4), (3, 8, 2), (9, 8, 1)])
 def test_workers_share_the_cores(workers, cores, threads):
     """The local models of several answer workers together use no more threads than there are cores, one at least."""
-    assert threads_of_worker(Settings(workers={"answer": workers}).workers, cores=cores) == threads
+    chosen = Settings(workers={"answer": workers}).workers
+    assert threads_of_worker(chosen, cores=cores) == threads
+    assert threads_of_worker(chosen, cores=cores, models=2) == max(1, cores // (2 * max(1, workers)))
 
 
 def test_a_bare_arm_check_loads_no_model():
@@ -99,7 +101,7 @@ def test_questions_at_once_follow_the_generator(generator, configured, expected)
     settings = Settings(generator=generator, workers={"concurrency": configured})
     made = ScriptedGenerator({"": ""})
     made.max_batch = 3
-    assert concurrency(settings, generator=made) == expected
+    assert concurrency_of(settings.generator, wanted=settings.workers.concurrency, generator=made) == expected
 
 
 def test_only_what_is_under_way_can_be_stopped():
@@ -138,10 +140,10 @@ def test_arms_that_do_not_retrieve_need_no_index(tmp_path):
     """With no_retrieval alone nothing is opened; with an arm that searches the missing index is named."""
     settings = Settings(data_dir=str(tmp_path), arms={"no_retrieval": {}}, generator={"name": "scripted"})
     searching = settings.model_copy(update={"arms": {"no_retrieval": {}, "single_step": {}}})
-    made = [make_arms(arm_params(each), capabilities=offered(each.generator)) for each in (settings, searching)]
-    assert retriever_of(settings, arms=made[0].values()).name == "none"
+    (loaded,) = ArmLoader(settings).load(worker_arms(settings)).values()
+    assert loaded.retriever.name == "none"
     with pytest.raises(ConfigError, match="index"):
-        retriever_of(searching, arms=made[1].values())
+        ArmLoader(searching).load(worker_arms(searching))
 
 
 @pytest.fixture

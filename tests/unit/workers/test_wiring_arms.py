@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.wiring.arms import arm_params, check_arms, hints
+from ragbandit.workers.wiring.arms import WorkerArm, check_arms, hints, worker_arms
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 
@@ -15,7 +15,8 @@ def test_one_preset_for_every_arm_that_has_it():
     """arms_preset reaches arms without a preset of their own; one that has none of that name stays as it is."""
     arms = {"single_step": {"passages": 4}, "multi_step": {"preset": "gpt"}, "flare": {}, "mine": {"run_by": "caller"}}
     arms["web"] = {"class": "http", "url": "http://h/x"}
-    assert arm_params(Settings(arms=arms, arms_preset="chat")) == {
+    made = worker_arms(Settings(arms=arms, arms_preset="chat"))
+    assert {name: arm.params for name, arm in made.items()} == {
         "single_step": {"preset": "chat", "passages": 4},
         "multi_step": {"preset": "gpt"},
         "flare": {},
@@ -25,7 +26,7 @@ def test_one_preset_for_every_arm_that_has_it():
 
 def test_without_it_nothing_is_added():
     """A configuration that does not name a preset makes the arms that it made before."""
-    assert arm_params(Settings(arms={"single_step": {}})) == {"single_step": {}}
+    assert worker_arms(Settings(arms={"single_step": {}})) == {"single_step": WorkerArm()}
 
 
 def test_a_preset_that_no_arm_has_is_refused():

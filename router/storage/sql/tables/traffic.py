@@ -81,6 +81,7 @@ answer_queue = Table(
     Column("tries", Integer, nullable=False, comment="runs that have begun"),
     Column("claimed_by", String(128), comment="the process that runs it; NULL: it waits"),
     Column("claimed_until", Double, comment="by the clock of the database"),
+    Column("arm", String(64), comment="that was drawn; NULL: queued by an older release", info={"since": "0004"}),
     comment="decisions that wait for a worker of ours, or are run by one; a row leaves with the outcome",
 )
 Index(

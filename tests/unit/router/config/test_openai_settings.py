@@ -13,7 +13,8 @@ from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator, make_generator, offered
+from ragbandit.workers.wiring.generators import make_generator, offered
+from ragbandit.workers.wiring.loading import check_generators
 from tests.support.servers.openai_settings import settings
 
 
@@ -82,11 +83,11 @@ def test_a_generator_that_cannot_be_made_is_refused(monkeypatch, fetch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     given = Settings(generator={"name": "openai", "model": "gpt"})
     with pytest.raises(ConfigError) as caught:
-        check_generator(given, fetch=fetch)
+        check_generators(given, fetch=fetch)
     assert caught.value.field == "generator.openai.api_key_env"
-    check_generator(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
+    check_generators(given.model_copy(update={"arms": {"mine": {"run_by": "caller"}}}), fetch=fetch)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
-    check_generator(given, fetch=fetch)
+    check_generators(given, fetch=fetch)
 
 
 def test_cache_goes_around_any_generator(tmp_path):

@@ -19,7 +19,7 @@ from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.wiring.loading import check_generators
 from tests.support.cases import every_case
 
 SECRET = "s3cr3tplanted9x7"
@@ -75,7 +75,7 @@ def said(tmp_path, tree, environ) -> str:
         shown = json.dumps(effective(loaded))
         check_arms(loaded.settings)
         check_policy(loaded.settings)
-        check_generator(loaded.settings, fetch=False)
+        check_generators(loaded.settings, fetch=False)
     except RagBanditError as error:
         # What an error carries behind it ends in tracebacks.
         chained, said = error, [str(error), repr(error.args), repr(vars(error))]

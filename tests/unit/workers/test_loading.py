@@ -1,0 +1,134 @@
+"""Loading of arms: what they share, what is made at all, and names that nobody knows."""
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.strategies.generators.unloaded import UnloadedGenerator
+from ragbandit.testing.openai_server import ScriptedServer
+from ragbandit.workers.wiring import loading
+from ragbandit.workers.wiring.arms import check_arms, hints, worker_arms
+from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
+from tests.support.cases import every_case
+
+SCRIPTED = {"name": "scripted", "script": {"": "x"}}
+
+
+class Graph:
+    """An arm of a user with a param that has the name of one of ours."""
+
+    needs = frozenset({"completion"})
+
+    def __init__(self, *, name, retriever):
+        self.name, self.params = name, {"retriever": retriever}
+
+    async def answer(self, question, *, run):
+        raise AssertionError("never reached")
+
+
+def loaded(**given):
+    settings = Settings.model_validate(given)
+    return ArmLoader(settings).load(worker_arms(settings))
+
+
+def named(name, **params):
+    return {"class": "no_retrieval", "generator": name, **params}
+
+
+def test_two_names_of_equal_settings_are_one_model():
+    """Two names share a loaded model and what it takes at once; other settings are another one."""
+    arms = loaded(
+        generator=SCRIPTED,
+        generators={"same": SCRIPTED, "other": {**SCRIPTED, "context_tokens": 999}},
+        arms={"a": {"class": "no_retrieval"}, "b": named("same"), "c": named("other")},
+        workers={"concurrency": 3},
+    )
+    assert arms["a"].generator is arms["b"].generator is not arms["c"].generator
+    assert len([part for part in parts_of(arms.values()) if part.name == "scripted"]) == 2
+    assert runs_at_once(arms.values()) == 6
+    assert full_arms(arms, running=["a", "a", "b", "c", "unknown"]) == {"a", "b"}
+
+
+def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
+    """Beside named generators the default is not made; for an arm behind a URL none is, and its facts stay."""
+    made = []
+    monkeypatch.setattr(
+        loading, "generator_and_concurrency", lambda _, *, chosen, models: made.append((chosen, models)) or (chosen, 1)
+    )
+    local = {"name": "local", "model": "one"}
+    arms = loaded(
+        generators={"small": local, "large": {**local, "model": "two"}, "idle": {"model": "three"}},
+        arms={"a": named("small"), "b": named("large"), "far": {"class": "http", "url": "http://127.0.0.1:9/x"}},
+    )
+    assert [(chosen.model, models) for chosen, models in made] == [("two", 2), ("one", 2)]
+    assert isinstance(arms["far"].generator, UnloadedGenerator)
+    assert arms["far"].generator.name == Settings().generator.model
+
+
+def test_each_arm_is_checked_against_its_own_generator(caplog):
+    """Capabilities, prices and the length of answers are those of the arm's generator."""
+    server = {"name": "openai", "model": "m", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
+    told = {**server, "openai": {**server["openai"], "logprobs": True}, "price": {"input": 1.0, "output": 1.0}}
+    given = {"generator": SCRIPTED, "generators": {"plain": server, "told": told}, "budget": {"dollars": 1.0}}
+    fits = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "told"}}})
+    check_arms(fits)
+    assert hints(fits) == ()
+    lacks = Settings.model_validate({**given, "arms": {"f": {"class": "flare", "generator": "plain"}}})
+    with pytest.raises(ConfigError, match=r"generators\.plain\.openai\.logprobs: true") as caught:
+        check_arms(lacks)
+    assert caught.value.field == "arms.f"
+    (short, free) = hints(Settings.model_validate({**given, "arms": {"a": named("plain"), "b": {"class": "react"}}}))
+    assert short.startswith("arms: a answer")
+    assert "where they ask generator, generators.plain, whose calls have no price; set generator.price" in free
+
+
+def test_names_that_nobody_knows():
+    """The error names the arm's setting, what was meant, and what there is."""
+    given = {"generators": {"large": SCRIPTED}, "retrievers": {"wiki": {}}}
+    with every_case() as case:
+        for kind, name, words in (
+            ("generator", "larg", "did you mean large? known: default, large; make one under generators"),
+            ("retriever", "wkii", "did you mean wiki? known: default, wiki; make one under retrievers"),
+            ("generator", 7, "known: default, large"),
+        ):
+            with case(kind, name):
+                arms = {"deep": {"class": "single_step", kind: name}}
+                with pytest.raises(ConfigError) as caught:
+                    check_arms(Settings.model_validate({**given, "arms": arms}))
+                assert caught.value.field == f"arms.deep.{kind}"
+                assert words in caught.value.remedy
+
+
+def test_a_param_of_that_name_of_a_class_of_yours():
+    """A class that takes `retriever` itself is given it, as before there were names."""
+    arms = worker_arms(Settings(arms={"graph": {"class": f"{__name__}:Graph", "retriever": "bolt://h"}}))
+    assert arms["graph"].params == {"class": f"{__name__}:Graph", "retriever": "bolt://h"}
+    assert arms["graph"].retriever == "default"
+
+
+def test_errors_name_the_section(tmp_path):
+    """What is wrong with a named generator or retriever is said of its own section."""
+    keyless = {"name": "openai", "model": "m", "openai": {"api_key_env": "NO_SUCH_KEY"}}
+    settings = Settings.model_validate({"generators": {"large": keyless}, "arms": {"a": named("large")}})
+    with pytest.raises(ConfigError) as caught:
+        check_generators(settings, fetch=False)
+    assert caught.value.field == "generators.large.openai.api_key_env"
+    with pytest.raises(ConfigError) as caught:
+        loaded(
+            data_dir=str(tmp_path),
+            generator=SCRIPTED,
+            retrievers={"wiki": {"name": "hybrid", "second": "bm25"}},
+            arms={"a": {"class": "single_step", "retriever": "wiki"}},
+        )
+    assert caught.value.field == "retrievers.wiki.second"
+
+
+def test_a_probe_that_fails_takes_no_other_arm():
+    """A server that is away is an error where no generator is left, and else a line of the log."""
+    with ScriptedServer([]) as server:
+        url = server.url
+    away = {"name": "openai", "model": "m", "openai": {"base_url": url, "probe": True, "retries": 0}}
+    with pytest.raises(NotReady, match="did not answer"):
+        loaded(generators={"large": away}, arms={"a": named("large")})
+    arms = loaded(generator=SCRIPTED, generators={"large": away}, arms={"a": named("large"), "b": named("default")})
+    assert [arm.generator.name for arm in arms.values()] == ["m", "scripted"]

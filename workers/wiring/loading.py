@@ -1,0 +1,181 @@
+"""Loading of arms: each with the generator and the retriever that it names, each of which is made once.
+
+What a generator is limited by, its concurrency, rates, retries, cache and probe, is its own; two names with equal
+settings are one generator.
+"""
+
+import asyncio
+import logging
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
+from ragbandit.shared.errors import NotReady
+from ragbandit.shared.types import ArmName, Json
+from ragbandit.strategies.base import Generator, Retriever
+from ragbandit.strategies.generators.unloaded import UnloadedGenerator
+from ragbandit.strategies.registry import generates, retrieves
+from ragbandit.strategies.retrievers.memory import NoRetriever
+from ragbandit.strategies.run import Strategy
+from ragbandit.workers.wiring.arms import WorkerArm, generators_in_use, make_strategies, retrievers_in_use
+from ragbandit.workers.wiring.generators import (
+    check_generator,
+    concurrency_of,
+    generator_and_concurrency,
+    generator_version,
+    model_name,
+    without_probe,
+)
+from ragbandit.workers.wiring.naming import errors_of, section_of
+from ragbandit.workers.wiring.retrievers import make_retriever, with_retriever
+
+log = logging.getLogger("ragbandit.arms")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class LoadedArm:
+    """An arm, and what it runs on."""
+
+    strategy: Strategy
+    generator: Generator
+    retriever: Retriever
+    #: runs of all arms of this generator that one process has at once
+    most_runs: int
+    #: the generator and the retriever that the arm names: outcomes record them among its params
+    named: Mapping[str, Json] = field(default_factory=dict)
+    #: of the generator's settings: see `generator_version`
+    version: str = ""
+
+
+class ArmLoader:
+    """Makes arms of these settings, and what they run on, each generator and each retriever once.
+
+    index_of_all: retrievers are opened for arms that do not search as well. Safe to use from several threads.
+    """
+
+    def __init__(self, settings: Settings, *, index_of_all: bool = False) -> None:
+        self._settings = settings
+        self._index_of_all = index_of_all
+        #: by their settings as JSON
+        self._generators: dict[str, tuple[Generator, int]] = {}
+        self._unloaded: dict[str, tuple[Generator, int]] = {}
+        self._retrievers: dict[str, Retriever] = {}
+        self._lock = threading.Lock()
+
+    def load(self, arms: Mapping[str, WorkerArm]) -> dict[ArmName, LoadedArm]:
+        """The arms, loaded. Raises ConfigError; NotReady where no generator is there whose server could be asked."""
+        strategies = make_strategies(self._settings, arms)
+        with self._lock:
+            self._make_generators({arms[name].generator for name, each in strategies.items() if generates(each)})
+            for name, strategy in strategies.items():
+                if self._index_of_all or retrieves(strategy):
+                    self._open_retriever(arms[name].retriever)
+            return {name: self._loaded(strategy, arm=arms[name]) for name, strategy in strategies.items()}
+
+    def generator_of(self, chosen: GeneratorSettings) -> Generator | None:
+        """The generator of these settings, if it was made."""
+        return self._generators.get(_key(chosen), (None, 0))[0]
+
+    def _loaded(self, strategy: Strategy, *, arm: WorkerArm) -> LoadedArm:
+        chosen = self._settings.named_generators[arm.generator]
+        generator, most = self._generators.get(_key(chosen)) or self._stand_in(chosen)
+        return LoadedArm(
+            strategy=strategy,
+            generator=generator,
+            retriever=self._retrievers.get(_key(self._settings.named_retrievers[arm.retriever])) or NoRetriever(),
+            most_runs=most,
+            named=arm.named,
+            version=generator_version(chosen),
+        )
+
+    def _stand_in(self, chosen: GeneratorSettings) -> tuple[Generator, int]:
+        """For arms that ask no model: nothing is loaded for them."""
+        made = UnloadedGenerator(name=model_name(chosen), context_tokens=chosen.context_tokens)
+        at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
+        return self._unloaded.setdefault(_key(chosen), (made, at_once))
+
+    def _make_generators(self, names: Collection[str]) -> None:
+        """Make those of these names that are not there yet.
+
+        One whose server is away takes no arm of another: its own fail until it is there, if another is.
+        """
+        models = sum(self._settings.named_generators[name].name == "local" for name in names)
+        away: list[NotReady] = []
+        for name in sorted(names):
+            chosen = self._settings.named_generators[name]
+            if _key(chosen) in self._generators:
+                continue
+            try:
+                made = self._make_generator(name, chosen=chosen, models=models)
+            except NotReady as error:
+                away.append(error)
+                made = self._make_generator(name, chosen=without_probe(chosen), models=models)
+            self._generators[_key(chosen)] = made
+        _tell_away(away, count=len(self._generators))
+
+    def _make_generator(self, name: str, *, chosen: GeneratorSettings, models: int) -> tuple[Generator, int]:
+        with errors_of(section_of("generator", name), kind="generator"):
+            return generator_and_concurrency(self._settings, chosen=chosen, models=models)
+
+    def _open_retriever(self, name: str) -> None:
+        key = _key(self._settings.named_retrievers[name])
+        if key not in self._retrievers:
+            with errors_of(section_of("retriever", name), kind="retriever"):
+                self._retrievers[key] = make_retriever(with_retriever(self._settings, name))
+
+
+def _key(section: GeneratorSettings | RetrieverSettings) -> str:
+    return section.model_dump_json()
+
+
+def parts_of(arms: Iterable[LoadedArm]) -> list[Generator | Retriever]:
+    """The generators and the retrievers of these arms, each once."""
+    parts = [part for arm in arms for part in (arm.generator, arm.retriever)]
+    return list({id(part): part for part in parts}.values())
+
+
+def full_arms(arms: Mapping[ArmName, LoadedArm], *, running: Iterable[ArmName]) -> set[ArmName]:
+    """The arms whose generator has as many runs at once as it takes. running: the arm of every run."""
+    runs = Counter(id(arms[name].generator) for name in running if name in arms)
+    return {name for name, arm in arms.items() if runs[id(arm.generator)] >= arm.most_runs}
+
+
+def runs_at_once(arms: Iterable[LoadedArm]) -> int:
+    """Runs that a process of these arms has at once: as many as all their generators take together."""
+    return sum({id(arm.generator): arm.most_runs for arm in arms}.values())
+
+
+def _tell_away(away: Sequence[NotReady], *, count: int) -> None:
+    """Log which servers are away, of so many generators. Raises NotReady where no generator is left."""
+    if away and len(away) == count:
+        raise away[0]
+    for error in away:
+        facts = {"action": "probe", "reason": str(error)}
+        log.error("a generator's server is away: its arms fail until it is there; the others answer", extra=facts)
+
+
+def check_generators(settings: Settings, *, fetch: bool) -> None:
+    """`check_generator` of every one that an arm of our workers asks.
+
+    Raises ConfigError, and NotReady where every server is away.
+    """
+    names, away = generators_in_use(settings), list[NotReady]()
+    for name in sorted(names):
+        try:
+            with errors_of(section_of("generator", name), kind="generator"):
+                check_generator(settings.named_generators[name], fetch=fetch)
+        except NotReady as error:
+            away.append(error)
+    _tell_away(away, count=len(names))
+
+
+def check_indexes(settings: Settings) -> None:
+    """Open every retriever that an arm of our workers searches, and close it again; no model is loaded.
+
+    Raises ConfigError.
+    """
+    for name in sorted(retrievers_in_use(settings)):
+        with errors_of(section_of("retriever", name), kind="retriever"):
+            asyncio.run(make_retriever(with_retriever(settings, name)).close())

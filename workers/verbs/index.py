@@ -32,7 +32,8 @@ RetrieverOption = Annotated[
     str | None,
     typer.Option(
         "--retriever",
-        help="NAME of one of `retrievers`, or a kind: bm25, dense, elasticsearch, hybrid, pgvector, qdrant; default: `retriever`",
+        help="NAME of one of `retrievers`, or a kind: bm25, dense, elasticsearch, hybrid, pgvector, qdrant; "
+        "default: `retriever`",
     ),
 ]
 

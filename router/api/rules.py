@@ -62,7 +62,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /v1/chat/completions": Rule("app", queue="questions", largest="max_chat_bytes"),
     "POST /v1/responses": Rule("app", queue="questions", largest="max_chat_bytes"),
     "GET /v1/responses/{response_id}": Rule("app"),
-    "GET /v1/responses/{response_id}/input_items": Rule("app"),
     "POST /v1/responses/{response_id}/cancel": Rule("app"),
     "DELETE /v1/responses/{response_id}": Rule("app"),
     "POST /v1/completions": Rule("app"),

@@ -5,29 +5,25 @@ A door (chat completions, responses) reads a request and writes the reply, whole
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import CallerGone, awaited, caller_of, router_of
-from ragbandit.router.api.endpoints.routing import decide, traced_links
+from ragbandit.router.api.dependencies import CallerGone, awaited, router_of
+from ragbandit.router.api.endpoints.routing import decide
 from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fault_of
-from ragbandit.router.api.openai.models import choice_of
-from ragbandit.router.api.openai.open_webui import links_of
-from ragbandit.router.api.openai.requests import OpenAIBody, query_of_body
+from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
-from ragbandit.router.api.security.ownership import noted_prices, permitted_arms
 from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
 from ragbandit.router.api.streaming.event_stream import EventStream, with_pauses
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import NotReady, RagBanditError
-from ragbandit.shared.types import Decision, Json, Message, Outcome, Query, StatusNote, TextPiece
+from ragbandit.shared.types import Decision, Json, Message, Outcome, StatusNote, TextPiece
 
 log = logging.getLogger("ragbandit.api")
 
@@ -51,77 +47,52 @@ class ReplyStream(Protocol):
         """The last events of an answer that failed. error: as OpenAI has it."""
 
 
-class Door(Protocol):
-    """How the replies of an endpoint are written. saved: in dollars; None: it is not known."""
-
-    def whole(self, decision: Decision, outcome: Outcome, *, saved: float | None) -> Mapping[str, Any]:
-        """The reply to a decision that was answered."""
-
-    def stream(self, decision: Decision) -> ReplyStream:
-        """The events of the reply to a decision that is being answered."""
-
-
-def query_of(
+async def answered(
     request: Request,
     body: OpenAIBody,
     *,
+    turns: Sequence[Message],
     key: str | None,
+    named: bool,
+    whole: Callable[..., Mapping[str, Any]],
+    stream: Callable[..., ReplyStream],
     session: str | None = None,
     facts: Mapping[str, Json] | None = None,
-) -> Query:
-    """The query of a request, still without its question and what was said before.
-
-    key: the id that its decision is to have. session: its conversation, where no header names one. facts: what else is
-    kept of it. Raises InvalidInput, ModelNotFound, Forbidden.
-    """
-    router, caller = router_of(request), caller_of(request)
-    model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
-    links = traced_links(request, links_of(request.headers), traceparent=request.headers.get("traceparent"))
-    named = None if model.arm is None else (model.arm,)
-    return query_of_body(
-        body,
-        headers=request.headers,
-        key=key,
-        session=session,
-        model=model,
-        arms=permitted_arms(named, tenant=tenant, request=request, run_by="worker"),
-        caller=caller,
-        schema=router.settings.context,
-        facts={LINKS: dict(links), **noted_prices(request, tenant=tenant), **(facts or {})},
-    )
-
-
-async def answered(
-    request: Request, query: Query, *, turns: Sequence[Message], door: Door, in_pieces: bool, named: bool
 ) -> Response:
-    """The reply to a question: it is decided, a worker answers it, the door writes it.
+    """The reply to a question: it is decided, and a worker answers it.
 
-    turns: the conversation, the last of it the question. named: the caller chose the id, and may ask for it again.
-    Raises what is wrong before there is a decision. What fails later is replied so that clients do not ask again by
-    themselves: they would have a second decision made for the same question.
+    turns: the conversation, the last of it the question. key: the id that the decision is to have. named: the caller
+    chose that, and may ask for it again. whole: writes the reply of (decision, outcome, base=URL of this service,
+    saved=dollars or None). stream: the events of the reply to (decision, base=...). session: the conversation, where
+    no header names one. facts: what else is kept of the request. Raises what is wrong before there is a decision. What
+    fails later is replied so that clients do not ask again by themselves: they would have a second decision made for
+    the same question.
     """
+    query = query_of(request, body, key=key, session=session, facts=facts or {})
     router = router_of(request)
     with router.answers.place(query):
         query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")
         decision, _ = await decide(request, query, run_by="worker")
         request.state.named = named
         try:
-            if in_pieces:
+            if body.stream:
                 await want_events(request, decision)
             # Not given up with the caller: the decision is stored, and the recovery loop would ask for its answer.
             waiting = await asyncio.wait_for(asyncio.wrap_future(router.answers.submit(decision)), SERVE_S)
         except RagBanditError as error:
             return _failed_reply(request, decision, error)
     answer = PendingAnswer(request=request, decision=decision, waiting=waiting, limit_s=_limit_s(router))
-    if in_pieces:
-        return EventStream(_streamed(answer, stream=door.stream(decision)), headers=headers(decision))
+    base = str(request.base_url)
+    if body.stream:
+        return EventStream(_streamed(answer, stream=stream(decision, base=base)), headers=headers(decision))
     try:
         outcome = await _outcome(answer)
     except RagBanditError as error:
         return _failed_reply(request, decision, error)
     finally:
         answer.forget()
-    return JsonReply(door.whole(decision, outcome, saved=router.savings.of(outcome.cost)), headers=headers(decision))
+    saved = router.savings.of(outcome.cost)
+    return JsonReply(whole(decision, outcome, base=base, saved=saved), headers=headers(decision))
 
 
 def _limit_s(router: Router) -> float:

@@ -43,17 +43,6 @@ class Chunks:
             self._head["system_fingerprint"] = fingerprint
         self._include_usage = include_usage
 
-    @classmethod
-    def of(cls, decision: Decision, *, include_usage: bool) -> "Chunks":
-        """Chunks of the answer to this decision."""
-        return cls(
-            f"{ID_PREFIX}{decision.id}",
-            created=int(decision.made_at),
-            model=model_name(decision),
-            include_usage=include_usage,
-            fingerprint=fingerprint(decision),
-        )
-
     def role(self) -> bytes:
         """The first chunk."""
         return self._chunk({"role": "assistant", "content": ""})
@@ -65,19 +54,6 @@ class Chunks:
     def event(self, event: Mapping[str, Any]) -> bytes:
         """An event of Open WebUI; other clients take it for an empty chunk."""
         return event_of({**self._head, "choices": [], **self._no_usage(), "event": event}, name=None)
-
-    def end(
-        self, decision: Decision, outcome: Outcome, *, base: str, open_webui: bool, saved: float | None = None
-    ) -> list[bytes]:
-        """What comes after the last piece. Open WebUI gets the sources with their texts instead of citations."""
-        urls = urls_of(outcome, base=base)
-        sources = source_events(outcome, urls=urls) if open_webui else []
-        delta: dict[str, Any] = {}
-        if urls and not open_webui:
-            delta["annotations"] = annotations_of(outcome, urls=urls)
-        facts = {"ragbandit": facts_of(decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
-        finish = self._chunk(delta, finish=finish_of(outcome), more=facts)
-        return [*map(self.event, sources), finish, *self.usage(outcome.cost, saved=saved), DONE]
 
     def usage(self, cost: Cost, *, saved: float | None = None) -> list[bytes]:
         """The chunk of the usage, where it was asked for."""
@@ -100,33 +76,48 @@ class Chunks:
         return {"usage": None} if self._include_usage else {}
 
 
-class ChatStream:
-    """The events of a stream. base: URL of this service. open_webui: the client shows what the arm does."""
+class ChatStream(Chunks):
+    """The chunks of the answer to a decision. base: URL of this service.
+
+    open_webui: the client shows what the arm does, and gets the sources with their texts instead of citations.
+    """
 
     def __init__(self, decision: Decision, *, include_usage: bool, base: str, open_webui: bool) -> None:
+        super().__init__(
+            f"{ID_PREFIX}{decision.id}",
+            created=int(decision.made_at),
+            model=model_name(decision),
+            include_usage=include_usage,
+            fingerprint=fingerprint(decision),
+        )
         self._decision, self._base, self._open_webui = decision, base, open_webui
-        self._chunks = Chunks.of(decision, include_usage=include_usage)
         self._shown: str | None = None
 
     def begin(self) -> list[bytes]:
         """The first events, before there is an answer."""
-        return [self._chunks.role()]
+        return [self.role()]
 
     def of(self, event: TextPiece | StatusNote | None) -> list[bytes]:
         """The events for this one of the answer; None: nothing has come for a while."""
         if event is None:
             return [PING]
         if isinstance(event, TextPiece):
-            return [*self._settled(), self._chunks.piece(event.text)]
+            return [*self._settled(), self.piece(event.text)]
         if not self._open_webui:
             return []
         self._shown = event.text
-        return [self._chunks.status(event.text, done=False)]
+        return [self.status(event.text, done=False)]
 
     def end(self, outcome: Outcome, *, saved: float | None) -> list[bytes]:
         """The last events of an answer that came."""
-        end = self._chunks.end(self._decision, outcome, base=self._base, open_webui=self._open_webui, saved=saved)
-        return self._settled() + end
+        urls = urls_of(outcome, base=self._base)
+        sources = source_events(outcome, urls=urls) if self._open_webui else []
+        delta: dict[str, Any] = {}
+        if urls and not self._open_webui:
+            delta["annotations"] = annotations_of(outcome, urls=urls)
+        facts = {"ragbandit": facts_of(self._decision, outcome, urls=urls), **citations_of(outcome, urls=urls)}
+        finish = self._chunk(delta, finish=finish_of(outcome), more=facts)
+        return [*self._settled(), *map(self.event, sources), finish, *self.usage(outcome.cost, saved=saved), DONE]
 
     def failure(self, error: Mapping[str, Any]) -> list[bytes]:
         """The last events of an answer that failed: clients raise what `error` says."""
@@ -135,4 +126,4 @@ class ChatStream:
     def _settled(self) -> list[bytes]:
         """Tell that what was shown last is done."""
         shown, self._shown = self._shown, None
-        return [] if shown is None else [self._chunks.status(shown, done=True)]
+        return [] if shown is None else [self.status(shown, done=True)]

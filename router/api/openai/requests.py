@@ -5,20 +5,26 @@ name is kept with the decision; what does is refused with the parameter's name.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
+from ragbandit.router.api.dependencies import caller_of, router_of
+from ragbandit.router.api.endpoints.routing import traced_links
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.models import ModelChoice
+from ragbandit.router.api.openai.models import ModelChoice, choice_of
+from ragbandit.router.api.openai.open_webui import links_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
+from ragbandit.router.api.security.ownership import noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
+from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
-from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Query
+from ragbandit.shared.types import MAX_TEXT, DecisionId, Json, Query
 
 #: the header that may stand for the field cost_weight
 _PRICE: Final = "x-ragbandit-cost-weight"
@@ -31,27 +37,23 @@ _LONGEST_USER: Final = 256
 #: most names of ignored parameters that are kept
 _MOST_IGNORED: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-#: a message as OpenAI's clients send it
-_MESSAGE: Final[dict[str, Any]] = {
-    "required": ["role"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant", "tool", "function"]},
-        "content": {
-            "anyOf": [
-                {"type": "null"},
-                {"type": "string", "maxLength": MAX_TEXT, **STORABLE},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {"type": {"enum": ["text"]}, "text": {"type": "string", **STORABLE}},
-                    },
-                },
-            ]
-        },
-    },
-}
+
+
+def message_schema(*, roles: Sequence[str], parts: Sequence[str], **more: Any) -> dict[str, Any]:
+    """A message as OpenAI's clients send it, as JSON Schema. parts: types of its parts. more: other properties."""
+    part = {
+        "type": "object",
+        "required": ["type", "text"],
+        "properties": {"type": {"enum": list(parts)}, "text": {"type": "string", **STORABLE}},
+    }
+    text = {"type": "string", "maxLength": MAX_TEXT, **STORABLE}
+    content = {"anyOf": [{"type": "null"}, text, {"type": "array", "items": part}]}
+    return {"required": ["role"], "properties": {"role": {"enum": list(roles)}, "content": content, **more}}
+
+
+_MESSAGE: Final = message_schema(
+    roles=("system", "developer", "user", "assistant", "tool", "function"), parts=("text",)
+)
 _METADATA: Final[dict[str, Any]] = {
     "maxProperties": _MOST_PAIRS,
     "propertyNames": TEXT | {"maxLength": _LONGEST_KEY},
@@ -132,36 +134,32 @@ class ChatBody(OpenAIBody):
         return bool((self.stream_options or {}).get("include_usage"))
 
 
-def query_of_body(
-    body: OpenAIBody,
-    *,
-    headers: Headers,
-    key: str | None,
-    session: str | None,
-    model: ModelChoice,
-    arms: tuple[ArmName, ...] | None,
-    caller: Caller,
-    schema: ContextSchema,
-    facts: Mapping[str, Json],
+def query_of(
+    request: Request, body: OpenAIBody, *, key: str | None, session: str | None, facts: Mapping[str, Json]
 ) -> Query:
     """The query of a request, still without its question and what was said before.
 
-    key: the id that its decision is to have. session: its conversation, where no header names one. model: what its
-    model is; an arm is the one of `arms`. schema: the setting `context`. facts: what else is kept of it, beside the
-    names of ignored parameters, the user and metadata, in whose place they come. Raises InvalidInput naming the
-    parameter, as the request has it.
+    key: the id that its decision is to have. session: its conversation, where no header names one. facts: what else is
+    kept of it, beside the names of ignored parameters, the user and metadata, in whose place they come. Raises
+    InvalidInput naming the parameter, as the request has it, ModelNotFound, Forbidden.
     """
-    context, metadata = _context_of(body.metadata or {}, schema=schema)
+    router, caller = router_of(request), caller_of(request)
+    model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
+    named = None if model.arm is None else (model.arm,)
+    links = traced_links(request, links_of(request.headers), traceparent=request.headers.get("traceparent"))
+    arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
+    context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
+    facts = {LINKS: dict(links), **noted_prices(request, tenant=tenant), **facts}
     return Query(
         id=None if key is None else DecisionId(key),
         text="",
         context=context,
         arms=arms,
         forced=model.arm is not None,
-        cost_weight=_price(body, headers=headers, model=model),
+        cost_weight=_price(body, headers=request.headers, model=model),
         aim=body.aim or {},
-        tenant=caller.tenant or "default",
-        session=_session(headers) or session,
+        tenant=tenant,
+        session=_session(request.headers) or session,
         api_key=caller.key,
         request=_facts(body, metadata=metadata)
         | {name: value for name, value in facts.items() if value not in (None, {})},

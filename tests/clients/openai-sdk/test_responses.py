@@ -31,8 +31,6 @@ def test_whole(client, service):
     urls = [citation.url for citation in reply.output[0].content[0].annotations]
     assert service.passage in urls
     assert client.responses.retrieve(reply.id) == reply
-    items = client.responses.input_items.list(reply.id)
-    assert [item.content[0].text for item in items] == [QUESTION, "Be brief."]
     assert service.decision(reply.id)["outcome"]["answer"] == service.answer
 
 
@@ -103,7 +101,7 @@ def test_store(client):
         client.responses.retrieve(reply.id)
     with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(model="auto", input="And?", previous_response_id=reply.id)
-    assert (caught.value.code, caught.value.param) == ("response_not_found", "previous_response_id")
+    assert (caught.value.code, caught.value.param) == ("not_found", "previous_response_id")
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.delete(reply.id)
     assert caught.value.status_code == 405

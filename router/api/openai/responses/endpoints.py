@@ -1,6 +1,5 @@
-"""Endpoints of Open Responses: create a response, read it, what it was made of, cancel it."""
+"""Endpoints of Open Responses: create a response, read it, cancel it."""
 
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Path as PathParameter
@@ -8,40 +7,24 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of
-from ragbandit.router.api.openai.answering import answered, query_of
+from ragbandit.router.api.openai.answering import answered
 from ragbandit.router.api.openai.errors import RESPONSES
 from ragbandit.router.api.openai.replies import ERRORS, STREAM, OpenAIErrorReply
 from ragbandit.router.api.openai.responses.events import ResponseStream
-from ragbandit.router.api.openai.responses.replies import ID_PREFIX, InputItems, ResponseReply, input_items, response
+from ragbandit.router.api.openai.responses.replies import ID_PREFIX, ResponseReply, response
 from ragbandit.router.api.openai.responses.requests import ResponseBody, check_supported
 from ragbandit.router.api.openai.responses.stored import record_of, stored_response, turns_before
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_body, error_reply
 from ragbandit.router.serving.checks.fields import new_id
-from ragbandit.shared.types import Decision, Message, Outcome
+from ragbandit.shared.types import Message
 
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
 
-ResponsePath = Annotated[
-    DecisionIdText,
-    PathParameter(description="Its id: that of the decision.", json_schema_extra=ID),
-]
+ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
 
 endpoints = documented("OpenAI")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Responses:
-    """Responses to one request. base: URL of this service."""
-
-    base: str
-
-    def whole(self, decision: Decision, outcome: Outcome, *, saved: float | None) -> ResponseReply:
-        return response(decision, outcome, base=self.base, saved=saved)
-
-    def stream(self, decision: Decision) -> ResponseStream:
-        return ResponseStream(decision, base=self.base)
 
 
 @endpoints.post(
@@ -69,9 +52,17 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
         turns = (*before, *turns)
     if body.instructions:
         turns = (Message(role="system", text=body.instructions), *turns)
-    query = query_of(request, body, key=own, session=session, facts=body.facts)
-    door = _Responses(base=str(request.base_url))
-    return await answered(request, query, turns=turns, door=door, in_pieces=bool(body.stream), named=key is not None)
+    return await answered(
+        request,
+        body,
+        turns=turns,
+        key=own,
+        named=key is not None,
+        whole=response,
+        stream=ResponseStream,
+        session=session,
+        facts=body.facts,
+    )
 
 
 @endpoints.get(
@@ -87,16 +78,6 @@ async def read(response_id: ResponsePath, request: Request) -> Response:
     """
     record = await record_of(request, response_id)
     return JsonReply(stored_response(request, record), headers=headers(record.decision))
-
-
-@endpoints.get(
-    f"{_RESPONSE}/input_items",
-    summary="Read a response's input",
-    responses={**ERRORS, 200: described("The conversation before the answer.", InputItems)},
-)
-async def items(response_id: ResponsePath, request: Request) -> Response:
-    """Read what a response was made of: the question and the turns before it, as far as the arm saw them."""
-    return JsonReply(input_items((await record_of(request, response_id)).decision))
 
 
 @endpoints.post(

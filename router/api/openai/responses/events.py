@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ragbandit.router.api.openai.chunks import DONE
-from ragbandit.router.api.openai.responses.replies import ResponseReply, item_id, message, response, text_part
+from ragbandit.router.api.openai.responses.replies import item_id, message, response, text_part
 from ragbandit.router.api.streaming.event_stream import PING, event_of
 from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 
@@ -74,7 +74,7 @@ class ResponseStream:
             self._in_part("content_part.added", part=text_part("")),
         ]
 
-    def _last(self, reply: ResponseReply) -> list[bytes]:
+    def _last(self, reply: Mapping[str, Any]) -> list[bytes]:
         return [self._event(reply["status"], response=reply), DONE]
 
     def _in_part(self, kind: str, **fields: Any) -> bytes:

@@ -1,44 +1,18 @@
 """Requests for a response: what of them becomes the conversation of a query, and what is refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.messages import turns_of
-from ragbandit.router.api.openai.requests import OpenAIBody, configured
-from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, STORABLE, TEXT, limits
+from ragbandit.router.api.openai.requests import OpenAIBody, configured, message_schema
+from ragbandit.router.api.schemas.requests import ANY_TEXT, ID, TEXT, limits
 from ragbandit.router.api.schemas.shape_errors import wanted
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Json, Message
 
-#: types of parts of an item that have text
-_PARTS: Final = ("input_text", "output_text", "text", "refusal")
 _ROLES: Final = ("user", "assistant", "system", "developer")
-#: an item as clients send it
-_ITEM: Final[dict[str, Any]] = {
-    "required": ["role", "content"],
-    "properties": {
-        "type": {"enum": ["message"]},
-        "role": {"enum": list(_ROLES)},
-        "content": {
-            "anyOf": [
-                {"type": "string", **ANY_TEXT},
-                {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "required": ["type", "text"],
-                        "properties": {
-                            "type": {"enum": ["input_text", "output_text"]},
-                            "text": {"type": "string", **STORABLE},
-                        },
-                    },
-                },
-            ]
-        },
-    },
-}
-#: a parameter that must be left out, with what is wrong with it
+_ITEM: Final = message_schema(roles=_ROLES, parts=("input_text", "output_text"), type={"enum": ["message"]})
 _NO_TOOLS: Final = "the arms call no tools of the caller"
 
 
@@ -100,7 +74,7 @@ class ResponseBody(OpenAIBody):
             return turns_of([{"role": "user", "content": self.input}], field="input")
         for index, item in enumerate(self.input):
             _check_item(item, at=f"input.{index}")
-        return turns_of(self.input, field="input", parts=_PARTS)
+        return turns_of(self.input, field="input")
 
 
 def _check_item(item: Mapping[str, Any], *, at: str) -> None:
@@ -115,36 +89,18 @@ def _check_item(item: Mapping[str, Any], *, at: str) -> None:
 
 def check_supported(body: ResponseBody) -> None:
     """Raises Unsupported for a parameter that asks for another response than we can give."""
-    form = (body.text or {}).get("format") or {}
-    kind = form.get("type", "text") if isinstance(form, Mapping) else form
-    logprobs = body.top_logprobs or "message.output_text.logprobs" in _included(body)
-    called = body.tool_choice not in (None, "none", "auto")
-    wrong: dict[str, tuple[bool, str, str]] = {
-        "conversation": (
-            body.conversation is not None,
-            "there are no conversations apart from responses here",
-            "send previous_response_id, or the header X-RagBandit-Session-Id",
-        ),
-        "prompt": (body.prompt is not None, "there are no templates of prompts here", "send input and instructions"),
-        "background": (
-            bool(body.background),
-            "a response is waited for",
-            "leave background out; POST /v1/answer?wait_s=0 does not wait",
-        ),
-        "tools": (bool(body.tools), _NO_TOOLS, "leave tools out"),
-        "tool_choice": (called, _NO_TOOLS, "leave tool_choice out"),
-        "text.format": (
-            kind != "text",
-            "answers are not made to a format",
-            "leave it out, and read the answer as text",
-        ),
-        "top_logprobs": (bool(logprobs), "answers have no log probabilities", "leave them out"),
+    form, included = (body.text or {}).get("format") or {"type": "text"}, (body.model_extra or {}).get("include")
+    is_text = isinstance(form, Mapping) and form.get("type") == "text"
+    logprobs = isinstance(included, list) and "message.output_text.logprobs" in included
+    wrong: dict[str, tuple[object, str, str]] = {
+        "conversation": (body.conversation, "responses are their own conversations", "send previous_response_id"),
+        "prompt": (body.prompt, "there are no templates of prompts here", "send input and instructions"),
+        "background": (body.background, "a response is waited for", "send POST /v1/answer?wait_s=0, which is not"),
+        "tools": (body.tools, _NO_TOOLS, "leave tools out"),
+        "tool_choice": (body.tool_choice not in (None, "none", "auto"), _NO_TOOLS, "leave tool_choice out"),
+        "text.format": (not is_text, "answers are not made to a format", "leave it out, and read the answer as text"),
+        "top_logprobs": (body.top_logprobs or logprobs, "answers have no log probabilities", "leave them out"),
     }
-    for field, (is_wrong, message, remedy) in wrong.items():
-        if is_wrong:
+    for field, (sent, message, remedy) in wrong.items():
+        if sent:
             raise Unsupported(message, field=field, remedy=remedy)
-
-
-def _included(body: ResponseBody) -> Sequence[Any]:
-    included = (body.model_extra or {}).get("include")
-    return included if isinstance(included, list) else ()

@@ -26,7 +26,7 @@ VERBS: Final[Verbs] = {
     "route": f"{_CLI}.calls:route",
     "answer": f"{_CLI}.calls:answer",
     "cancel": f"{_CLI}.calls:cancel",
-    "mcp": f"{_CLI}.mcp:mcp",
+    "mcp": f"{_CLI}.calls:mcp",
     "status": f"{_CLI}.inspection.status:status",
     "top": f"{_CLI}.inspection.top:top",
     "report": f"{_CLI}.inspection.report:report",

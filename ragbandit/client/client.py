@@ -285,6 +285,11 @@ class Client:
             return False
 
     @property
+    def connection(self) -> Connection:
+        """Where it calls, with which key and limits."""
+        return self._connection
+
+    @property
     def degraded(self) -> int:
         """Decisions that this client has made by `default_arm`, since it was opened."""
         return self._fallback.count

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -100,7 +100,7 @@ def create_app(
 ) -> FastAPI:
     """The app; the Router is opened when it starts and closed when it stops.
 
-    process: of this process in a service of several. corpus: what /v1/search asks; None: there is nothing to search.
+    process: of this process in a service of several. corpus: what /v1/search asks.
     """
 
     @asynccontextmanager
@@ -111,7 +111,7 @@ def create_app(
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
         state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
-        state.search, state.searches = corpus, 0
+        state.search, state.searches = corpus or _no_corpus, 0
         state.processes = None if process is None else ProcessMetrics(process, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
@@ -195,6 +195,10 @@ def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> Fa
 
 async def _reply_to(request: Request, error: Exception) -> Response:
     return reply_to(error, scope=request.scope)
+
+
+async def _no_corpus(_query: str, _k: int) -> NoReturn:
+    raise NotReady("this process has no retriever", remedy="start the service by `ragbandit serve` or `ragbandit up`")
 
 
 _pages = APIRouter(include_in_schema=False)

@@ -22,10 +22,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ragbandit.router.api.dependencies import CallerGone
 from ragbandit.router.api.http_server.connections import CONNECTION
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
-from ragbandit.router.api.mcp.errors import PATH, mcp_error
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
-from ragbandit.router.api.rules import OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
-from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, refusal
+from ragbandit.router.api.rules import MCP, OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
+from ragbandit.router.api.schemas.responses import SHAPE, error_body, error_reply, gone, mcp_error, refusal
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.ui.errors import page_error, page_headers
@@ -150,7 +149,7 @@ class _Exchange:
         self.route: str | None = None
         if is_openai_path(path):
             scope[SHAPE] = openai_error
-        elif path == PATH:
+        elif path == MCP:
             scope[SHAPE] = mcp_error
         elif is_page(path) and has_path(path, state=state):
             scope[SHAPE] = page_error

@@ -21,6 +21,8 @@ EVERYBODY: Final = "everybody"
 OPERATOR_PATHS: Final = frozenset({"/health", "/ready", "/metrics"})
 #: who only operates the service, and neither asks nor judges
 _OPERATORS: Final = frozenset({"reader", "operator", "admin"})
+#: where tools are called
+MCP: Final = "/mcp"
 #: key of an ASGI scope: this request is a part of another one, which was counted; its value is the surface
 PART: Final = "ragbandit.part"
 #: on both ports
@@ -66,7 +68,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "DELETE /v1/responses/{response_id}": Rule("app"),
     "POST /v1/completions": Rule("app"),
     "POST /v1/search": Rule("app"),
-    "POST /mcp": Rule(_ALL),
+    f"POST {MCP}": Rule(_ALL),
     "GET /v1/models": Rule("app"),
     "GET /v1/models/{model:path}": Rule("app"),
     "POST /v1/outcomes": Rule("app worker", queue="outcomes"),

@@ -1,5 +1,6 @@
-"""Verbs `route`, `answer`, `cancel` and `feedback send`: calls to a running service."""
+"""Verbs `route`, `answer`, `cancel`, `mcp` and `feedback send`: calls to a running service."""
 
+import asyncio
 import os
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from ragbandit.client.replies.decisions import AnswerReply, PendingReply
 from ragbandit.router.cli.console import ConfigOption, IdOption, JsonOption, KeyOption, UrlOption, console, print_json
 from ragbandit.router.cli.facts import show
 from ragbandit.router.config import loading as configuration
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.errors import InvalidInput, required_module
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.redaction import shown_variable
 
@@ -33,20 +34,14 @@ def client_of(url: str | None, *, config: str | None, key_env: str | None) -> Cl
 
     key_env: the environment variable that holds its key; None: RAGBANDIT_API_KEY.
     """
-    return Client(address_of(url, config=config), api_key=None if key_env is None else key_of(key_env))
+    if url is None:
+        server = configuration.load(config).settings.server
+        host = _EVERY.get(server.host, server.host)
+        url = f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+    return Client(url, api_key=None if key_env is None else _key_of(key_env))
 
 
-def address_of(url: str | None, *, config: str | None) -> str:
-    """This URL; None: that of the service that the configuration describes, on this machine."""
-    if url is not None:
-        return url
-    server = configuration.load(config).settings.server
-    host = _EVERY.get(server.host, server.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
-
-
-def key_of(variable: str) -> str:
-    """The key that this environment variable holds. Raises InvalidInput where it is not set."""
+def _key_of(variable: str) -> str:
     key = os.environ.get(variable, "").strip()
     if not key:
         message = f"the environment variable {shown_variable(variable)} is not set"
@@ -93,6 +88,15 @@ def answer(
     console.print(escape(_answer_text(reply)), soft_wrap=True, highlight=False)
     console.print()
     show({key: value for key, value in reply.items() if key != "answer"}, as_json=False)
+
+
+def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:
+    """Give an agent the tools of a running service: it starts this command and speaks MCP on its stdin and stdout."""
+    required_module("mcp", extra="mcp")
+    from ragbandit.router.api.mcp.pipes import serve_pipes
+
+    with client_of(url, config=config, key_env=key_env) as client:
+        asyncio.run(serve_pipes(client.connection))
 
 
 def _aim(text: str | None) -> dict[str, float] | None:

@@ -14,7 +14,7 @@ from ragbandit.router.api.schemas.requests import MAX_HITS, SearchBody
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.checks.fields import checked_text
-from ragbandit.shared.errors import Forbidden, InvalidInput, NotFound, NotReady, Overloaded, RagBanditError
+from ragbandit.shared.errors import Forbidden, InvalidInput, NotReady, Overloaded, RagBanditError
 from ragbandit.shared.types import Source
 
 log = logging.getLogger("ragbandit.api")
@@ -27,24 +27,17 @@ MOST: Final = 32
 endpoints = documented("Decisions")
 
 
-@endpoints.post(
-    "/v1/search",
-    summary="Search the corpus",
-    responses={200: described("The passages.", SearchReply)},
-)
+@endpoints.post("/v1/search", summary="Search the corpus", responses={200: described("The passages.", SearchReply)})
 async def search(body: SearchBody, request: Request) -> Response:
     """Find the passages of the service's own corpus for a query, best first. Nothing is stored.
 
     The process of the service opens the configured retriever at the first search.
     """
-    text = checked_text(body.query, field="query")
+    text, state = checked_text(body.query, field="query"), request.app.state
     if not 1 <= body.k <= MAX_HITS:
         raise InvalidInput(f'"k" is out of range: {body.k}', field="k", remedy=f"send a number from 1 to {MAX_HITS}")
     if "arms" in caller_of(request).scopes:
         raise Forbidden("this key is narrowed to arms, and may not search beside them", remedy="ask by /v1/answer")
-    state = request.app.state
-    if state.search is None:
-        raise NotFound("this process has no retriever", remedy="start the service by `ragbandit serve` or `up`")
     if state.searches >= MOST:
         raise Overloaded(
             f"{MOST} searches are running already, so this one was refused", remedy="try again in a second"
@@ -52,12 +45,9 @@ async def search(body: SearchBody, request: Request) -> Response:
     state.searches += 1
     try:
         async with asyncio.timeout(SERVE_S):
-            passages = await state.search(text, body.k)
-    except TimeoutError as error:
-        raise NotReady(f"the search did not end within {SERVE_S:g} s", remedy="try again later") from error
-    except RagBanditError as error:  # it may name paths and addresses of the service's host
-        log.error("the corpus cannot be searched", extra={"action": "search", "reason": str(error)})
+            return JsonReply({"passages": await state.search(text, body.k)})
+    except (TimeoutError, RagBanditError) as error:  # it may name paths and addresses of the service's host
+        log.error("the corpus cannot be searched", extra={"action": "search", "reason": str(error) or "time is up"})
         raise NotReady("the corpus cannot be searched", remedy="the log of the service has the reason") from error
     finally:
         state.searches -= 1
-    return JsonReply({"passages": passages})

@@ -1,9 +1,8 @@
-"""Tools: the endpoints that agents call, their schemas from the service's own OpenAPI document, and their replies."""
+"""Tools: the endpoints that agents call, with the words and schemas of the service's own OpenAPI document."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mcp import MCPError
 from mcp.server.context import ServerRequestContext
@@ -20,12 +19,13 @@ from mcp.types import (
 )
 
 import ragbandit
+from ragbandit.router.api.schemas.responses import error_json
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.formats import did_you_mean
 
 Context = ServerRequestContext[Any, Any]
 Schema = dict[str, Any]
-#: what an endpoint replies to these arguments, given "METHOD /path" of it. Raises what it refuses them with.
+#: what "METHOD /path" replies to these arguments. Raises what it refuses.
 Call = Callable[[Context, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _INSTRUCTIONS: Final = """\
@@ -35,177 +35,137 @@ its cost, and it learns from what you report. Ask with `answer`. Or: `route` nam
 learns from."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
-    """A tool: its endpoint, and what is said of it to agents and to their users."""
+class Row(NamedTuple):
+    """A tool: its endpoint, and what an agent should know of it."""
 
     endpoint: str
-    title: str
     description: str
-    #: names of the arguments; of the endpoint's body, path and query
-    takes: str
-    #: it changes nothing, as its users would see it
-    reads: bool = False
 
 
 TOOLS: Final[Mapping[str, Row]] = {
     "answer": Row(
-        endpoint="POST /v1/answer",
-        title="Answer a question",
-        description="Answer a question from the corpus, with sources. A pipeline is chosen and run by the service. "
-        "Keep `decision_id` for `feedback`. Where `status` is pending the answer takes longer than `wait_s`: call "
-        "again with the same question and that `decision_id`. Ask one self-contained question.",
-        takes="question decision_id wait_s context arms budget tenant session_id messages cost_weight aim",
+        "POST /v1/answer",
+        "Answer a question from the corpus, with sources. A pipeline is chosen and run by the service. Keep "
+        "`decision_id` for `feedback`. Where `status` is pending the answer takes longer than `wait_s`: call again "
+        "with the same arguments and that `decision_id`. Ask one self-contained question.",
     ),
     "search": Row(
-        endpoint="POST /v1/search",
-        title="Search the corpus",
-        description="Find passages of the corpus by words or meaning, best first, without writing an answer. Use it to "
-        "read sources yourself; use `answer` for an answer.",
-        takes="query k",
-        reads=True,
+        "POST /v1/search",
+        "Find passages of the corpus for a query, best first, without writing an answer. Use it to read sources "
+        "yourself; use `answer` for an answer.",
     ),
     "route": Row(
-        endpoint="POST /v1/route",
-        title="Choose a pipeline",
-        description="Choose which of your own pipelines (`arm`) should answer a question; nothing is run. Run that arm "
-        "yourself, then call `report_outcome` with the `decision_id`.",
-        takes="question decision_id context arms tenant session_id messages cost_weight aim",
+        "POST /v1/route",
+        "Choose which of your own pipelines (`arm`) should answer a question; nothing is run. Run that arm yourself, "
+        "then call `report_outcome` with the `decision_id`.",
     ),
     "report_outcome": Row(
-        endpoint="POST /v1/outcomes",
-        title="Report what a pipeline did",
-        description="Report what the arm that `route` named did: its answer, how it ended, and what it cost. Call it "
-        "once for every decision of `route`, also after a failure; nothing is learned without it.",
-        takes="decision_id status answer steps cost stop_reason error",
+        "POST /v1/outcomes",
+        "Report what the arm that `route` named did: its answer, how it ended, and what it cost. Call it once for "
+        "every decision of `route`, also after a failure; nothing is learned without it.",
     ),
     "feedback": Row(
-        endpoint="POST /v1/feedback",
-        title="Judge an answer",
-        description="Say how good the answer of a decision was: exactly one of `rating` (true, false, or a number on "
-        "`scale`), `label` (the right answers) and `reward`. Judge only what you or your user checked, and say by "
-        "`source` who did: human, judge (a model) or code.",
-        takes="decision_id feedback_id rating scale label reward event source rater retract",
+        "POST /v1/feedback",
+        "Say how good the answer of a decision was: exactly one of `rating` (true, false, or a number on `scale`), "
+        "`label` (the right answers) and `reward`. Judge only what you or your user checked, and say by `source` who "
+        "did: human, judge (a model) or code.",
     ),
     "explain": Row(
-        endpoint="GET /v1/decisions/{decision_id}/explanation",
-        title="Explain a decision",
-        description="Why an arm was chosen for a question, with what probability, what the answer took, and what was "
-        "learned from it.",
-        takes="decision_id",
-        reads=True,
+        "GET /v1/decisions/{decision_id}/explanation",
+        "Why an arm was chosen for a question, with what probability, what the answer took, and what was learned.",
     ),
 }
-
-#: keywords that say what an agent needs; a text that does not fit a pattern is refused with our own words
-_KEPT: Final = frozenset({"type", "description", "enum", "const", "default", "minimum", "maximum"})
-#: levels of objects whose fields are in the schema of a reply: what lies deeper is for people, who read /docs
+#: they change nothing
+_READS: Final = ("search", "explain")
+#: for programs, and not for agents, whose every call is longer by what a schema says
+_LEFT_OUT: Final = ("idempotency-key", "links", "sticky_turns", "stream")
+#: keywords that an agent needs; what does not fit a pattern is refused in our words
+_KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
+#: levels of objects whose fields are in a schema
 _DEPTH: Final = 2
 
 
 def make_server(api: Mapping[str, Any], *, call: Call) -> "Server[Any]":
     """The MCP server. api: the OpenAPI document of the service."""
-    tools = [_tool(name, row, api=api) for name, row in TOOLS.items()]
+    tools = [_tool(name, api=api) for name in TOOLS]
 
     async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=tools)
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
-        row = TOOLS.get(params.name)
-        if row is None:
+        if params.name not in TOOLS:
             known = f"{did_you_mean(params.name, TOOLS)}tools: {', '.join(TOOLS)}"
             raise MCPError(INVALID_PARAMS, f"no tool is called {params.name!r:.80} ({known})")
         try:
-            reply = await call(context, row.endpoint, params.arguments or {})
+            reply = await call(context, TOOLS[params.name].endpoint, params.arguments or {})
         except RagBanditError as error:
-            detail = {"code": error.code, "message": error.message, "field": error.field, "remedy": error.remedy}
-            return failed(str(error), {"error": detail})
-        text = json.dumps(reply, ensure_ascii=False)  # for clients that read no structured content
-        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=reply)
+            return result(str(error), {**error_json(error)}, is_error=True)
+        return result(json.dumps(reply, ensure_ascii=False), reply)  # the text for who reads no structured content
 
-    return new_server(list_tools=list_tools, call_tool=call_tool)
+    return new_server(on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def new_server(
-    *,
-    list_tools: Callable[[Context, PaginatedRequestParams | None], Awaitable[ListToolsResult]],
-    call_tool: Callable[[Context, CallToolRequestParams], Awaitable[CallToolResult]],
-) -> "Server[Any]":
-    """A server that introduces itself as ours and has these handlers."""
-    return Server(
-        "ragbandit",
-        title="RagBandit",
-        version=ragbandit.__version__,
-        instructions=_INSTRUCTIONS,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-    )
+def new_server(**handlers: Any) -> "Server[Any]":
+    """A server that introduces itself as ours. handlers: as the SDK's Server takes them."""
+    version = ragbandit.__version__
+    return Server("ragbandit", title="RagBandit", version=version, instructions=_INSTRUCTIONS, **handlers)
 
 
-def failed(text: str, structured: dict[str, Any] | None = None) -> CallToolResult:
-    """The result of a tool that failed, which the agent reads."""
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured, is_error=True)
+def result(text: str, structured: dict[str, Any] | None = None, *, is_error: bool = False) -> CallToolResult:
+    """The result of a tool."""
+    content = [TextContent(type="text", text=text)]
+    return CallToolResult(content=[*content], structured_content=structured, is_error=is_error)
 
 
-def _tool(name: str, row: Row, *, api: Mapping[str, Any]) -> Tool:
-    method, path = row.endpoint.split(" ")
-    endpoint = api["paths"][path][method.lower()]
-    # A call may come twice: an id of the caller's own makes it one. No tool takes anything away.
-    hints = ToolAnnotations(
-        title=row.title,
-        read_only_hint=row.reads,
-        destructive_hint=False,
-        idempotent_hint=row.reads,
-        open_world_hint=False,
-    )
+def _tool(name: str, *, api: Mapping[str, Any]) -> Tool:
+    method, path = TOOLS[name].endpoint.split(" ")
+    endpoint, reads = api["paths"][path][method.lower()], name in _READS
     return Tool(
         name=name,
-        title=row.title,
-        description=row.description,
-        input_schema=_input(endpoint, takes=row.takes.split(), api=api),
+        title=endpoint["summary"],
+        description=TOOLS[name].description,
+        input_schema=_input(endpoint, api=api),
         output_schema=_output(endpoint, api=api),
-        annotations=hints,
+        annotations=ToolAnnotations(
+            read_only_hint=reads, destructive_hint=False, idempotent_hint=reads, open_world_hint=False
+        ),
     )
 
 
-def _input(endpoint: Schema, *, takes: list[str], api: Mapping[str, Any]) -> Schema:
-    """The schema of a tool's arguments. Without combinations at its root, which some models' interfaces refuse."""
-    body = endpoint.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    whole = _resolved(body, api=api)
-    fields = {each["name"]: each["schema"] for each in endpoint.get("parameters", ())} | whole.get("properties", {})
-    required = [each["name"] for each in endpoint.get("parameters", ()) if each["required"]] + whole.get("required", [])
-    properties = {name: _plain(fields[name], api=api, depth=_DEPTH + 1) for name in takes}
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+def _input(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
+    """The schema of a tool's arguments. No combination is at its root, which some models' interfaces refuse."""
+    parameters = endpoint.get("parameters", [])
+    sent = endpoint.get("requestBody", {"content": {"application/json": {"schema": {}}}})
+    body = _resolved(sent["content"]["application/json"]["schema"], api=api)
+    fields = body.get("properties", {}) | {each["name"]: each["schema"] for each in parameters}
+    required = body.get("required", []) + [each["name"] for each in parameters if each["required"]]
+    shown = {name: _plain(each, api=api, depth=_DEPTH) for name, each in fields.items() if name not in _LEFT_OUT}
+    return {"type": "object", "properties": shown, "required": required, "additionalProperties": False}
 
 
 def _output(endpoint: Schema, *, api: Mapping[str, Any]) -> Schema:
     """The schema of a tool's reply: of every good one."""
     good = [reply for status, reply in endpoint["responses"].items() if status.startswith("2")]
     shapes = [_plain(each["content"]["application/json"]["schema"], api=api, depth=_DEPTH) for each in good]
-    distinct = [shape for number, shape in enumerate(shapes) if shape not in shapes[:number]]
-    return distinct[0] if len(distinct) == 1 else {"type": "object", "anyOf": distinct}
+    return shapes[0] if all(shape == shapes[0] for shape in shapes) else {"type": "object", "anyOf": shapes}
 
 
 def _resolved(schema: Schema, *, api: Mapping[str, Any]) -> Schema:
-    """The schema that a reference names, in place of it."""
-    (other,) = schema.get("allOf", [{}])[:1]
-    name = schema.get("$ref") or other.get("$ref")
+    """The schema with what it refers to."""
+    name = schema.get("$ref") or schema.get("allOf", [{}])[0].get("$ref")
     return schema if name is None else {**api["components"]["schemas"][name.rpartition("/")[2]], **schema}
 
 
-def _plain(schema: Any, *, api: Mapping[str, Any], depth: int) -> Any:
-    """The schema in itself: references replaced, what only validators read left out, and no deeper than so."""
-    if not isinstance(schema, dict):
-        return schema
+def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
+    """The schema by itself: references replaced, what only validators read left out, and only so deep."""
     schema = _resolved(schema, api=api)
-    plain: Schema = {key: value for key, value in schema.items() if key in _KEPT}
+    plain: Schema = {key: schema[key] for key in _KEPT if key in schema}
     if "anyOf" in schema:
         plain["anyOf"] = [_plain(each, api=api, depth=depth) for each in schema["anyOf"]]
     if "items" in schema:
         plain["items"] = _plain(schema["items"], api=api, depth=depth)
     if "properties" in schema and depth:
-        properties = schema["properties"].items()
-        plain["properties"] = {name: _plain(each, api=api, depth=depth - 1) for name, each in properties}
-        if "required" in schema:
-            plain["required"] = schema["required"]
+        fields = schema["properties"].items()
+        plain["properties"] = {name: _plain(each, api=api, depth=depth - 1) for name, each in fields}
+        plain["required"] = schema.get("required", [])
     return plain

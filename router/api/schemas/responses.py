@@ -52,6 +52,13 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
     return JsonReply(body, status, headers) if shape is None else shape(scope, status, body["error"], headers)
 
 
+def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
+    """The reply of an error on the path of MCP: as JSON-RPC has them, with a code of the server's own."""
+    message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
+    told = {"code": -32000, "message": message, "data": error}
+    return JsonReply({"jsonrpc": "2.0", "id": None, "error": told}, status, headers)
+
+
 def gone() -> Response:
     """The reply to a caller that has closed its connection: counted, and read by nobody."""
     return Response(status_code=CLIENT_CLOSED)

@@ -137,10 +137,10 @@ def test_a_refusal_is_a_result_that_an_agent_reads(service):
         ("answer", {"question": QUESTION, "stream": True}, "INVALID_INPUT", "stream"),
         ("feedback", {"decision_id": "nobody", "rating": True}, "NOT_FOUND", "decision_id"),
         ("report_outcome", {"decision_id": "nobody", "stepz": 1}, "INVALID_INPUT", "stepz"),
-        ("explain", {"decision_id": "../status"}, "INVALID_INPUT", "decision_id"),
+        ("explain", {"decision_id": "../status"}, "NOT_FOUND", None),
         ("explain", {}, "INVALID_INPUT", "decision_id"),
         ("search", {"query": "x", "k": 51}, "INVALID_INPUT", "k"),
-        ("search", {"query": "x"}, "NOT_FOUND", None),
+        ("search", {"query": "x"}, "NOT_READY", None),
     ]
 
     async def work(client):

@@ -51,7 +51,7 @@ def test_a_role_has_the_tools_of_its_endpoints(keyed):
     key = {"decision_id": routed.structured_content["decision_id"]}
     calls = [ROUTE, ("answer", ROUTE[1]), ("search", {"query": "x"}), ("report_outcome", key | {"steps": 1})]
     calls += [("feedback", key | {"rating": True}), ("explain", key)]
-    no, unknown = "FORBIDDEN", "NOT_FOUND"  # no corpus here
+    no, unknown = "FORBIDDEN", "NOT_READY"  # no corpus here
     may = {
         "app": [None, None, unknown, None, None, None],
         "rater": [no, no, no, no, None, None],

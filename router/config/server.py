@@ -5,6 +5,7 @@ from typing import Annotated, get_args
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.learning import CostWeight
+from ragbandit.router.config.oidc import OidcSettings
 from ragbandit.router.config.sections import Count, Seconds, Section, plain_address
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
@@ -75,6 +76,8 @@ class ServerSettings(Section):
     public_url: Annotated[str, AfterValidator(plain_address)] | None = None
     #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
     dashboard: bool = True
+    #: sign-in of people to the pages by OpenID Connect, beside keys; null: keys alone. It closes the service, as a key
+    oidc: OidcSettings | None = None
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
     #: sites whose pages may send feedback with a token (POST /v1/feedback/browser), as https://docs.example.com
@@ -93,6 +96,9 @@ class ServerSettings(Section):
     def _apart(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port: {self.port} is server.port; choose another one, or null for one port")
+        if self.oidc is not None and (self.public_url is None or self.open or not self.dashboard):
+            wrong = "public_url must be set" if self.public_url is None else "open must be false, and dashboard true"
+            raise ValueError(f"oidc: with it {wrong}: people sign in to pages at that address")
         return self
 
     @field_validator("rate_limits")

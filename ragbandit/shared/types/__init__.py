@@ -68,6 +68,7 @@ from ragbandit.shared.types.outcomes import (
     count_steps,
 )
 from ragbandit.shared.types.queries import (
+    PERSON,
     Budget,
     Caller,
     Decision,
@@ -96,6 +97,7 @@ __all__ = [
     "MAX_ERROR",
     "MAX_TEXT",
     "MAX_WEIGHT",
+    "PERSON",
     "RATE_PATTERN",
     "STICKY",
     "Aggregate",

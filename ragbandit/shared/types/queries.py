@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from ragbandit.shared.types.names import ArmName, DecisionId, Features, Json, PolicyLabel, Role, RunBy
 
@@ -23,11 +23,15 @@ class Budget:
     dollars: float | None = None
 
 
+#: how `Caller.key` begins of a person; public ids of keys have no colon
+PERSON: Final = "oidc:"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
     """Who sends a request, as the edge has found out. The default: a service without keys, where anybody may do all."""
 
-    #: public id of the API key; None: no keys are in use
+    #: public id of the API key, or "oidc:PERSON" of who signed in to a page; None: no keys are in use
     key: str | None = None
     #: None: no keys are in use, and everything is allowed
     role: Role | None = None
@@ -35,6 +39,16 @@ class Caller:
     tenant: str | None = None
     #: what the key is narrowed to beyond its role; JSON values
     scopes: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def is_person(self) -> bool:
+        """Whether a person signed in, and no key is used."""
+        return self.key is not None and self.key.startswith(PERSON)
+
+    @property
+    def name(self) -> str:
+        """The person or the key's public id; empty where no keys are in use."""
+        return (self.key or "").removeprefix(PERSON)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

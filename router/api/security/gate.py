@@ -71,22 +71,20 @@ class Gate:
             check_site(scope["headers"], method=scope["method"])
             return _ANYBODY
         if self._sessions is not None and needs_session(path, scope["headers"]):
-            key = await self._session_key(self._sessions, scope["headers"], keys)
+            caller = await self._in_session(self._sessions, scope["headers"], keys)
         else:
-            key = self._key(scope["headers"], keys)
-        if not is_known(key.scopes):
-            remedy = "upgrade this service, or make another key"
-            raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
-        if key.role not in roles:
-            self._refuse(scope, key.role, path=path, roles=roles)
-        if key.tenant is not None and rule.all_tenants:
+            caller = _caller(self._key(scope["headers"], keys))
+        if caller.role not in roles:
+            self._refuse(scope, caller, path=path, roles=roles)
+        if caller.tenant is not None and rule.all_tenants:
             raise Forbidden(
-                f"{scope['method']} {path} tells of all tenants, and this key belongs to one",
+                f"{scope['method']} {path} tells of all tenants, and this {_kind(caller)} belongs to one",
                 field="tenant",
                 remedy="use a key without a tenant",
             )
-        self.ring.note_use(key.public_id)
-        return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
+        if caller.key is not None and not caller.is_person:
+            self.ring.note_use(caller.key)
+        return caller
 
     async def _keys(self, path: str) -> KeysInForce:
         try:
@@ -101,8 +99,11 @@ class Gate:
             raise
 
     def _is_open(self, keys: KeysInForce) -> bool:
-        """Whether requests need no key. One that was ever made closes the service, unless it is declared open."""
-        if keys.unrevoked:
+        """Whether requests need no key. One that was ever made closes the service, unless it is declared open.
+
+        So does sign-in of people.
+        """
+        if keys.unrevoked or self._server.oidc is not None:
             return False
         return self._server.open or (self._loopback and not keys.ever)
 
@@ -119,15 +120,19 @@ class Gate:
             raise _unauthorized("the header Authorization is not of the scheme Bearer")
         return self._found(text.strip(" "), keys)
 
-    async def _session_key(
+    async def _in_session(
         self, sessions: PageSessions, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce
-    ) -> ApiKey:
-        """The key that a browser has logged in with. Raises Unauthorized."""
+    ) -> Caller:
+        """Who has signed in with a browser, or logged in with a key. Raises Unauthorized."""
+        if self._server.oidc is not None:
+            person = await sessions.person(headers, settings=self._server.oidc)
+            if person is not None:
+                return person
         session = await sessions.read(headers)
         stored = None if session is None else keys.keys.get(session.key)
         if stored is None or stored.key.expired(self._clock()):
             raise _unauthorized("nobody is logged in here", remedy="log in with an API key at /ui/login")
-        return stored.key
+        return _caller(stored.key)
 
     async def key_of(self, text: str) -> ApiKey:
         """The key of this text, for a login. Raises Unauthorized, and NotReady where keys cannot be checked."""
@@ -151,16 +156,28 @@ class Gate:
             raise _unauthorized(f"this API key expired at {when}", remedy=follower)
         return key
 
-    def _refuse(self, scope: Scope, role: Role, *, path: str, roles: frozenset[Role]) -> None:
+    def _refuse(self, scope: Scope, caller: Caller, *, path: str, roles: frozenset[Role]) -> None:
         """Raises Forbidden, but for what the app has no endpoint for: it has the words for that."""
         if not roles and not any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes):
             return
         needed = ", ".join(sorted(roles)) or "no role that there is"
         raise Forbidden(
-            f"a key of the role {role} may not call {scope['method']} {path:.80}",
+            f"a {_kind(caller)} of the role {caller.role} may not call {scope['method']} {path:.80}",
             field="role",
             remedy=f"use a key of the role {needed.replace(', ', ' or ')}",
         )
+
+
+def _caller(key: ApiKey) -> Caller:
+    """Raises Forbidden for a key with scopes that are not known here."""
+    if not is_known(key.scopes):
+        remedy = "upgrade this service, or make another key"
+        raise Forbidden("a newer version has narrowed this key in a way not known here", remedy=remedy)
+    return Caller(key=key.public_id, role=key.role, tenant=key.tenant, scopes=key.scopes)
+
+
+def _kind(caller: Caller) -> str:
+    return "person" if caller.is_person else "key"
 
 
 def _unauthorized(message: str, *, remedy: str = _HOW) -> Unauthorized:

@@ -48,6 +48,6 @@ def actor_of(request: Request) -> str:
     """Who acts, for the audit log."""
     caller = caller_of(request)
     if caller.key is not None:
-        return f"key:{caller.key}"
+        return caller.key if caller.is_person else f"key:{caller.key}"
     client = request.client
     return f"page:{'unknown' if client is None else client.host}"

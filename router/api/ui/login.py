@@ -1,4 +1,4 @@
-"""Login and logout: an API key is shown once, and a signed cookie names it from then on."""
+"""Login and logout: an API key is shown once, or a provider names a person; a signed cookie says so from then on."""
 
 import re
 from typing import Final
@@ -12,11 +12,12 @@ from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, n
 from ragbandit.router.api.ui.forms import form_of
 from ragbandit.router.api.ui.rendering import page, set_cookie
 from ragbandit.router.storage.access.api_keys import ApiKey
-from ragbandit.shared.errors import Forbidden, Unauthorized
+from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 
 #: paths of ours that a login may go on to
 _OURS: Final = re.compile(r"/ui(/[A-Za-z0-9._~%@:+=,-]+)*(\?[A-Za-z0-9._~%@:+=,&/-]*)?")
-_ENTRY: Final = "/ui/decisions"
+#: the first page of who sees one tenant
+ENTRY: Final = "/ui/decisions"
 
 pages = APIRouter(include_in_schema=False)
 
@@ -28,7 +29,14 @@ async def form(request: Request) -> Response:
     root = request.scope.get("root_path", "")
     if await gate.is_open():
         return RedirectResponse(f"{root}/ui", status_code=303)
-    return await page(request, "login.html", title="Log in", next=_next(request), fault=None)
+    return await login_page(request, onward=next_of(request))
+
+
+async def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
+    """The page, with what was wrong. onward: the page of ours that is wanted, or ""."""
+    oidc = request.app.state.router.settings.server.oidc
+    values = {"next": onward, "fault": fault, "oidc": oidc and oidc.label}
+    return await page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 
 @pages.post("/ui/login")
@@ -40,11 +48,10 @@ async def login(request: Request) -> Response:
         key = await gate.key_of(given["key"])
         _check_role(key)
     except (Unauthorized, Forbidden) as error:
-        values = {"next": _checked(given["next"]), "fault": error}
-        return await page(request, "login.html", title="Log in", status=error.status, **values)
+        return await login_page(request, onward=_checked(given["next"]), fault=error)
     sessions: PageSessions = request.app.state.page_sessions
     value, seconds = await sessions.cookie(key.public_id, expires_at=key.expires_at)
-    onward = _checked(given["next"]) or ("/ui" if key.tenant is None else _ENTRY)
+    onward = _checked(given["next"]) or ("/ui" if key.tenant is None else ENTRY)
     reply = RedirectResponse(request.scope.get("root_path", "") + onward, status_code=303)
     set_cookie(request, reply, name=SESSION, value=value, seconds=seconds)
     gate.ring.note_use(key.public_id)
@@ -63,13 +70,14 @@ async def logout(request: Request) -> Response:
 
 
 def _check_role(key: ApiKey) -> None:
-    roles = rule_of("GET", _ENTRY).roles or frozenset()
+    roles = rule_of("GET", ENTRY).roles or frozenset()
     if key.role not in roles:
         remedy = f"use a key of the role {' or '.join(sorted(roles))}"
         raise Forbidden(f"a key of the role {key.role} has no pages", field="key", remedy=remedy)
 
 
-def _next(request: Request) -> str:
+def next_of(request: Request) -> str:
+    """The page of ours that a link to the login names, or ""."""
     return _checked(request.query_params.get("next", ""))
 
 

@@ -22,13 +22,15 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: Settings, *, now: float) -> None:
-    """Refuse to listen where other machines reach the service while it has no key. Raises ConfigError, StoreError."""
+    """Refuse to listen where other machines reach the service while it has no key and
+    nobody signs in. Raises ConfigError, StoreError.
+    """
     server = settings.server
     hosts = {"server.host": server.host} | (
         {} if server.admin_port is None else {"server.admin_host": server.admin_host}
     )
     exposed = {field: host for field, host in hosts.items() if not is_loopback(host)}
-    if not exposed or server.open:
+    if not exposed or server.open or server.oidc is not None:
         return
     field, host = next(iter(exposed.items()))
     database = open_database(settings)

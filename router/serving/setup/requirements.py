@@ -6,6 +6,7 @@
 import importlib.util
 import socket
 
+from ragbandit.router.config.oidc import client_secret
 from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
 from ragbandit.router.encoders.weights import at_hand
 from ragbandit.shared.errors import ConfigError, missing_package, require_service
@@ -16,7 +17,7 @@ _ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, Redis, workers, a folder's URL or an encoder whose package is missing. Raises ConfigError.
+    """Refuse a database, Redis, workers, files, a sign-in or an encoder whose package is missing. Raises ConfigError.
 
     None of them is imported.
     """
@@ -28,6 +29,10 @@ def check_packages(settings: Settings) -> None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
+    if settings.server.oidc is not None:
+        client_secret(settings.server.oidc)
+        if importlib.util.find_spec("joserfc") is None:
+            raise missing_package("joserfc", extra="oidc", field="server.oidc")
     for field in ("snapshots", "checkpoints", "archive"):
         check_root(getattr(settings, field) or "", field=field)
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:

@@ -55,7 +55,8 @@ def test_only_probes_need_no_key():
     """Open to all are the probes, the way to the pages, what takes a signed token, and the login with its files."""
     free = {endpoint for endpoint, rule in RULES.items() if rule.text == EVERYBODY}
     browser = {f"{method} /v1/feedback/browser" for method in ("POST", "OPTIONS")}
-    pages = {"GET /ui/login", "POST /ui/login", "GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
+    pages = {f"{way} /ui/login" for way in ("GET", "POST")} | {"GET /ui/login/oidc", "GET /ui/login/oidc/callback"}
+    pages |= {"GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
     assert free == {"GET /", "GET /health", "GET /ready"} | browser | pages
 
 

@@ -12,6 +12,7 @@ import pytest
 import ragbandit
 from benchmarks.service_process import free_port
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+from ragbandit.testing.openai_server import ScriptedServer
 from tests.support.tar_files import unpack
 
 from .conftest import ROOT, bare, build_wheel, client_of_up, new_environment, running_up
@@ -143,3 +144,26 @@ def test_a_service_beside_names_of_others(installed, project):
         asking = [command, "answer", "Who?", "--url", f"http://127.0.0.1:{port}", "--json"]
         answer = json.loads(subprocess.run(asking, check=True, **run).stdout)
     assert (answer["arm"], answer["answer"]) == ("curt", "as curt as can be")
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.slow
+def test_a_first_configuration(installed, tmp_path):
+    """In an empty folder with the wheel and a model server: `init --yes` writes settings with which `up` answers."""
+    python, environment = installed("wheel")
+    command, port = str(python.with_name("ragbandit")), free_port()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "france.txt").write_text("Paris is the capital of France.")
+    with ScriptedServer({"": "Paris."}, models=["llama-3b"]) as server:
+        environment |= {"OPENAI_BASE_URL": server.url, "RAGBANDIT_SERVER__PORT": str(port)}
+        run = {"cwd": tmp_path, "env": environment, "timeout": 60, "capture_output": True, "text": True}
+        subprocess.run([command, "init", "--yes"], check=True, **run)
+        with (
+            running_up(tmp_path, command=(command,), environ=environment) as up,
+            client_of_up(up, port=port, folder=tmp_path),
+        ):
+            asking = [command, "answer", "What is the capital of France?", "--json"]
+            answer = json.loads(subprocess.run(asking, check=True, **run).stdout)
+        asked = {request.body["model"] for request in server.requests if request.body}
+    assert answer["answer"] == "Paris."
+    assert asked == {"llama-3b"}

@@ -21,8 +21,8 @@ WEIGHTS: Final = {
 #: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
 _CONTEXT_TOKENS: Final = 4096
 _HEAD: Final = (
-    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit validate` "
-    "prints them all. Secrets belong in the environment, never here."
+    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
+    "validate --all` prints them. Secrets belong in the environment, never here."
 )
 _NO_PRICE: Final = (
     "Prices are not known here, so steps are charged, and {who}. Give each generator its price in dollars per million "

@@ -15,14 +15,11 @@ from rich.prompt import Prompt
 from ragbandit.router.cli.console import ConfigOption, console, errors
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.requirements import check_packages, check_weights
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, worth
 from ragbandit.workers.initial.surroundings import Index, Surroundings, look_around
 from ragbandit.workers.verbs.index import build_index
-from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import check_generator
+from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
 
@@ -109,11 +106,7 @@ def _write(text: str, *, file: Path, force: bool) -> Settings:
     file.parent.mkdir(parents=True, exist_ok=True)
     with _beside(file, text) as accepted:
         settings = configuration.load(accepted).settings
-        check_arms(settings)
-        check_generator(settings, fetch=False)
-        check_policy(settings)
-        check_packages(settings)
-        check_weights(settings)
+        check_settings(settings)
     _check_target(file, force=force)
     file.write_text(text, encoding="utf-8")
     return settings

@@ -44,13 +44,7 @@ def validate(
     setting. The last line is the verdict; exit code 1 if something that was tried does not work.
     """
     loaded = configuration.load(config)
-    check_arms(loaded.settings)
-    check_generators(loaded.settings, fetch=False)
-    check_judge(loaded.settings, fetch=False)
-    check_policy(loaded.settings)
-    check_webhooks(loaded.settings)
-    check_packages(loaded.settings)
-    check_weights(loaded.settings)
+    check_settings(loaded.settings)
     rows = configuration.effective(loaded)
     given = [row for row in rows if row[2] != "default"]
     if as_json:
@@ -65,6 +59,17 @@ def validate(
     checks = () if settings_only else _tries(loaded.settings)
     findings = run_checks(Installation(settings=loaded.settings), checks, limit_s=LIMIT_S)
     _end(findings, changed=len(given), every=len(rows), quiet=as_json)
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings that no process here could start with. Nothing is tried or fetched. Raises ConfigError."""
+    check_arms(settings)
+    check_generators(settings, fetch=False)
+    check_judge(settings, fetch=False)
+    check_policy(settings)
+    check_webhooks(settings)
+    check_packages(settings)
+    check_weights(settings)
 
 
 def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) -> None:

@@ -53,7 +53,7 @@ def written(run, *words):
     """The tree of the file that `init` wrote with these words, which `validate` accepts; and what it printed."""
     code, out, err = run(*words)
     assert code == 0, err
-    assert run("--changed", verb="validate")[0] == 0
+    assert run("--settings-only", verb="validate")[0] == 0
     with open("config.yaml", encoding="utf-8") as file:
         return yaml.safe_load(file), out
 

@@ -1,5 +1,6 @@
 """Draft of a first configuration: every choice with its reason, as lines for a terminal and as a commented file."""
 
+import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any, Final
 import yaml
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.formats import number
+from ragbandit.shared.formats import number, one_line
 from ragbandit.workers.initial.servers import OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.initial.surroundings import Params, Surroundings
 
@@ -20,6 +21,8 @@ WEIGHTS: Final = {
 }
 #: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
 _CONTEXT_TOKENS: Final = 4096
+#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
+_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
 _HEAD: Final = (
     "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
     "validate --all` prints them. Secrets belong in the environment, never here."
@@ -58,7 +61,7 @@ def as_yaml(choices: Sequence[Choice]) -> str:
     """The file: every choice below its reason."""
     parts = [_comment(_HEAD)]
     for choice in choices:
-        body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True)
+        body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
         note = _comment(choice.note) if choice.note else ""
         parts.append(_comment(choice.why) + (body if choice.sections else "") + note)
     return "\n".join(parts)
@@ -75,7 +78,7 @@ def worth(preference: str, *, unit: str) -> str:
 
 
 def _comment(text: str) -> str:
-    return "".join(f"# {line}\n" for line in textwrap.wrap(text, width=110))
+    return "".join(f"# {line}\n" for line in textwrap.wrap(one_line(text), width=110))
 
 
 def _models(here: Surroundings) -> list[Choice]:
@@ -127,6 +130,8 @@ def _generator(model: Model, *, here: Surroundings) -> Params:
         options["api_key_env"] = here.key_env
     if here.server.url == OPENAI:
         options["max_tokens_field"] = "max_completion_tokens"
+        if _REASONING.match(model.name):
+            options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
     context = max(256, model.context_tokens or _CONTEXT_TOKENS)
     return {"name": "openai", "model": model.name, "context_tokens": context, "openai": options}
 
@@ -174,8 +179,9 @@ def _incumbent(arms: dict[str, Params]) -> list[Choice]:
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
     why = (
-        f"{incumbent} would answer without a router, so it is the incumbent: while the router learns it may lose "
-        f"{harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, and incumbent: null fastest"
+        f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): "
+        f"while it learns the router may lose {harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, "
+        "incumbent: null fastest"
     )
     return [Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})]
 

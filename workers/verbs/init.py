@@ -1,9 +1,7 @@
 """Verb `init`: a first config.yaml out of what is on this machine, and one question."""
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -102,22 +100,15 @@ def _indexed(here: Surroundings, *, settings: Settings, named: bool) -> Surround
 
 
 def _write(text: str, *, file: Path, force: bool) -> Settings:
-    """Write the file once its draft was accepted, as `validate` accepts it; the settings. Raises ConfigError."""
+    """Write the file, whole, once it was accepted as `validate` accepts it; the settings. Raises ConfigError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with _beside(file, text) as accepted:
-        settings = configuration.load(accepted).settings
-        check_settings(settings)
-    _check_target(file, force=force)
-    file.write_text(text, encoding="utf-8")
-    return settings
-
-
-@contextlib.contextmanager
-def _beside(file: Path, text: str) -> Iterator[Path]:
-    """A file with this text beside the other one, until the end of the block."""
-    beside = file.with_name(f".{file.name}.draft")
+    beside = file.with_name(f".{file.name}.draft")  # classes are looked for in its folder
     beside.write_text(text, encoding="utf-8")
     try:
-        yield beside
+        settings = configuration.load(beside).settings
+        check_settings(settings)
+        _check_target(file, force=force)
+        beside.replace(file)
     finally:
-        beside.unlink()
+        beside.unlink(missing_ok=True)
+    return settings

@@ -15,7 +15,9 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.cli import app
 from ragbandit.workers.initial import servers, surroundings
+from ragbandit.workers.initial.draft import as_yaml, draft
 from ragbandit.workers.initial.servers import Model, ModelServer, pick
+from ragbandit.workers.initial.surroundings import Surroundings
 from tests.support.cases import every_case
 
 PIPELINES = """
@@ -227,6 +229,21 @@ def test_a_corpus_is_indexed(run, tmp_path):
     """A corpus.jsonl in the folder is indexed like a folder of documents."""
     (tmp_path / "corpus.jsonl").write_text(json.dumps({"id": "a", "title": "A", "text": "Some text."}))
     assert written(run, "--yes")[0]["retriever"] == {"name": "bm25", "index": "default"}
+
+
+def test_names_of_models_stay_in_their_comment():
+    """A server's model whose name breaks lines writes no setting; OpenAI's reasoning models get what they take."""
+    names = ("gpt-5\u2028policy: {harm: 1.0}\nx\x85reward: 1", "gpt-4.1")
+    of = {}
+    for name in names:
+        server = ModelServer(url=servers.OPENAI, product="", models=(Model(name=name),))
+        here = Surroundings(pipelines={}, server=server, models=server.models, picked="the only one there")
+        of[name] = yaml.safe_load(as_yaml(draft(here, preference="balanced")))
+    assert [list(tree) for tree in of.values()] == [["generator", "arms_preset", "arms", "reward", "prices"]] * 2
+    assert [tree["generator"]["model"] for tree in of.values()] == list(names)
+    options = [tree["generator"]["openai"] for tree in of.values()]
+    assert {each["max_tokens_field"] for each in options} == {"max_completion_tokens"}
+    assert [each.get("fields", {}).get("temperature", "sent") for each in options] == [None, "sent"]
 
 
 def test_which_models_are_taken():

@@ -16,6 +16,7 @@ from ragbandit.shared.types import (
     MAX_ERROR,
     MAX_TEXT,
     Budget,
+    DecisionId,
     Json,
     Outcome,
     OutcomeStatus,
@@ -105,7 +106,7 @@ async def run_strategy(
         end = _End(status="failed", answer=None, stop_reason=CANCELLED, error=CANCELLED_ERROR)
     trace = tuple(run.trace)
     return Outcome(
-        decision_id=query.id,
+        decision_id=DecisionId(query.id),
         status=end.status,
         answer=end.answer,
         trace=trace,

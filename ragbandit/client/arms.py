@@ -9,12 +9,14 @@ client.feedback(run.decision_id, rating=True)
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar, cast
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar, Unpack, cast
 
+from ragbandit.client.bodies import AskOptions
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.redaction import without_secrets
 
 _Value = TypeVar("_Value")
+_Result = TypeVar("_Result", covariant=True)
 #: from what an arm returned to fields of its outcome: answer, steps, cost, status, stop_reason
 Report = Callable[[Any], Mapping[str, object]]
 #: the field of a feedback that the result of a judging function is
@@ -22,6 +24,13 @@ FeedbackField = Literal["rating", "label", "reward", "event"]
 
 #: characters of an error's text that are reported
 _ERROR: Final = 300
+
+
+class RoutedArms(Protocol[_Result]):
+    """What `client.arms` returns: chooses an arm for the question, runs it and reports; takes what `route` takes."""
+
+    def __call__(self, question: str, **more: Unpack[AskOptions]) -> _Result:
+        """An ArmRun; of AsyncClient one to await."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -14,6 +14,7 @@ from ragbandit.client.arms import (
     ArmRun,
     FeedbackField,
     Report,
+    RoutedArms,
     checked_field,
     checked_functions,
     decision_id_of,
@@ -24,7 +25,11 @@ from ragbandit.client.arms import (
     with_configuration,
 )
 from ragbandit.client.bodies import (
+    AskOptions,
+    Judgement,
     Options,
+    OutcomeFields,
+    ReportFields,
     answer_call,
     item_list,
     json_object,
@@ -149,11 +154,11 @@ class AsyncClient:
             await opened.aclose()
         reader.end()
 
-    async def outcome(self, decision_id: str, **body: object) -> ClientOutcomeReply:
-        """POST /v1/outcomes."""
+    async def outcome(self, decision_id: str, **body: Unpack[OutcomeFields]) -> ClientOutcomeReply:
+        """POST /v1/outcomes: answer, steps, cost, and status, stop_reason, error of one that failed."""
         return await self._outcome(decision_id, body)
 
-    async def feedback(self, decision_id: str, **body: object) -> ClientFeedbackReply:
+    async def feedback(self, decision_id: str, **body: Unpack[Judgement]) -> ClientFeedbackReply:
         """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id where known."""
         given = body.get("feedback_id")
         key = new_id() if given is None else given
@@ -181,7 +186,7 @@ class AsyncClient:
         *,
         outcome_of: Report | None = None,
         default_arm: str | None = None,
-    ) -> Callable[..., Awaitable[ArmRun[_Value]]]:
+    ) -> RoutedArms[Awaitable[ArmRun[_Value]]]:
         """Functions of yours to route among: `arms(question)` chooses one, runs it and reports its outcome.
 
         functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
@@ -197,7 +202,7 @@ class AsyncClient:
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
         fallback = default_arm or self._fallback.default_arm
 
-        async def run(question: str, **more: object) -> ArmRun[_Value]:
+        async def run(question: str, **more: Unpack[AskOptions]) -> ArmRun[_Value]:
             reply = await self._choose(question, arms=list(checked), default_arm=fallback, more=more)
             key, began = reply["decision_id"], time.perf_counter()
             try:
@@ -221,7 +226,7 @@ class AsyncClient:
         return run
 
     async def report(
-        self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: object
+        self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: Unpack[ReportFields]
     ) -> bool:
         """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
 
@@ -230,7 +235,7 @@ class AsyncClient:
         return await self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
 
     def feedback_from(
-        self, kind: FeedbackField = "rating", **more: object
+        self, kind: FeedbackField = "rating", **more: Unpack[Judgement]
     ) -> Callable[[Callable[_Given, _Value | Awaitable[_Value]]], Callable[_Given, Awaitable[_Value]]]:
         """A decorator: what the function returns is sent as feedback of this kind; of None nothing is sent.
 
@@ -247,7 +252,7 @@ class AsyncClient:
                 decision_id = decision_id_of(*arguments)
                 value: _Value = await self._transport.run(function, *arguments, **keywords)
                 if value is not None:
-                    await self.feedback(decision_id, **{**more, field: value})
+                    await self.feedback(decision_id, **cast(Judgement, {**more, field: value}))
                 return value
 
             return judge

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from ragbandit.client.exchange import Call, encoded
 from ragbandit.client.replies.feedback import ClientFeedbackReply
 from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.types import OutcomeStatus
 
 
 class Options(TypedDict, total=False):
@@ -22,6 +23,42 @@ class Options(TypedDict, total=False):
     session_id: str | None
     messages: Sequence[Mapping[str, str]] | None
     sticky_turns: int | None
+
+
+class AskOptions(Options, total=False):
+    """`Options`, and the caller's own id."""
+
+    decision_id: str | None
+
+
+class ReportFields(TypedDict, total=False):
+    """What an outcome says of an arm that has run; None is left out."""
+
+    status: OutcomeStatus
+    answer: str | None
+    steps: float | None
+    cost: Mapping[str, float] | None
+    stop_reason: str | None
+
+
+class OutcomeFields(ReportFields, total=False):
+    """What an outcome says, as POST /v1/outcomes has it; None is left out."""
+
+    error: str | None
+
+
+class Judgement(TypedDict, total=False):
+    """One of label, rating, reward, event and retract with what belongs to it, as POST /v1/feedback has them."""
+
+    label: str | Sequence[str] | None
+    rating: bool | float | None
+    scale: str | None
+    reward: float | None
+    event: str | None
+    retract: str | None
+    source: str | None
+    rater: str | None
+    feedback_id: str | None
 
 
 def new_id() -> str:

@@ -17,6 +17,7 @@ from ragbandit.client.arms import (
     ArmRun,
     FeedbackField,
     Report,
+    RoutedArms,
     checked_field,
     checked_functions,
     decision_id_of,
@@ -27,7 +28,11 @@ from ragbandit.client.arms import (
     with_configuration,
 )
 from ragbandit.client.bodies import (
+    AskOptions,
+    Judgement,
     Options,
+    OutcomeFields,
+    ReportFields,
     answer_call,
     item_list,
     json_object,
@@ -152,11 +157,11 @@ class Client:
             opened.close()
         reader.end()
 
-    def outcome(self, decision_id: str, **body: object) -> ClientOutcomeReply:
-        """POST /v1/outcomes."""
+    def outcome(self, decision_id: str, **body: Unpack[OutcomeFields]) -> ClientOutcomeReply:
+        """POST /v1/outcomes: answer, steps, cost, and status, stop_reason, error of one that failed."""
         return self._outcome(decision_id, body)
 
-    def feedback(self, decision_id: str, **body: object) -> ClientFeedbackReply:
+    def feedback(self, decision_id: str, **body: Unpack[Judgement]) -> ClientFeedbackReply:
         """POST /v1/feedback with one of label, rating, reward, event; and rater, source, feedback_id where known."""
         given = body.get("feedback_id")
         key = new_id() if given is None else given
@@ -184,7 +189,7 @@ class Client:
         *,
         outcome_of: Report | None = None,
         default_arm: str | None = None,
-    ) -> Callable[..., ArmRun[_Value]]:
+    ) -> RoutedArms[ArmRun[_Value]]:
         """Functions of yours to route among: `arms(question)` chooses one, runs it and reports its outcome.
 
         functions: for each arm that the service has with `run_by: caller`, a function of the question. outcome_of: from
@@ -198,7 +203,7 @@ class Client:
         checked = checked_functions(functions, default_arm=default_arm, waits=self._transport.WAITS)
         fallback = default_arm or self._fallback.default_arm
 
-        def run(question: str, **more: object) -> ArmRun[_Value]:
+        def run(question: str, **more: Unpack[AskOptions]) -> ArmRun[_Value]:
             reply = self._choose(question, arms=list(checked), default_arm=fallback, more=more)
             key, began = reply["decision_id"], time.perf_counter()
             try:
@@ -222,7 +227,7 @@ class Client:
         return run
 
     def report(
-        self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: object
+        self, decision_id: str, *, seconds: float, error: BaseException | None = None, **fields: Unpack[ReportFields]
     ) -> bool:
         """POST /v1/outcomes of an arm that has run: whether it is stored. What cannot be sent is logged, not raised.
 
@@ -231,7 +236,7 @@ class Client:
         return self._report(decision_id, outcome_body(seconds=seconds, error=error, fields=fields))
 
     def feedback_from(
-        self, kind: FeedbackField = "rating", **more: object
+        self, kind: FeedbackField = "rating", **more: Unpack[Judgement]
     ) -> Callable[[Callable[_Given, _Value]], Callable[_Given, _Value]]:
         """A decorator: what the function returns is sent as feedback of this kind; of None nothing is sent.
 
@@ -248,7 +253,7 @@ class Client:
                 decision_id = decision_id_of(*arguments)
                 value: _Value = self._transport.run(function, *arguments, **keywords)
                 if value is not None:
-                    self.feedback(decision_id, **{**more, field: value})
+                    self.feedback(decision_id, **cast(Judgement, {**more, field: value}))
                 return value
 
             return judge

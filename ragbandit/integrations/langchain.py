@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
 from ragbandit.client import Client
+from ragbandit.client.bodies import ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 
 
@@ -107,7 +108,7 @@ class RoutedRunnable(Runnable[Any, Any]):
     def _report(
         self, reply: ClientRouteReply, began: float, *, value: Any = None, error: Exception | None = None
     ) -> None:
-        fields = {} if error is not None else dict(self._outcome_of(value))
+        fields = cast(ReportFields, {} if error is not None else dict(self._outcome_of(value)))
         self.client.report(reply["decision_id"], seconds=time.perf_counter() - began, error=error, **fields)
 
 

@@ -13,11 +13,12 @@ import functools
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 from langgraph.types import Command
 
 from ragbandit.client import Client
+from ragbandit.client.bodies import ReportFields
 
 State: TypeAlias = Any
 Node: TypeAlias = Callable[[State], Any]
@@ -54,7 +55,7 @@ def reported(
     """
 
     def report(state: State, began: float, *, update: Any = None, error: Exception | None = None) -> None:
-        fields = {} if error is not None else dict(outcome_of(update))
+        fields = cast(ReportFields, {} if error is not None else dict(outcome_of(update)))
         client.report(state["decision_id"], seconds=time.perf_counter() - began, error=error, **fields)
 
     @functools.wraps(node)

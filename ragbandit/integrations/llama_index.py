@@ -13,7 +13,7 @@ import asyncio
 import contextvars
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.base.response.schema import Response
@@ -23,6 +23,7 @@ from llama_index.core.tools import ToolMetadata
 from pydantic import ConfigDict, Field
 
 from ragbandit.client import Client
+from ragbandit.client.bodies import ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady
 
@@ -95,7 +96,9 @@ class Reporting:
     def _report(self, error: BaseException | None) -> None:
         answer = {} if error is not None or self.response is None else {"answer": str(self.response)}
         seconds = time.perf_counter() - self.began
-        self._selector.client.report(str(self.decision_id), seconds=seconds, error=error, **{**answer, **self.fields})
+        self._selector.client.report(
+            str(self.decision_id), seconds=seconds, error=error, **cast(ReportFields, {**answer, **self.fields})
+        )
 
 
 class ServiceQueryEngine(CustomQueryEngine):

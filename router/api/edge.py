@@ -186,7 +186,7 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     router: Router = state.router
     if exchange.rule.queue is not None:
         exchange.route = exchange.path  # a rule with a queue has no pattern
-        router.check_admission(exchange.rule.queue)
+        router.batchers[exchange.rule.queue].check_admission()
     headers = dict(exchange.scope["headers"])
     announced = headers.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > exchange.limit:

@@ -15,7 +15,18 @@ from ragbandit.router.policies.base import Policy, PolicyOutput
 from ragbandit.router.policies.holdback import HOLDBACK, Holdback
 from ragbandit.router.policies.restraint import INCUMBENT, held_back, held_back_wholly
 from ragbandit.shared.errors import PolicyFault
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, Features, Json, Matrix, PolicyLabel, Query, RunBy
+from ragbandit.shared.types import (
+    ArmName,
+    Decision,
+    DecisionId,
+    FeatureRows,
+    Features,
+    Json,
+    Matrix,
+    PolicyLabel,
+    Query,
+    RunBy,
+)
 
 #: the key of a decision's facts with the cold-start floors of its draw: arm -> floor
 COLD_START_FLOOR: Final = "cold_start_floor"
@@ -335,7 +346,7 @@ def made_decisions(
         assert query.id is not None
         decisions.append(
             Decision(
-                id=query.id,
+                id=DecisionId(query.id),
                 query=query,
                 arm=arms[at][one.index],
                 arms=arms[at],

@@ -124,7 +124,8 @@ class Router:
         self.answers = PendingAnswers(self.store, notifier=self.notifier, server=settings.server)
         self._feedback = feedback_writes(self.store, notifier=self.notifier, limits=limits)
         self._outcomes = outcome_writes(self.store, notifier=self.notifier, limits=limits)
-        self._batchers: dict[Queue, MicroBatcher[Any, Any]] = {
+        #: of this process, by name
+        self.batchers: dict[Queue, MicroBatcher[Any, Any]] = {
             "questions": self.service.batcher,
             "feedback": self._feedback,
             "outcomes": self._outcomes,
@@ -495,15 +496,11 @@ class Router:
 
     def waiting(self) -> int:
         """Requests, outcomes and feedback waiting for the next batch."""
-        return sum(batcher.depth() for batcher in self._batchers.values())
-
-    def check_admission(self, queue: Queue) -> None:
-        """Raises Overloaded if what came now would wait too long in this queue: asked before a request is read."""
-        self._batchers[queue].check_admission()
+        return sum(batcher.depth() for batcher in self.batchers.values())
 
     def queues(self) -> Mapping[str, QueueState]:
         """State of the queues, by name, and what they refused and dropped since the start."""
-        return {name: batcher.state() for name, batcher in self._batchers.items()} | {"answers": self.answers.state()}
+        return {name: batcher.state() for name, batcher in self.batchers.items()} | {"answers": self.answers.state()}
 
     def parts(self) -> dict[str, str]:
         """Readiness of each part, "router", "database" and "redis": "ok", or what is wrong with it.

@@ -13,26 +13,30 @@ from ragbandit.shared.types.queries import Decision
 class Feedback:
     """One judgement of one decision.
 
-    label: `value` is the tuple of gold answers. rating: a float in [0, 1], whatever scale it came in.
-    reward: a float used as it is, in the bounds of the reward setting.
-    event: what a user did with the answer, a float in [0, 1] by the configuration; None: counted, and not learned.
-    None of another kind takes back what the same rater said before, of that kind.
+    id: the caller's own, or one that was made: makes it idempotent
+    decision_id: of the decision that is judged
+    kind: "label", "rating", "reward" or "event"
+    value: of a label the tuple of gold answers; of a rating a float in [0, 1], whatever scale it came in; of a reward a
+        float used as it is, in the bounds of the reward setting; of an event what the configuration says that it is
+        worth, a float in [0, 1], or None: counted, and not learned. None of another kind than event takes back what the
+        same rater said before, of that kind
+    source: who judged: "human", "judge", "code" or "event"
+    received_at: seconds since 1970
+    rater: which one of them: a user's id, a model's name; None: not told
+    event: the name of the event
+    facts: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
+    api_key: public id of the API key that it came with; None: none was needed, or it came from our own processes
     """
 
     id: FeedbackId
     decision_id: DecisionId
     kind: FeedbackKind
     value: float | tuple[str, ...] | None
-    #: who judged
     source: FeedbackSource
     received_at: float
-    #: which one of them: a user's id, a model's name; None: not told
     rater: str | None = None
-    #: the name of the event
     event: str | None = None
-    #: what else the rater said: a judge's model, rubric, reasons, cost; JSON values
     facts: Mapping[str, Json] = field(default_factory=dict)
-    #: public id of the API key that it came with; None: none was needed, or it came from our own processes
     api_key: str | None = None
 
 

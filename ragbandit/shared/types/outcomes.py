@@ -96,24 +96,34 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Outcome of a decision: one per decision, whoever ran the arm."""
+    """Outcome of a decision: one per decision, whoever ran the arm.
+
+    decision_id: of the decision that it ends
+    status: "answered", "exhausted" (the budget ran out) or "failed"
+    answer: the text; None: there is none
+    trace: what the arm did, in order; empty where the caller ran it
+    cost: what it used
+    steps: the papers' Step; equals count_steps(trace) where we ran the arm
+    stop_reason: why it stopped, in a word
+    error: the message of the failure; None unless status is "failed"
+    run_by: who ran the arm: "worker" or "caller"
+    made_by: what the arm was: params, generator, retriever, budget in force. The name alone would not tell two versions
+        apart
+    made_at: when it ended, seconds since 1970
+    sources: the passages that the model was shown, in the order first shown; of our workers' answers alone
+    """
 
     decision_id: DecisionId
     status: OutcomeStatus
     answer: str | None
     trace: tuple[TraceEvent, ...]
     cost: Cost
-    #: the papers' Step; equals count_steps(trace) where we ran the arm
     steps: float
     stop_reason: str
-    #: the message of the failure, None unless status is "failed"
     error: str | None
-    #: who ran the arm
     run_by: RunBy
-    #: what the arm was: params, generator, retriever, budget in force. The name alone would not tell two versions apart
     made_by: Mapping[str, Json]
     made_at: float
-    #: the passages that the model was shown, in the order first shown; of our workers' answers alone
     sources: tuple[Source, ...] = ()
 
 

@@ -61,70 +61,88 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """One question. `id` is the decision id that the caller chose, or None to have one made."""
+    """One question.
 
-    #: the question alone, without the conversation around it: what is encoded, searched for and routed by
+    text: the question alone, without the conversation around it: what is encoded, searched for and routed by
+    id: the decision id that the caller chose: makes the request idempotent; None: one is made
+    context: facts of the caller, kept with the decision; the keys that the setting `context` declares move the choice
+    arms: names of the arms that may be drawn; None: all configured ones
+    budget: caps on the answer
+    tenant: whose question it is
+    forced: the caller chose the arm: it is the only one in `arms`, and nothing is learned from it
+    session: the conversation it belongs to, an id of the caller's; None: none
+    sticky_turns: turns that the session stays on the arm of one draw, the drawn one among them; None: as the settings
+        say
+    messages: what was said before, the oldest first; an arm may show it to its model
+    asked: what the user wrote, where `text` is that rewritten to stand alone; None: `text` is what was written
+    cost_weight: weight of cost that the caller wants: a number (>= 0), or a name of the setting `prices`; None: the
+        service's
+    aim: what the caller wants in place of a weight: {"quality": share of the best arm's} or a mean, {"steps": 1.8}
+    api_key: public id of the API key that it came with; None: none was needed
+    request: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the
+        body
+    """
+
     text: str
-    id: DecisionId | None = None
+    id: str | None = None
     context: Mapping[str, Json] = field(default_factory=dict)
-    #: the arms that may be drawn; None means all configured ones
-    arms: tuple[ArmName, ...] | None = None
+    arms: tuple[str, ...] | None = None
     budget: Budget = Budget()
     tenant: str = "default"
-    #: the caller chose the arm: it is the only one in `arms`, and nothing is learned from it
     forced: bool = False
-    #: the conversation it belongs to, an id of the caller's
     session: str | None = None
-    #: turns that the session stays on the arm of one draw, the drawn one among them; None: as the settings say
     sticky_turns: int | None = None
-    #: what was said before, the oldest first; an arm may show it to its model
     messages: tuple[Message, ...] = ()
-    #: what the user wrote, where `text` is that rewritten to stand alone
     asked: str | None = None
-    #: weight of cost that the caller wants: a number (>= 0), or a name of the setting `prices`; None: the service's
     cost_weight: float | str | None = None
-    #: what the caller wants in place of a weight: {"quality": share of the best arm's} or a mean, {"steps": 1.8}
     aim: Mapping[str, float] = field(default_factory=dict)
-    #: public id of the API key that it came with
     api_key: str | None = None
-    #: what else the edge knows of the request (parameters it passed over, a trace); JSON values, no part of the body
     request: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """The arm drawn for a query, with all that is needed to draw it again."""
+    """The arm drawn for a query, with all that is needed to draw it again.
+
+    id: a UUIDv7, or the id that the caller chose
+    query: what was asked
+    arm: the name of the arm drawn
+    arms: the arms the draw was made over, in the order of `pmf` and `scores`
+    pmf: probability of every arm after the exploration floor; sums to 1
+    propensity: probability of the drawn arm, in (0, 1]
+    scores: the policy's value for every arm; None: it has none
+    policy: the ledger that the decision waits for and is learned in
+    version: the snapshot that decided
+    encoder_hash: of the encoder that made `features`
+    seed: 64-bit seed of the draw, made from the decision id
+    floor: exploration floor in force, per arm
+    explored: another arm was at least as likely as the one drawn
+    fault: why the policy's own pmf was not used; None: it was
+    facts: what else the policy wants in the log (a price in force, an LLM's reply); JSON values
+    run_by: who runs the arm: "worker", ours, or "caller", the caller's own stack
+    features: the embedded question, shape (d,), float32; None: the policy reads none
+    made_at: when it was drawn, seconds since 1970
+    cost_weight: weight of cost that it was served at, and that its reward is read at; None: that of the reward setting
+    """
 
     id: DecisionId
     query: Query
     arm: ArmName
-    #: the arms the draw was made over, in the order of `pmf` and `scores`
     arms: tuple[ArmName, ...]
-    #: probability of every arm after the exploration floor; sums to 1
     pmf: tuple[float, ...]
-    #: probability of the drawn arm
     propensity: float
-    #: the policy's value for every arm, or None if it has none
     scores: tuple[float, ...] | None
     policy: PolicyLabel
-    #: the snapshot that decided
     version: str
     encoder_hash: str
-    #: 64-bit seed made from the decision id
     seed: int
-    #: exploration floor in force, per arm
     floor: float
-    #: another arm was at least as likely as the one drawn
     explored: bool
-    #: why the policy's own pmf was not used; None when it was
     fault: str | None
-    #: what else the policy wants in the log (a price in force, an LLM's reply); JSON values
     facts: Mapping[str, Json]
-    #: who runs the arm: our workers, or the caller's own stack
     run_by: RunBy
     features: Features | None = field(repr=False)  # hundreds of numbers that nobody reads
     made_at: float
-    #: weight of cost that it was served at, and that its reward is read at; None: that of the reward setting
     cost_weight: float | None = None
 
     @property

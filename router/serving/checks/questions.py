@@ -125,7 +125,7 @@ def _check_aim(query: Query) -> None:
         raise InvalidInput(f"{wanted!r:.80} is out of range", field=f"aim.{name}", remedy=remedy)
 
 
-def _unknown_arm(arm: ArmName, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:
+def _unknown_arm(arm: str, *, known: Sequence[ArmName], configured: Sequence[ArmName]) -> InvalidInput:
     if arm in configured:
         remedy = f"use Router.route or POST /v1/route for it; our workers run {', '.join(known)}"
         return InvalidInput(f"the arm {arm!r} is run by your own stack (run_by: caller)", field="arms", remedy=remedy)

@@ -42,7 +42,7 @@ class ConversationQueries:
     async def _rewritten(self, query: Query, *, chat: Chat, rewriter: Rewriter) -> Query:
         known = None
         if query.id is not None and self._store.text == "full":  # else the store has no texts
-            known = partial(self._decided_text, query.id)
+            known = partial(self._decided_text, DecisionId(query.id))
         rewrite = await rewriter.rewrite(chat.history, question=chat.question, known=known)
         return with_chat(query, chat=chat, text=rewrite.text, facts=dict(rewrite.facts))
 

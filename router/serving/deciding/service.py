@@ -26,7 +26,7 @@ from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import STICKY, ArmName, Decision, Json, Query, RunBy
+from ragbandit.shared.types import STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
@@ -132,7 +132,7 @@ class RouteService:
             query=checked,
             run_by=run_by,
             named=query.id is not None,
-            allowed=checked.arms or offered,
+            allowed=tuple(map(ArmName, checked.arms or offered)),
             cost_weight=weight,
         )
 
@@ -169,7 +169,7 @@ class RouteService:
 
     def _route_batch(self, batch: Sequence[Question]) -> Sequence[Decision | Exception]:
         """The committed decision of each question; of one that was decided before, that one, or a Conflict."""
-        named = [one.query.id for one in batch if one.named and one.query.id is not None]
+        named = [DecisionId(one.query.id) for one in batch if one.named and one.query.id is not None]
         standing = self.store.decisions_by_id(named) if named else {}
         results: dict[int, Decision | Exception] = {}
         for at, one in enumerate(batch):

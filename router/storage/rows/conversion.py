@@ -156,8 +156,8 @@ def _arms(arms: tuple[ArmName, ...]) -> str:
     return canonical(list(arms))
 
 
-def _names(arms: tuple[ArmName, ...] | None) -> str | None:
-    return None if arms is None else _arms(tuple(arms))
+def _names(arms: Sequence[str] | None) -> str | None:
+    return None if arms is None else _arms(tuple(map(ArmName, arms)))
 
 
 _CAPS: Final = tuple(field.name for field in fields(Budget))

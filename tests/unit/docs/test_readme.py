@@ -2,6 +2,7 @@
 
 import logging
 import re
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def test_the_library_example_runs(tmp_path, monkeypatch, capsys, caplog):
     assert said.startswith("learned ")
     assert "learned=2" in said
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_the_python_is_what_the_type_checker_sees():
+    """The calls of both examples stand in examples/readme.py, which `mypy --strict` checks with the rest."""
+    typed = (ROOT / "examples" / "readme.py").read_text(encoding="utf-8")
+    (library,) = re.findall(r"```python\n.*?^(with Router.*?)```", README, flags=re.S | re.M)
+    (client,) = re.findall(r"    from ragbandit import Client\n((?:    .*\n)+)", README)
+    for shown in (textwrap.indent(library, "    "), client):
+        assert shown in typed
 
 
 def test_the_http_examples_are_taken():

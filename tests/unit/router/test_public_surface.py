@@ -17,6 +17,20 @@ def test_public_names():
     assert all(getattr(ragbandit, name) is not None for name in ragbandit.__all__)
 
 
+def test_help_describes_every_field():
+    """What users make and read: the docstring has a line for each field, so that `help()` says what it is."""
+    for kind in (ragbandit.Query, ragbandit.Decision, ragbandit.Outcome, ragbandit.Feedback):
+        described = [line.strip().partition(":")[0] for line in kind.__doc__.splitlines() if ": " in line]
+        assert {field.name for field in fields(kind)} <= set(described), kind
+
+
+def test_a_router_shows_no_inner_calls():
+    """`help(Router)` has what users call, and nothing that only the service's own parts do."""
+    shown = {name for name in dir(ragbandit.Router) if not name.startswith("_")}
+    inner = ("answer_place", "awaits", "check_admission", "check_charged", "end_waits", "forget")
+    assert not shown.intersection(inner)
+
+
 def test_unknown_name():
     """A name that is not there is an AttributeError that says so."""
     with pytest.raises(AttributeError, match="no attribute 'Oracle'"):

@@ -60,11 +60,25 @@ def pods(documents: list[dict]) -> dict[str, dict]:
 both = pytest.mark.parametrize("name", VALUES)
 
 
-@both
+@pytest.mark.parametrize("name", ["defaults", *VALUES])
 def test_lint(name):
-    """`helm lint --strict` passes."""
-    done = helm("lint", "--strict", CHART, "-f", VALUES[name])
+    """`helm lint --strict` passes, also with nothing but the chart's own values."""
+    done = helm("lint", "--strict", CHART, *(() if name == "defaults" else ("-f", VALUES[name])))
     assert done.returncode == 0, done.stdout
+
+
+def test_one_value_is_needed():
+    """With the name of a Secret alone it renders: the image as docs/deploy.md builds it, and a claim for all pods."""
+    documents = rendered("least")
+    assert yaml.safe_load(VALUES["least"].read_text("utf-8")) == {"existingSecret": "ragbandit"}
+    (name, claim), *others = of_kind(documents, "PersistentVolumeClaim").items()
+    assert (claim["spec"]["accessModes"], others) == (["ReadWriteMany"], [])
+    for pod in pods(documents).values():
+        assert pod["containers"][0]["image"] == f"ragbandit:{ragbandit.__version__}"
+        if data := [each for each in pod["volumes"] if each["name"] == "data"]:
+            assert data[0]["persistentVolumeClaim"] == {"claimName": name}
+    for more in ('sharedData={"existingClaim": "mine"}', 'config={"snapshots": "s3://bucket/x"}'):
+        assert of_kind(rendered("least", more), "PersistentVolumeClaim") == {}
 
 
 @both
@@ -81,11 +95,9 @@ def test_manifests_fit_the_schemas_of_kubernetes(name):
 
 
 def test_it_refuses_to_render_without_what_only_the_user_has():
-    """Without an image, a Secret or a place for snapshots that all pods reach, nothing is rendered."""
+    """Without a Secret nothing is rendered, nor with what does not belong into values."""
     assert "existingSecret" in refused('existingSecret=""')
     assert "repository" in refused('image={"repository": ""}')
-    assert refused('sharedData={"existingClaim": ""}')
-    assert refused('sharedData={"existingClaim": ""}', 'config={"snapshots": "/data/snapshots"}')
     assert refused('config={"database_url": "postgresql://u:p@h/d"}')
     assert refused('secrets={"DATABASE_URL": "x"}')
 

@@ -6,6 +6,16 @@
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{- define "ragbandit.secret" -}}
+{{ required "existingSecret: name a Secret with the keys DATABASE_URL and REDIS_URL (kubectl create secret generic)" .Values.existingSecret }}
+{{- end }}
+
+{{/* The claim that all pods share; empty: snapshots lie at a URL. */}}
+{{- define "ragbandit.sharedClaim" -}}
+{{- if .Values.sharedData.existingClaim }}{{ .Values.sharedData.existingClaim }}
+{{- else if not (regexMatch "^[a-z0-9]+://" (dig "snapshots" "" .Values.config)) }}{{ include "ragbandit.name" . }}-shared{{ end }}
+{{- end }}
+
 {{- define "ragbandit.labels" -}}
 app.kubernetes.io/name: {{ .root.Chart.Name }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -47,12 +57,12 @@ capabilities: {drop: [ALL]}
 
 {{- define "ragbandit.environment" -}}
 - name: DATABASE_URL
-  valueFrom: {secretKeyRef: {name: {{ .Values.existingSecret | quote }}, key: DATABASE_URL}}
+  valueFrom: {secretKeyRef: {name: {{ include "ragbandit.secret" . | quote }}, key: DATABASE_URL}}
 - name: REDIS_URL
-  valueFrom: {secretKeyRef: {name: {{ .Values.existingSecret | quote }}, key: REDIS_URL}}
+  valueFrom: {secretKeyRef: {name: {{ include "ragbandit.secret" . | quote }}, key: REDIS_URL}}
 {{- range .Values.secretEnv }}
 - name: {{ . }}
-  valueFrom: {secretKeyRef: {name: {{ $.Values.existingSecret | quote }}, key: {{ . }}}}
+  valueFrom: {secretKeyRef: {name: {{ include "ragbandit.secret" $ | quote }}, key: {{ . }}}}
 {{- end }}
 - {name: RAGBANDIT_CONFIG, value: /etc/ragbandit/config.yaml}
 - {name: RAGBANDIT_DATA_DIR, value: /data}
@@ -62,7 +72,7 @@ capabilities: {drop: [ALL]}
 - {name: RAGBANDIT_SERVER__ADMIN_HOST, value: "0.0.0.0"}
 - {name: RAGBANDIT_SERVER__ADMIN_PORT, value: {{ include "ragbandit.adminPort" . | quote }}}
 {{- end }}
-{{- if not (or .Values.sharedData.existingClaim (dig "archive" "" .Values.config)) }}
+{{- if not (or (include "ragbandit.sharedClaim" .) (dig "archive" "" .Values.config)) }}
 # `ragbandit data archive` moves decisions out of the database: never into a folder that ends with the pod.
 - {name: RAGBANDIT_ARCHIVE, value: {{ printf "%s/archive" (.Values.config.snapshots | trimSuffix "/") | quote }}}
 {{- end }}
@@ -82,8 +92,8 @@ capabilities: {drop: [ALL]}
 - name: config
   configMap: {name: {{ include "ragbandit.name" . }}}
 - name: data
-{{- if .Values.sharedData.existingClaim }}
-  persistentVolumeClaim: {claimName: {{ .Values.sharedData.existingClaim | quote }}}
+{{- if include "ragbandit.sharedClaim" . }}
+  persistentVolumeClaim: {claimName: {{ include "ragbandit.sharedClaim" . | quote }}}
 {{- else }}
   emptyDir: {}
 {{- end }}

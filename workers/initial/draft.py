@@ -180,7 +180,7 @@ def _incumbent(arms: dict[str, Params]) -> list[Choice]:
     harm = Settings().policy.harm
     why = (
         f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): "
-        f"while it learns the router may lose {harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, "
+        f"while it learns the router may lose {harm:.0%} of what {incumbent} earns (harm). A larger one learns faster, "
         "incumbent: null fastest"
     )
     return [Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})]

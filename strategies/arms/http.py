@@ -20,9 +20,9 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeVar
 
 import httpx
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError
@@ -84,11 +84,16 @@ class _ReportedCost(BaseModel, extra="forbid"):
     dollars: _Amount = 0.0
 
 
-class _PipelineReply(BaseModel):
+class PipelineReply(BaseModel):
+    """What a pipeline replies."""
+
     answer: Annotated[str, Field(strict=True)]
     stop_reason: Annotated[str, Field(strict=True, min_length=1)] = "answered"
     steps: Annotated[_Whole, Field(le=_MOST_STEPS)] = 0
     cost: _ReportedCost = _ReportedCost()
+
+
+_Reply = TypeVar("_Reply", bound=PipelineReply)
 
 
 class Http:
@@ -109,21 +114,10 @@ class Http:
         self.params = public_params(self._params)
         check_address(self._params.url, field=f"arms.{name}.url", remedy="for example http://localhost:9000/answer")
         self._shown = shown_address(self._params.url)
-        self._headers = {}
-        for header, variable in self._params.headers_env.items():
-            if variable not in os.environ:
-                raise ConfigError(
-                    f"the environment has no {variable}",
-                    field=f"arms.{name}.headers_env.{header}",
-                    remedy="set the variable in the environment of every worker",
-                )
-            self._headers[header] = os.environ[variable]
-            check_header_value(
-                self._headers[header],
-                what=variable,
-                field=f"arms.{name}.headers_env.{header}",
-                remedy="set that variable to the header's value alone",
-            )
+        self._headers = {
+            header: secret_of(variable, field=f"arms.{name}.headers_env.{header}")
+            for header, variable in self._params.headers_env.items()
+        }
         self._secrets = (*self._headers.values(), *credentials_of(self._params.url))
 
     async def answer(self, question: str, *, run: Run) -> Answer:
@@ -143,13 +137,7 @@ class Http:
         headers = self._headers | ({"Idempotency-Key": query.id} if query.id else {})
         async with httpx.AsyncClient(headers=headers) as client:
             reply_body = await self._asked(client, body=body, run=run)
-        reply = self._checked(reply_body)
-        run.cost += Cost(**reply.cost.model_dump())
-        run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
-        if cap := _overrun(run, steps=reply.steps):
-            run.draft = reply.answer
-            raise OutOfBudget(cap)
-        return Answer(text=reply.answer, stop_reason=reply.stop_reason)
+        return accounted(checked_reply(PipelineReply, reply_body, arm=self.name, hidden=self._hidden), run=run)
 
     async def _asked(self, client: httpx.AsyncClient, *, body: Mapping[str, Json], run: Run) -> object:
         """The JSON of the first good reply."""
@@ -218,18 +206,6 @@ class Http:
         except (ValueError, RecursionError) as error:
             raise ArmFailed(f"{url} gave no JSON: {status_text}", remedy='reply with {"answer": "..."}') from error
 
-    def _checked(self, body: object) -> _PipelineReply:
-        """The reply. Raises ArmFailed naming the field."""
-        try:
-            return _PipelineReply.model_validate(body)
-        except ValidationError as error:
-            fault = error.errors(include_url=False)[0]
-            # Secrets go before the cut: half of one could not be found any more.
-            name = self._hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
-            value = self._hidden(repr(fault["input"]))
-            message = f"the reply's {name} is {value:.80}: {fault['msg']}"
-            raise ArmFailed(message, field=f"arms.{self.name}") from None
-
     def _said(self, response: httpx.Response) -> str:
         """Status and begin of the body."""
         body = self._hidden(" ".join(response.text.split()))
@@ -241,6 +217,41 @@ class Http:
 
     def _note(self, run: Run, error: Exception, *, began: float) -> None:
         run.trace.append(CallFailed(purpose="remote", error=error_text(error), seconds=time.monotonic() - began))
+
+
+def secret_of(variable: str, *, field: str) -> str:
+    """The value of this environment variable, for a header. Raises ConfigError naming the field that names it."""
+    if variable not in os.environ:
+        raise ConfigError(
+            f"the environment has no {variable}",
+            field=field,
+            remedy="set the variable in the environment of every worker",
+        )
+    remedy = "set that variable to the header's value alone"
+    check_header_value(os.environ[variable], what=variable, field=field, remedy=remedy)
+    return os.environ[variable]
+
+
+def checked_reply(kind: type[_Reply], body: object, *, arm: str, hidden: Callable[[str], str]) -> _Reply:
+    """The reply. hidden: the text without secrets. Raises ArmFailed naming the field."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        # Secrets go before the cut: half of one could not be found any more.
+        name = hidden(".".join(map(str, fault["loc"])))[:_SHOWN] or "answer"
+        value = hidden(repr(fault["input"]))
+        raise ArmFailed(f"the reply's {name} is {value:.80}: {fault['msg']}", field=f"arms.{arm}") from None
+
+
+def accounted(reply: PipelineReply, *, run: Run) -> Answer:
+    """The answer of a reply; its cost and steps go into the run. Raises OutOfBudget, the answer the draft."""
+    run.cost += Cost(**reply.cost.model_dump())
+    run.trace.extend(Round(number=number) for number in range(1, reply.steps + 1))
+    if cap := _overrun(run, steps=reply.steps):
+        run.draft = reply.answer
+        raise OutOfBudget(cap)
+    return Answer(text=reply.answer, stop_reason=reply.stop_reason)
 
 
 def _overrun(run: Run, *, steps: int) -> str | None:

@@ -34,7 +34,7 @@ def test_every_arm_is_in_the_table():
 def test_needs_are_those_of_the_arms():
     """Beyond plain text, an arm needs what its line says."""
     for line in PAGE.splitlines():
-        if not line.startswith("| `") or "`rq_rag`" in line or "`http`" in line:
+        if not line.startswith("| `") or "`rq_rag`" in line or "`http`" in line or "`mcp`" in line:
             continue
         names, said = line.split("|")[1], line.split("|")[4]
         for name in re.findall(r"`(\w+)`", names):
@@ -47,7 +47,7 @@ def test_presets_are_those_of_the_arms():
     """The presets of an arm's line, and no others but the defaults, can be given to it."""
     rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| `")]
     said = {name: set(re.findall(r"`(\w+)`", row[5])) for row in rows for name in re.findall(r"`(\w+)`", row[1])}
-    assert said.pop("http") == set()
+    assert said.pop("http") == said.pop("mcp") == set()
     for name, presets in said.items():
         for preset in presets:
             arms = make_arms({name: {"preset": preset}}, capabilities=frozenset(get_args(Need)))

@@ -81,20 +81,19 @@ class ScriptedServer:
     replies: a sequence, one reply per request in the order of their arrival, and status 500 when it is used up; or a
     mapping from a piece of text to the reply for a request whose messages or prompt contain it, the first match winning
     ("" matches every one); or a function from the request's body to the reply, called on the connection's own thread. A
-    text stands for Reply(text=...). models: what it lists, each a name or the fields of one. `requests` holds what came
-    in, `abandoned` how many streams the client left before their end. Use it in a `with`, or close it.
+    text stands for Reply(text=...). models: what it lists, each as the object of one. `requests` holds what came in,
+    `abandoned` how many streams the client left before their end. Use it in a `with`, or close it.
     """
 
     def __init__(
         self,
         replies: Sequence[Reply | str] | Mapping[str, Reply | str] | Callable[[Mapping[str, Any]], Reply | str],
         *,
-        models: Sequence[str | Mapping[str, Any]] = (),
+        models: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.requests: list[ReceivedRequest] = []
         self.abandoned = 0
-        self._replies = replies
-        self._models = [{"id": model} if isinstance(model, str) else model for model in models]
+        self._replies, self._models = replies, models
         self._used = 0
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -137,18 +136,10 @@ class ScriptedServer:
         """Remember a request and pick its reply."""
         with self._lock:
             self.requests.append(request)
-            self._used += 1
+            self._used += request.path != _MODELS
             number = self._used
         reply = self._pick(request, number=number)
         return Reply(text=reply) if isinstance(reply, str) else reply
-
-    def receive_get(self, request: ReceivedRequest) -> Reply:
-        """Remember a request without a body; the list of models, or status 404."""
-        with self._lock:
-            self.requests.append(request)
-        if request.path != _MODELS:
-            return Reply(status=404, text=f"the script lists {_MODELS} alone")
-        return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
 
     def abandon(self) -> None:
         """Count a client that hung up."""
@@ -156,6 +147,8 @@ class ScriptedServer:
             self.abandoned += 1
 
     def _pick(self, request: ReceivedRequest, *, number: int) -> Reply | str:
+        if request.path == _MODELS:
+            return Reply(body=json.dumps({"object": "list", "data": self._models}).encode())
         if request.path not in (_CHAT, _COMPLETIONS):
             return Reply(status=404, text=f"the script knows {_CHAT} and {_COMPLETIONS} alone")
         if callable(self._replies):
@@ -186,15 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     script: ScriptedServer
 
-    def do_GET(self) -> None:
-        reply = self.script.receive_get(ReceivedRequest(path=self.path, headers=self._headers(), body={}))
-        body = _body(reply, sent={}, chat=False)
-        self._begin(reply, kind="application/json", length=len(body))
-        self._send(body, reply=reply)
-
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("content-length", "0")))
-        headers = self._headers()
+        headers = {name.lower(): value for name, value in self.headers.items()}
         sent = json.loads(raw or b"{}")
         reply = self.script.receive(ReceivedRequest(path=self.path, headers=headers, body=sent))
         self.script.wait(reply.seconds)
@@ -208,8 +195,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._begin(reply, kind=kind, length=len(body))
             self._send(body, reply=reply)
 
-    def _headers(self) -> dict[str, str]:
-        return {name.lower(): value for name, value in self.headers.items()}
+    do_GET = do_POST  # noqa: N815 - the base class calls it so
 
     def _begin(self, reply: Reply, *, kind: str, length: int | None = None) -> None:
         self.send_response(reply.status)

@@ -154,7 +154,7 @@ def test_a_first_configuration(installed, tmp_path):
     command, port = str(python.with_name("ragbandit")), free_port()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "france.txt").write_text("Paris is the capital of France.")
-    with ScriptedServer({"": "Paris."}, models=["llama-3b"]) as server:
+    with ScriptedServer({"": "Paris."}, models=[{"id": "llama-3b"}]) as server:
         environment |= {"OPENAI_BASE_URL": server.url, "RAGBANDIT_SERVER__PORT": str(port)}
         run = {"cwd": tmp_path, "env": environment, "timeout": 60, "capture_output": True, "text": True}
         subprocess.run([command, "init", "--yes"], check=True, **run)

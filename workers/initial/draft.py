@@ -10,6 +10,7 @@ import yaml
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.formats import number, one_line
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.workers.initial.servers import OPENAI, USUAL_PORTS, Model
 from ragbandit.workers.initial.surroundings import Params, Surroundings
 
@@ -45,16 +46,18 @@ class Choice:
     note: str = ""
 
 
-def draft(here: Surroundings, *, preference: str) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS."""
+def draft(here: Surroundings, *, preference: str, key_env: str) -> list[Choice]:
+    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key."""
     arms = _arms(here)
-    return [
-        *_models(here),
-        *_search(here),
-        Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}),
-        *_incumbent(arms),
-        _reward(preference, unit=cost_unit(here)),
-    ]
+    choices = [_server(here, key_env=key_env) if here.server else _no_server(here)]
+    if here.index is not None:
+        name, contents = here.index
+        why = f"The index {name} has {contents} (bm25)"
+        choices.append(Choice(topic="search", why=why, sections={"retriever": {"name": "bm25", "index": name}}))
+    choices.append(Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}))
+    if len(arms) > 1:
+        choices.append(_incumbent(arms))
+    return [*choices, _reward(preference, unit=cost_unit(pipelines=bool(here.pipelines)))]
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
@@ -67,9 +70,9 @@ def as_yaml(choices: Sequence[Choice]) -> str:
     return "\n".join(parts)
 
 
-def cost_unit(here: Surroundings) -> str:
+def cost_unit(*, pipelines: bool) -> str:
     """The cost that is charged: steps, but seconds where pipelines are arms, each of which counts as one step."""
-    return "seconds_total" if here.pipelines else "steps"
+    return "seconds_total" if pipelines else "steps"
 
 
 def worth(preference: str, *, unit: str) -> str:
@@ -81,68 +84,55 @@ def _comment(text: str) -> str:
     return "".join(f"# {line}\n" for line in textwrap.wrap(one_line(text), width=110))
 
 
-def _models(here: Surroundings) -> list[Choice]:
-    """Who writes the answers of the arms that workers run."""
-    if here.server is not None:
-        return [_served(here)]
-    if len(here.pipelines) > 1:
-        return []
-    if here.no_workers:
-        why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
-        return [Choice(topic="model", why=why, sections={})]
+def _no_server(here: Surroundings) -> Choice:
+    """Who writes the answers of the arms that workers run: the local model, or nobody."""
     tried = ", ".join(f"{product} {port}" for product, port in USUAL_PORTS.items())
-    if here.local:
-        name = Settings().generator.model
+    name, sections = Settings().generator.model, dict[str, Any]()
+    if len(here.pipelines) > 1:
+        why = "Your pipelines have models of their own"
+    elif here.no_workers:
+        why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
+    elif here.local:
+        sections = {"generator": {"name": "local", "model": name}}
         why = (
             f"No model server answers on the usual ports ({tried}), so workers run {name} themselves: good for a first "
             "try, not for real answers; --url names a server"
         )
-        return [Choice(topic="model", why=why, sections={"generator": {"name": "local", "model": name}})]
-    why = (
-        f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your own "
-        "code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
-        "pip install 'ragbandit[models]'"
-    )
-    return [Choice(topic="model", why=why, sections={})]
+    else:
+        why = (
+            f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your "
+            "own code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
+            "pip install 'ragbandit[models]'"
+        )
+    return Choice(topic="model", why=why, sections=sections)
 
 
-def _served(here: Surroundings) -> Choice:
+def _server(here: Surroundings, *, key_env: str) -> Choice:
     """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
-    server = here.server
-    assert server is not None
-    sections = [_generator(model, here=here) for model in here.models]
+    assert here.server is not None
+    url, names = here.server.url, [model.name for model in here.models]
+    sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     preset = {"arms_preset": "chat"}
     if len(sections) == 1:
-        why = f"{server}: {here.models[0].name} writes the answers ({here.picked})"
+        why = f"{url}: {names[0]} writes the answers ({here.picked})"
         note = _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    small, large = (model.name for model in here.models)
-    why = f"{server}: small is {small}, large is {large} ({here.picked})"
+    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked})"
     note = _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
     named = dict(zip(("small", "large"), sections, strict=True))
-    return Choice(topic="models", why=why, sections={"generators": named, **preset}, note=note)
+    return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
 
 
-def _generator(model: Model, *, here: Surroundings) -> Params:
-    assert here.server is not None
-    options: Params = {"base_url": here.server.url, "bytes_per_token": 3.0}
-    if here.key_env != "OPENAI_API_KEY":
-        options["api_key_env"] = here.key_env
-    if here.server.url == OPENAI:
+def _generator(model: Model, *, url: str, key_env: str) -> Params:
+    options: Params = {"base_url": url, "bytes_per_token": 3.0}
+    if key_env != OpenAiOptions().api_key_env:
+        options["api_key_env"] = key_env
+    if url == OPENAI:
         options["max_tokens_field"] = "max_completion_tokens"
         if _REASONING.match(model.name):
             options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
     context = max(256, model.context_tokens or _CONTEXT_TOKENS)
     return {"name": "openai", "model": model.name, "context_tokens": context, "openai": options}
-
-
-def _search(here: Surroundings) -> list[Choice]:
-    if here.index is None:
-        return []
-    of = f" of {here.documents}" if here.documents else ""
-    why = f"The index {here.index.name} has {here.index.passages:,} passages{of} ({here.index.retriever})"
-    section = {"name": here.index.retriever, "index": here.index.name}
-    return [Choice(topic="search", why=why, sections={"retriever": section})]
 
 
 def _arms(here: Surroundings) -> dict[str, Params]:
@@ -171,19 +161,17 @@ def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
     return f"{names}: from memory, after one search, after several"
 
 
-def _incumbent(arms: dict[str, Params]) -> list[Choice]:
-    """The arm that would answer without a router, which is the last that searches once, else the first."""
-    if len(arms) < 2:
-        return []
+def _incumbent(arms: dict[str, Params]) -> Choice:
+    """The arm that would answer without a router: of the larger model the one that searches once, else the first."""
     usual = ("single_step_large", "single_step", "no_retrieval_large", *arms)
     incumbent = next(name for name in usual if name in arms)
     harm = Settings().policy.harm
     why = (
-        f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): "
-        f"while it learns the router may lose {harm:.0%} of what {incumbent} earns (harm). A larger one learns faster, "
+        f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): while "
+        f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, "
         "incumbent: null fastest"
     )
-    return [Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})]
+    return Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})
 
 
 def _reward(preference: str, *, unit: str) -> Choice:

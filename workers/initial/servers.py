@@ -3,6 +3,7 @@
 Only GET /v1/models is called, which costs nothing.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,6 @@ _BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNO
 _SMALLER: Final = ("mini", "small", "lite", "nano")
 #: most names of models in a message
 _NAMED: Final = 20
-_NAME_THEM: Final = "name one, or the small one and the large one: --model SMALL --model LARGE"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,24 +43,13 @@ class Model:
     #: seconds since 1970; 0: the server does not tell
     created: float = 0.0
 
-    @property
-    def billions(self) -> float | None:
-        """Parameters in billions, by the name; None: the name does not tell."""
-        sizes = _BILLIONS.findall(self.name)
-        return max(map(float, sizes)) if sizes else None
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelServer:
     """A server, with the models on it that write answers."""
 
     url: str
-    #: the product that uses this port by default; "" for a server that was named
-    product: str
     models: tuple[Model, ...]
-
-    def __str__(self) -> str:
-        return f"{self.url} ({self.product})" if self.product else self.url
 
 
 def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
@@ -74,28 +63,24 @@ def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) ->
     for source, named in names.items():
         if named:
             return _listed(named, key=key, source=source)
-    for product, port in USUAL_PORTS.items():
-        try:
-            return _listed(f"http://127.0.0.1:{port}/v1", product=product)
-        except ConfigError:
-            continue
+    for port in USUAL_PORTS.values():
+        with contextlib.suppress(ConfigError):
+            return _listed(f"http://127.0.0.1:{port}/v1", key=None, source="")
     return None
 
 
-def _listed(url: str, *, key: str | None = None, source: str = "--url", product: str = "") -> ModelServer:
-    """The server with its models. source: option or variable that named it. Raises ConfigError."""
+def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
+    """The server with its models. source: option or variable that named it; "": nobody did. Raises ConfigError."""
     if credentials_in(url, field="url") is not None:
         message = "the address has a user, a password or a key in it, and would stand in the file"
         raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
     base = url.rstrip("/")
     try:
-        try:
-            rows = _rows(base, key=key, guessed=bool(product))
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.NOT_FOUND or base.endswith("/v1"):
-                raise
-            base = f"{base}/v1"
-            rows = _rows(base, key=key, guessed=bool(product))
+        base += "" if httpx.URL(base).path.strip("/") else "/v1"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        timeout = _NAMED_S if source else _GUESSED_S
+        response = httpx.get(f"{base}/models", headers=headers, timeout=timeout, trust_env=bool(source))
+        rows = response.raise_for_status().json()["data"]
         models = tuple(_model(row) for row in rows if not _OTHER_USES.search(row["id"]))
     except (httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
@@ -104,16 +89,7 @@ def _listed(url: str, *, key: str | None = None, source: str = "--url", product:
         raise ConfigError(f"{base}/models gives no list of models: {fault}", field=source, remedy=remedy) from error
     if not models:
         raise ConfigError(f"{base} lists no model that answers questions", field=source, remedy="load one there")
-    return ModelServer(url=base, product=product, models=models)
-
-
-def _rows(base: str, *, key: str | None, guessed: bool) -> list[dict[str, Any]]:
-    """Every model as the server describes it. guessed: nobody named this server, so no proxy is asked for it."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    timeout = _GUESSED_S if guessed else _NAMED_S
-    response = httpx.get(f"{base}/models", headers=headers, timeout=timeout, trust_env=not guessed)
-    rows: list[dict[str, Any]] = response.raise_for_status().json()["data"]
-    return rows
+    return ModelServer(url=base, models=models)
 
 
 def _model(row: Mapping[str, Any]) -> Model:
@@ -128,17 +104,16 @@ def _model(row: Mapping[str, Any]) -> Model:
 def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
     """The models to route between, at most two, the small one first; and why these, in words.
 
-    wanted: their names as the user gave them, none or at most two. Raises ConfigError for a name that is not there,
-    and where names do not tell which of many models to take.
+    wanted: their names as the user gave them. Raises ConfigError for a name that is not there, for more than two, and
+    where names do not tell which of many models to take.
     """
     models = {model.name: model for model in server.models}
     names = ", ".join([*list(models)[:_NAMED], *(["..."] if len(models) > _NAMED else [])])
-    if len(wanted) > 2:
-        raise ConfigError("two models at most are set up", field="--model", remedy="add more to generators by hand")
-    for name in wanted:
-        if name not in models:
-            remedy = f"{did_you_mean(name, models)}it has {names}"
-            raise ConfigError(f"{server.url} has no model {name!r}", field="--model", remedy=remedy)
+    unknown = [name for name in wanted if name not in models]
+    if unknown or len(wanted) > 2:
+        fault = f"has no model {unknown[0]!r}" if unknown else "is set up with two models at most"
+        remedy = f"{did_you_mean(unknown[0], models) if unknown else ''}it has {names}"
+        raise ConfigError(f"{server.url} {fault}", field="--model", remedy=remedy)
     if wanted:
         return tuple(models[name] for name in wanted), "as --model says"
     if len(models) == 1:
@@ -149,23 +124,20 @@ def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ..
         return pair, "a model and its smaller sibling by name; --model takes others"
     if len(models) == 2:
         return server.models, "in the server's order, since names tell no size; --model SMALL --model LARGE says it"
-    raise ConfigError(f"{server.url} has {len(models)} models: {names}", field="--model", remedy=_NAME_THEM)
+    remedy = "name one, or the small one and the large one: --model SMALL --model LARGE"
+    raise ConfigError(f"{server.url} has {len(models)} models: {names}", field="--model", remedy=remedy)
 
 
 def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
     """The smallest and the largest where every name tells a size, and they differ; else none."""
-    sized = sorted((model.billions, number) for number, model in enumerate(models) if model.billions is not None)
-    if len(sized) < len(models) or sized[0][0] == sized[-1][0]:
+    sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
+    if not all(sizes) or len(set(sizes)) == 1:
         return ()
-    return models[sized[0][1]], models[sized[-1][1]]
+    return models[sizes.index(min(sizes))], models[sizes.index(max(sizes))]
 
 
 def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
     """The newest model that has a smaller sibling by name, after that sibling; else none."""
-    pairs = [
-        (models[small], large)
-        for large in models.values()
-        for ending in _SMALLER
-        if (small := f"{large.name}-{ending}") in models
-    ]
+    names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
+    pairs = [(models[small], models[large]) for small, large in names if small in models]
     return max(pairs, key=lambda pair: pair[1].created, default=())

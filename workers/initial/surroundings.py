@@ -1,5 +1,6 @@
 """Surroundings of a first configuration: models, an index or documents, and pipelines of other frameworks."""
 
+import contextlib
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
@@ -7,32 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from rich.markup import escape
+
+from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
 from ragbandit.strategies.adapters import LangChainArm, LlamaIndexArm
 from ragbandit.workers.initial.servers import Model, ModelServer, find_server, pick
+from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
 
 #: where documents are looked for that nobody named
 _USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
-_HAYSTACK: Final = (
-    "write a Haystack pipeline as an arm with class: ragbandit.strategies.adapters:HaystackArm, inputs and output"
-)
 #: packages of the local model
 _LOCAL: Final = ("torch", "transformers")
 
 #: the params of an arm
 Params = dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
-    """An index of passages under data_dir/indexes."""
-
-    #: bm25 or dense
-    retriever: str
-    name: str
-    passages: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,13 +39,10 @@ class Surroundings:
     server: ModelServer | None = None
     models: tuple[Model, ...] = ()
     picked: str = ""
-    #: the variable that holds the server's key
-    key_env: str = "OPENAI_API_KEY"
     #: the packages of the local model are installed
     local: bool = False
-    index: Index | None = None
-    #: a folder or file that can be indexed
-    documents: Path | None = None
+    #: of an index of words: its name, and what is in it, in words
+    index: tuple[str, str] | None = None
 
 
 def look_around(
@@ -65,10 +54,10 @@ def look_around(
     pipelines: Sequence[str],
     settings: Settings,
 ) -> Surroundings:
-    """What is here. Nothing else is looked for where workers cannot run, and where two pipelines are named.
+    """What is here; documents are indexed. Where workers cannot run, or two pipelines are named, nothing else counts.
 
-    wanted: models by name. settings: those in force without a file. Raises ConfigError, InvalidInput for what was
-    named and cannot be used.
+    wanted: models by name. settings: those in force without a file. Raises RagBanditError for what was named and
+    cannot be used.
     """
     try:
         require_service()
@@ -83,17 +72,9 @@ def look_around(
     if wanted and server is None:
         raise ConfigError("no server was found", field="--model", remedy="give its address with --url")
     models, picked = ((), "") if server is None else pick(server, wanted=wanted)
-    index = None if documents else _index_here(settings)
-    return Surroundings(
-        pipelines=arms,
-        server=server,
-        models=models,
-        picked=picked,
-        key_env=key_env,
-        local=all(importlib.util.find_spec(name) for name in _LOCAL),
-        index=index,
-        documents=None if index else _documents(documents),
-    )
+    local = all(importlib.util.find_spec(name) for name in _LOCAL)
+    index = _index(documents, settings=settings) if models or local else None
+    return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
 
 
 def _pipeline_arm(given: str) -> tuple[str, Params]:
@@ -107,25 +88,30 @@ def _pipeline_arm(given: str) -> tuple[str, Params]:
             messages.append(error.message)
         else:
             return name, {"class": f"ragbandit.strategies.adapters:{kind.__name__}", "object": path}
-    remedy = f'give --pipeline "name=package.module:object"; {_HAYSTACK}'
+    remedy = 'give --pipeline "name=package.module:object"; write a Haystack pipeline as an arm (HaystackArm) by hand'
     raise ConfigError("; ".join(dict.fromkeys(messages)), field="--pipeline", remedy=remedy)
 
 
-def _index_here(settings: Settings) -> Index | None:
-    """The index called "default", else the first by name that can be read; None if there is none."""
+def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
+    """The index that is there, else one that is built of documents. named: they are indexed in any case.
+
+    Documents that nobody named and that cannot be indexed are left out, and said.
+    """
     folder = Path(settings.data_dir).absolute() / "indexes"
-    names = {file.parent.name for file in folder.glob("*/index.json")}
-    for name in sorted(names, key=lambda name: (name != settings.retriever.index, name)):
-        for retriever in ("bm25", "dense"):
-            try:
-                facts = kind_of(with_choice(settings, retriever=retriever, index=name)).info()
-            except RagBanditError:  # it is of the other kind, or its package is missing
-                continue
-            return Index(retriever=retriever, name=name, passages=int(str(facts["passages"])))
-    return None
-
-
-def _documents(given: Path | None) -> Path | None:
-    if given is not None and not given.exists():
-        raise InvalidInput(f"{given} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
-    return given or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
+    names = sorted({file.parent.name for file in folder.glob("*/index.json")})
+    for name in () if named else sorted(names, key=settings.retriever.index.__ne__):
+        with contextlib.suppress(RagBanditError):  # it is of another kind
+            return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
+    documents = named or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
+    if documents is None:
+        return None
+    if not documents.exists():
+        raise InvalidInput(f"{named} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
+    try:
+        facts = build_index(settings, corpus=documents)
+    except RagBanditError as error:
+        if named:
+            raise
+        errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
+        return None
+    return settings.retriever.index, f"{facts['passages']} passages of {documents}"

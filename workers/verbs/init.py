@@ -2,7 +2,6 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,12 @@ import typer
 from rich.markup import escape
 from rich.prompt import Prompt
 
-from ragbandit.router.cli.console import ConfigOption, console, errors
+from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, worth
-from ragbandit.workers.initial.surroundings import Index, Surroundings, look_around
-from ragbandit.workers.verbs.index import build_index
+from ragbandit.workers.initial.surroundings import look_around
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -51,12 +49,12 @@ def init(
         raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(WEIGHTS)}")
     sys.path.append(configuration.class_folder(file))  # as for classes that the file names
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
+    unit = cost_unit(pipelines=bool(pipeline))
+    chosen = prefer or (_BALANCED if yes else _preference(unit=unit))
     here = look_around(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
     )
-    chosen = prefer or (_BALANCED if yes else _preference(unit=cost_unit(here)))
-    here = _indexed(here, settings=settings, named=documents is not None)
-    choices = draft(here, preference=chosen)
+    choices = draft(here, preference=chosen, key_env=key_env)
     written = _write(as_yaml(choices), file=file, force=force)
     for choice in choices:
         console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
@@ -82,21 +80,6 @@ def _preference(*, unit: str) -> str:
         )
     question = f"What is a right answer worth? {worths}"
     return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
-
-
-def _indexed(here: Surroundings, *, settings: Settings, named: bool) -> Surroundings:
-    """With the documents indexed, if there are some and workers can search them. named: the user named them."""
-    if here.documents is None or not (here.models or here.local):
-        return here
-    try:
-        facts = build_index(settings, corpus=here.documents)
-    except RagBanditError as error:
-        if named:
-            raise
-        errors.print(escape(f"{here.documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
-        return here
-    chosen = settings.retriever
-    return replace(here, index=Index(retriever=chosen.name, name=chosen.index, passages=int(str(facts["passages"]))))
 
 
 def _write(text: str, *, file: Path, force: bool) -> Settings:

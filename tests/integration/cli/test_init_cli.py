@@ -152,12 +152,12 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     """One model of a named server: its address, its context and the variable of its key are written, the key is not."""
     monkeypatch.setenv("OWN_KEY", "sk-proj-very-secret-4711")
     documents(tmp_path, "manuals")
-    models = [{"id": "qwen2.5-7b", "max_model_len": 16384}, "bge-embed-large"]
+    models = [{"id": "qwen2.5-7b", "max_model_len": 16384}, {"id": "bge-embed-large"}]
     with ScriptedServer({"": "So."}, models=models) as server:
         address = server.url.removesuffix("/v1")
         tree, _ = written(run, "--yes", "--url", address, "--key-env", "OWN_KEY", "--documents", "manuals")
-        assert [request.path for request in server.requests] == ["/models", "/v1/models"]  # nothing that costs money
-        assert server.requests[1].headers["authorization"] == "Bearer sk-proj-very-secret-4711"
+        assert [request.path for request in server.requests] == ["/v1/models"]  # nothing that costs money
+        assert server.requests[0].headers["authorization"] == "Bearer sk-proj-very-secret-4711"
         assert tree["generator"]["openai"] == {"base_url": server.url, "bytes_per_token": 3.0, "api_key_env": "OWN_KEY"}
     assert (tree["generator"]["model"], tree["generator"]["context_tokens"]) == ("qwen2.5-7b", 16384)
     assert (tree["arms_preset"], list(tree["arms"])) == ("chat", ["no_retrieval", "single_step", "multi_step"])
@@ -169,7 +169,7 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
 
 def test_a_server_that_was_named_must_answer(run, monkeypatch):
     """Of --url, OPENAI_BASE_URL and --model: what cannot be used is refused by its name, and nothing is written."""
-    with ScriptedServer({"": "So."}, models=["llama-3b", "llama-70b"]) as server, every_case() as case:
+    with ScriptedServer({"": "So."}, models=[{"id": "llama-3b"}, {"id": "llama-70b"}]) as server, every_case() as case:
         for words, environ, parts in (
             (["--url", "http://127.0.0.1:9/v1"], {}, ["--url", "ConnectError"]),
             ([], {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}, ["OPENAI_BASE_URL", "ConnectError"]),
@@ -236,9 +236,9 @@ def test_names_of_models_stay_in_their_comment():
     names = ("gpt-5\u2028policy: {harm: 1.0}\nx\x85reward: 1", "gpt-4.1")
     of = {}
     for name in names:
-        server = ModelServer(url=servers.OPENAI, product="", models=(Model(name=name),))
+        server = ModelServer(url=servers.OPENAI, models=(Model(name=name),))
         here = Surroundings(pipelines={}, server=server, models=server.models, picked="the only one there")
-        of[name] = yaml.safe_load(as_yaml(draft(here, preference="balanced")))
+        of[name] = yaml.safe_load(as_yaml(draft(here, preference="balanced", key_env="OPENAI_API_KEY")))
     assert [list(tree) for tree in of.values()] == [["generator", "arms_preset", "arms", "reward", "prices"]] * 2
     assert [tree["generator"]["model"] for tree in of.values()] == list(names)
     options = [tree["generator"]["openai"] for tree in of.values()]
@@ -251,7 +251,7 @@ def test_which_models_are_taken():
 
     def of(*names, wanted=()):
         models = tuple(Model(name=name, created=number) for number, name in enumerate(names))
-        picked, _ = pick(ModelServer(url="http://x/v1", product="", models=models), wanted=wanted)
+        picked, _ = pick(ModelServer(url="http://x/v1", models=models), wanted=wanted)
         return tuple(model.name for model in picked)
 
     with every_case() as case:

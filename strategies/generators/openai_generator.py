@@ -63,6 +63,8 @@ class OpenAiGenerator(Generator):
     """
 
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
+    #: the section of the settings that it is made of, for remedies
+    section = "generator"
 
     def __init__(
         self, model: str, *, options: OpenAiOptions | None = None, name: str | None = None, context_tokens: int = 8192
@@ -292,6 +294,7 @@ class OpenAiGenerator(Generator):
         remedy = self._remedy(error)
         if (unwaited := self._unwaited(error, call=call)) is not None:
             message, remedy = f"{message}; {unwaited[0]}", unwaited[1]
+        remedy = remedy and remedy.replace("generator.", f"{self.section}.")
         read, written = call.lost_prompt, call.lost_written
         if not read + written:
             return ArmFailed(message, remedy=remedy)

@@ -35,10 +35,9 @@ def make_judging(
         raise ConfigError("there is no judge", field="judge.generator", remedy="set it, or leave out --queue judge")
     template = judge_templates(chosen.templates)[RUBRIC]
     shared = None if loaded is None else loaded(chosen.generator)
-    with errors_of("judge.generator", kind="generator"):
-        own = chosen.generator.model_copy(update={"threads": chosen.generator.threads or _threads(settings)})
-        model = shared or make_generator(own)
-        at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
+    own = chosen.generator.model_copy(update={"threads": chosen.generator.threads or _threads(settings)})
+    model = shared or make_generator(own, section="judge.generator")
+    at_once = concurrency_of(chosen.generator, wanted=chosen.concurrency, generator=model)
     check_room(settings, template=template, generator=model)
     retriever, *others = _retrievers(settings)
     judge = Judge(

@@ -22,6 +22,7 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.priced import PricedGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.workers.wiring.naming import errors_of
 
 #: questions at once where the generator sets no limit and workers.concurrency is not set
 UNLIMITED_CONCURRENCY = 8
@@ -53,23 +54,32 @@ def offered(settings: GeneratorSettings) -> frozenset[Need]:
     return LocalGenerator.capabilities | ({"trained_tokens"} if settings.trained_tokens else set())
 
 
-def make_generator(settings: GeneratorSettings) -> Generator:
-    """The configured generator, loaded, behind its cache if it has one. Raises ConfigError.
+def make_generator(settings: GeneratorSettings, *, section: str = "generator") -> Generator:
+    """The configured generator, loaded, behind its cache if it has one. section: of the settings, for its messages.
 
-    With generator.openai.probe it waits for the server, and not inside an event loop.
+    With openai.probe it waits for the server, and not inside an event loop. Raises ConfigError, and NotReady for a
+    server that is away.
     """
-    return _wrapped(_GENERATORS[settings.name](settings), settings=settings)
+    return _wrapped(_made(settings, section=section), settings=settings)
+
+
+def _made(settings: GeneratorSettings, *, section: str) -> Generator:
+    with errors_of(section, kind="generator"):
+        generator = _GENERATORS[settings.name](settings)
+    if isinstance(generator, OpenAiGenerator):
+        generator.section = section
+    return generator
 
 
 def generator_and_concurrency(
-    settings: Settings, *, chosen: GeneratorSettings, models: int = 1
+    settings: Settings, *, chosen: GeneratorSettings, section: str, models: int = 1
 ) -> tuple[Generator, int]:
     """`make_generator`, and how many questions one worker process works on at once with it.
 
     models: local ones that the process loads in all.
     """
     threads = chosen.threads or threads_of_worker(settings.workers, cores=os.cpu_count() or 1, models=models)
-    generator = _GENERATORS[chosen.name](chosen.model_copy(update={"threads": threads}))
+    generator = _made(chosen.model_copy(update={"threads": threads}), section=section)
     at_once = concurrency_of(chosen, wanted=settings.workers.concurrency, generator=generator)
     return _wrapped(generator, settings=chosen), at_once
 

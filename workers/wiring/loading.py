@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
 from ragbandit.shared.errors import NotReady
@@ -107,17 +108,16 @@ class ArmLoader:
             chosen = self._settings.named_generators[name]
             if _key(chosen) in self._generators:
                 continue
+            make = partial(
+                generator_and_concurrency, self._settings, section=section_of("generator", name), models=models
+            )
             try:
-                made = self._make_generator(name, chosen=chosen, models=models)
+                made = make(chosen=chosen)
             except NotReady as error:
                 away.append(error)
-                made = self._make_generator(name, chosen=without_probe(chosen), models=models)
+                made = make(chosen=without_probe(chosen))
             self._generators[_key(chosen)] = made
         _tell_away(away, count=len(self._generators))
-
-    def _make_generator(self, name: str, *, chosen: GeneratorSettings, models: int) -> tuple[Generator, int]:
-        with errors_of(section_of("generator", name), kind="generator"):
-            return generator_and_concurrency(self._settings, chosen=chosen, models=models)
 
     def _open_retriever(self, name: str) -> None:
         key = _key(self._settings.named_retrievers[name])

@@ -185,9 +185,19 @@ def test_elasticsearch_is_built_described_and_searched(run, client, elasticsearc
         remove(client, name)
 
 
+def test_an_index_of_a_named_retriever(run):
+    """--retriever NAME builds, describes and searches that one; with --index another place of it."""
+    Path("config.yaml").write_text(json.dumps({"retrievers": {"wiki": {"index": "wiki", "rerank": None}}}))
+    assert built(run, "--retriever", "wiki")["folder"].endswith("/indexes/wiki")
+    assert json.loads(run("info", "--retriever", "wiki", "--json")[1])["folder"].endswith("/indexes/wiki")
+    assert best(run, "Who is the director of the film?", "--retriever", "wiki") == ["film"]
+    assert built(run, "--retriever", "wiki", "--index", "other")["folder"].endswith("/indexes/other")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["info", "--retriever", "bm52"], "did you mean bm25? known: default, bm25"),
         (["search", "q"], "ragbandit index build --retriever bm25"),
         (["info", "--retriever", "dense"], "ragbandit index build --retriever dense"),
         (["info", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),

@@ -108,6 +108,7 @@ def test_a_server_that_is_down_leaves_the_others_arms(service, caplog):
         failed = answered("wiki", times=3)
         fine = answered("quick", times=3)
     assert {each.status for each in failed} == {"failed"}
+    assert "correct generators.large.openai.base_url" in failed[0].error
     assert {each.status for each in fine} == {"answered"}
     assert [record.getMessage() for record in caplog.records if "server is away" in record.getMessage()]
     poller = OutcomePoller(router.database, settings=router.settings.health, seconds=120.0)

@@ -238,6 +238,9 @@ def test_the_outcome_says_what_made_it():
         "retriever": "memory",
         "budget": {"tokens": 50, "seconds": 60.0},
     }
+    parts = {"retriever": MemoryRetriever([]), "generator": ScriptedGenerator([])}
+    named = made_by(Arm(good), budget=Budget(), named={"retriever": "wiki"}, **parts)
+    assert (named["params"], named["retriever"]) == ({"retriever": "wiki"}, "memory")
 
 
 @pytest.mark.parametrize("name", sorted(ARMS.keys() - {"http", "mcp"}))

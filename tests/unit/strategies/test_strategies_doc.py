@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import yaml
 
+from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, DecisionId, Query
 from ragbandit.strategies.arms.http import Http
@@ -20,6 +22,8 @@ from ragbandit.strategies.registry import ARMS, GROUP, make_arms
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import ARM_CHECKS
+from ragbandit.workers.wiring.arms import check_arms, hints, worker_arms
+from ragbandit.workers.wiring.loading import check_generators
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 PAGE = (Path(__file__).parents[3] / "docs" / "strategies.md").read_text(encoding="utf-8")
@@ -55,6 +59,27 @@ def test_presets_are_those_of_the_arms():
         with pytest.raises(ConfigError) as caught:
             make_arms({name: {"preset": "none"}}, capabilities=frozenset(get_args(Need)))
         assert set(re.findall(r"'(\w+)'", caught.value.remedy)) == {"small", *presets}, name
+
+
+def test_the_recipes_are_configurations(monkeypatch):
+    """Routing between two models and between two indexes: the settings hold, and every arm has what it names."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    recipes = re.findall(r"```yaml\n(.*?)```", PAGE.partition("## Several models")[2], flags=re.S)
+    models, indexes = (Settings.model_validate(yaml.safe_load(each)) for each in recipes[:2])
+    check_arms(models)
+    check_generators(models, fetch=False)
+    assert hints(models) == ()
+    assert {name: arm.generator for name, arm in worker_arms(models).items()} == {
+        "quick": "small",
+        "good": "large",
+        "deep": "large",
+        "deep.rounds-4": "large",
+    }
+    assert {name: arm.retriever for name, arm in worker_arms(indexes).items()} == {
+        "wiki": "wiki",
+        "tickets": "tickets",
+        "memory": "default",
+    }
 
 
 def test_the_template_is_one():

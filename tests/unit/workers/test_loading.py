@@ -1,9 +1,12 @@
 """Loading of arms: what they share, what is made at all, and names that nobody knows."""
 
+import asyncio
+
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.shared.errors import ConfigError, NotReady
+from ragbandit.shared.errors import ArmFailed, ConfigError, NotReady
+from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.unloaded import UnloadedGenerator
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring import loading
@@ -52,17 +55,22 @@ def test_two_names_of_equal_settings_are_one_model():
 def test_nothing_is_loaded_that_no_arm_asks(monkeypatch):
     """Beside named generators the default is not made; for an arm behind a URL none is, and its facts stay."""
     made = []
-    monkeypatch.setattr(
-        loading, "generator_and_concurrency", lambda _, *, chosen, models: made.append((chosen, models)) or (chosen, 1)
-    )
+
+    def noted(_, *, chosen, models, section):
+        made.append((section, chosen.model, models))
+        return chosen, 1
+
+    monkeypatch.setattr(loading, "generator_and_concurrency", noted)
     local = {"name": "local", "model": "one"}
     arms = loaded(
         generators={"small": local, "large": {**local, "model": "two"}, "idle": {"model": "three"}},
         arms={"a": named("small"), "b": named("large"), "far": {"class": "http", "url": "http://127.0.0.1:9/x"}},
     )
-    assert [(chosen.model, models) for chosen, models in made] == [("two", 2), ("one", 2)]
+    assert made == [("generators.large", "two", 2), ("generators.small", "one", 2)]
     assert isinstance(arms["far"].generator, UnloadedGenerator)
     assert arms["far"].generator.name == Settings().generator.model
+    with pytest.raises(ArmFailed, match="generates = False"):
+        asyncio.run(arms["far"].generator.complete(Request(prompt=Prompt(instructions="", body="?"), max_tokens=1)))
 
 
 def test_each_arm_is_checked_against_its_own_generator(caplog):

@@ -66,6 +66,21 @@ def test_asynchronous(chat, service):
     assert asyncio.run(ask()) == [service.answer] * 5
 
 
+def test_responses(service):
+    """By the Responses API the answer has its passages, in pieces too, and the next turn goes on from its id."""
+    given = {"model": "auto", "base_url": service.base_url, "api_key": service.key, "use_responses_api": True}
+    chat = ChatOpenAI(**given, use_previous_response_id=True)
+    reply = chat.invoke(QUESTION)
+    assert reply.text == service.answer
+    assert service.passage in [citation["url"] for citation in reply.content[0]["annotations"]]
+    assert reply.usage_metadata["total_tokens"] > 0
+    assert "".join(chunk.text for chunk in chat.stream(QUESTION)) == service.answer
+    more = chat.invoke([*QUESTION, reply, HumanMessage("And its river?")])
+    decision = service.decision(more.response_metadata["id"])
+    assert decision["request"]["previous_response_id"] == reply.response_metadata["id"]
+    assert [message["content"] for message in decision["messages"][-2:]] == [QUESTION[-1].content, service.answer]
+
+
 def test_a_chain(chat, service):
     """It is a Runnable like any other."""
     assert (chat | (lambda message: message.content.upper())).invoke(QUESTION) == service.answer.upper()

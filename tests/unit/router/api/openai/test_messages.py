@@ -30,6 +30,8 @@ def test_parts():
     """Parts of text are joined by lines, whatever characters they hold; a refusal is text of the assistant's."""
     parts = [{"type": "text", "text": "één"}, {"type": "text", "text": "🧛‍♂️"}]
     refusal = [{"type": "refusal", "refusal": "No."}]
+    items = [{"type": "input_text", "text": "a"}, {"type": "output_text", "text": "b"}]
+    assert turns({"role": "user", "content": items}) == [("user", "a\nb")]
     assert turns({"role": "user", "content": parts}, {"role": "assistant", "content": refusal}) == [
         ("user", "één\n🧛‍♂️"),
         ("assistant", "No."),

@@ -107,6 +107,10 @@ class Completion:
     dollars: float = 0.0
     #: of an answer out of a cache: what the call that made it took; None: this call made it
     seconds: float | None = None
+    #: of an answer that came in pieces, until the first one; None: it came whole, or nobody knows
+    first_s: float | None = field(default=None, compare=False)
+    #: of completion_tokens, those of a reasoning model's thoughts; None: nobody tells
+    reasoning_tokens: int | None = None
 
 
 def seconds_until(deadline: float | None) -> float | None:

@@ -7,6 +7,11 @@ from typing import Final
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 
 
+def provider_of(generator: Generator) -> str:
+    """Who runs the model, for OpenTelemetry: what the generator's `provider` says, or "ragbandit": this process."""
+    return str(getattr(generator, "provider", "ragbandit"))
+
+
 class CallSpan:
     """One call under way. This one tells nobody."""
 

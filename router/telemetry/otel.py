@@ -20,9 +20,12 @@ try:
     from opentelemetry._logs import SeverityNumber
     from opentelemetry.context import Context
     from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+    from opentelemetry.sdk.metrics import MeterProvider
+    from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -32,6 +35,17 @@ except ImportError as error:
 
 #: OpenTelemetry's own name and values for the capture of texts
 _CAPTURE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+#: OpenTelemetry's own switch of metrics: "none" for receivers that take none
+_METRICS: Final = "OTEL_METRICS_EXPORTER"
+#: upper bounds of buckets, as the conventions have them: of seconds, and of tokens
+_SECONDS: Final = tuple(0.01 * 2.0**power for power in range(14))
+_TOKENS: Final = tuple(4.0**power for power in range(14))
+#: metric -> its unit, its bounds, and what it is
+_METRIC: Final[Mapping[str, tuple[str, tuple[float, ...], str]]] = {
+    names.OPERATION_DURATION: ("s", _SECONDS, "GenAI operation duration."),
+    names.OPERATION_FIRST_CHUNK: ("s", _SECONDS, "Time to receive the first chunk."),
+    names.TOKEN_USAGE: ("{token}", _TOKENS, "Number of input and output tokens used."),
+}
 _NOTHING: Final[Mapping[str, Attribute | None]] = {}
 _SCOPE: Final = "ragbandit"
 #: what is left when a process ends is sent within that long, seconds; what is left then is lost
@@ -92,11 +106,16 @@ class OpenTelemetry(Tracing):
 
     enabled = True
 
-    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider) -> None:
+    def __init__(self, *, tracers: TracerProvider, loggers: LoggerProvider, meters: MeterProvider) -> None:
         capture = os.environ.get(_CAPTURE, "NO_CONTENT").strip().upper()
         self.texts_in_spans = capture in ("SPAN_ONLY", "SPAN_AND_EVENT")
-        self._tracers, self._loggers = tracers, loggers
+        self._providers = tracers, loggers, meters
         self._tracer, self._logger = tracers.get_tracer(_SCOPE), loggers.get_logger(_SCOPE)
+        meter = meters.get_meter(_SCOPE)
+        self._histograms = {
+            name: meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=bounds)
+            for name, (unit, bounds, text) in _METRIC.items()
+        }
 
     def begin(
         self,
@@ -150,13 +169,17 @@ class OpenTelemetry(Tracing):
             context=_context(parent),
         )
 
+    def measure(self, name: str, value: float, *, attributes: Mapping[str, Attribute | None]) -> None:
+        """As of Tracing."""
+        self._histograms[name].record(value, _plain(attributes))
+
     def close(self) -> None:
         """Send what is left, for _CLOSE_S in all."""
         # The SDK takes no limit that holds: with a receiver that hangs it waits 10 s for each batch that is left, which
         # is longer than a process has to end. The threads do not hold up its end.
         endings = [
             threading.Thread(target=provider.shutdown, name="ragbandit-telemetry", daemon=True)
-            for provider in (self._tracers, self._loggers)
+            for provider in self._providers
         ]
         give_up = time.monotonic() + _CLOSE_S
         for ending in endings:
@@ -182,4 +205,7 @@ def open_telemetry(*, service: str, process: str) -> OpenTelemetry:
     loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter()))
-    return OpenTelemetry(tracers=tracers, loggers=loggers)
+    wanted = os.environ.get(_METRICS, "otlp").strip().lower() != "none"
+    readers: list[MetricReader] = [PeriodicExportingMetricReader(OTLPMetricExporter())] if wanted else []
+    meters = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+    return OpenTelemetry(tracers=tracers, loggers=loggers, meters=meters)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -136,7 +137,7 @@ class LocalGenerator(Generator):
         finally:
             sequence.cancelled.set()
         await feed.end(completion.text)
-        return completion
+        return replace(completion, first_s=feed.first_s)
 
     def _sequence(self, request: Request) -> "SequenceState":
         from ragbandit.strategies.generators.static_batches import SequenceState

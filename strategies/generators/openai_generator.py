@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -65,6 +66,8 @@ class OpenAiGenerator(Generator):
     capabilities: frozenset[Need] = frozenset({"completion", "stop"})
     #: the section of the settings that it is made of, for remedies
     section = "generator"
+    #: as `spans.provider_of` has it
+    provider = "openai"
 
     def __init__(
         self, model: str, *, options: OpenAiOptions | None = None, name: str | None = None, context_tokens: int = 8192
@@ -188,6 +191,8 @@ class OpenAiGenerator(Generator):
             kind = stream.response.headers.get("content-type", "")
             check_stream(kind, begin=await _begin(stream.response) if "html" in kind else "")
             async for part in stream:
+                if reading.first_s is None:
+                    reading.first_s = time.monotonic() - reading.asked_at
                 reading.take(part)
                 if feed.wanted:
                     with _paused(limit):
@@ -270,6 +275,8 @@ class OpenAiGenerator(Generator):
             finish="deadline" if late else finish,
             details=details,
             dollars=self._dollars(read, written, model=reading.model),
+            first_s=reading.first_s,
+            reasoning_tokens=reading.reasoning_tokens,
         )
 
     def _wonder(self, model: str) -> None:

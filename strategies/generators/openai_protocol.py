@@ -1,6 +1,7 @@
 """Protocol of OpenAI-compatible servers: requests built and replies read; no connection is made here."""
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +86,11 @@ class Reading:
     finish: str | None = None
     #: tokens read and written, by the server's count
     usage: tuple[int, int] | None = None
+    #: of the tokens written, those of thoughts, where the server says so
+    reasoning_tokens: int | None = None
+    #: when it was asked for (time.monotonic()), and the seconds until the first part of a stream came
+    asked_at: float = field(default_factory=time.monotonic)
+    first_s: float | None = None
     #: as the server calls it
     model: str | None = None
     #: enough was read: the rest of the stream is of no interest
@@ -97,6 +103,8 @@ class Reading:
         usage = getattr(part, "usage", None)
         if usage is not None:
             self.usage = (int(usage.prompt_tokens), int(usage.completion_tokens or 0))
+            thoughts = getattr(getattr(usage, "completion_tokens_details", None), "reasoning_tokens", None)
+            self.reasoning_tokens = thoughts if isinstance(thoughts, int) else None
         for choice in part.choices[:1]:
             text = _text_of(choice)
             if not isinstance(text, str):

@@ -19,6 +19,7 @@ from ragbandit.shared.files.atomic import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Token
+from ragbandit.strategies.spans import provider_of
 
 logger = logging.getLogger("ragbandit.generator_cache")
 
@@ -44,6 +45,7 @@ class CachedGenerator(Generator):
         self.name = generator.name
         self.capabilities = generator.capabilities
         self.context_tokens = generator.context_tokens
+        self.provider = provider_of(generator)
         self._generator = generator
         self._version = version
         self._folder = Path(folder).expanduser()
@@ -71,7 +73,7 @@ class CachedGenerator(Generator):
         began = time.monotonic()
         done = await self._generator.complete(request)
         if done.finish != "deadline" and done.seconds is None:
-            await asyncio.to_thread(_write, replace(done, seconds=time.monotonic() - began), file=file)
+            await asyncio.to_thread(_write, replace(done, seconds=time.monotonic() - began, first_s=None), file=file)
         return done
 
     async def close(self) -> None:

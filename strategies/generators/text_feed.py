@@ -1,5 +1,7 @@
 """Text feed: the text of one call, given to the request's sink while it is written."""
 
+import time
+
 from ragbandit.shared.errors import ArmFailed, RagBanditError
 from ragbandit.strategies.base import Request
 
@@ -15,6 +17,9 @@ class TextFeed:
     def __init__(self, request: Request) -> None:
         self._sink = request.sink
         self._stops = tuple(filter(None, request.stop))
+        self._began = time.monotonic()
+        #: seconds until the first piece of a growing text was given; None: none was
+        self.first_s: float | None = None
         #: all that was given so far; a piece counts once the sink was called with it, whether or not it returned
         self.given = ""
 
@@ -27,6 +32,8 @@ class TextFeed:
         """Give what is new and settled in `text`, which is all that was written so far. Raises what `end` raises."""
         if self._sink is not None:
             await self._give(_settled(text, stops=self._stops))
+            if self.given and self.first_s is None:
+                self.first_s = time.monotonic() - self._began
 
     async def end(self, text: str) -> None:
         """Give the rest of the whole text.

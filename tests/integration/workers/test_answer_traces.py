@@ -1,26 +1,32 @@
 """Traces of answers: the arm's run goes on from the decision, a retry links to it, every call has a span."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
+from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.types import Query
 from ragbandit.strategies.base import Passage
+from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
+from ragbandit.strategies.generators.response_cache import CachedGenerator
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from tests.support.arms.answer_jobs import answer_next, decision_for, set_tries
+from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply
 from tests.support.telemetry import Memory
 
 SECRET = "Zygmunt-Przybylski"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-def run(work, *, tries=0):
+def run(work, *, tries=0, generator=None):
     """What a worker tells of an answer; tries: begun before."""
     memory = Memory()
     passage = Passage(id="p1", title="Dracula", text=f"{SECRET} wrote Dracula.")
-    context = work(retriever=MemoryRetriever([passage]))
+    context = work(retriever=MemoryRetriever([passage]), generator=generator)
     context.tracing = memory.tracing
     request = {"traceparent": f"00-{TRACE}-{SPAN}-01", "request_id": "r1"}
     decision = decision_for("single_step")
@@ -46,6 +52,65 @@ def test_the_first_run_is_a_part_of_the_decision(work):
     assert workflow.attributes["gen_ai.conversation.id"] == "s1"
     assert workflow.attributes["ragbandit.outcome.status"] == "answered"
     assert SECRET not in memory.texts()
+
+
+def reply(*, stream=True):
+    """A server's answer with two tokens of thoughts, in pieces or whole."""
+    usage = {"prompt_tokens": 40, "completion_tokens": 9, "total_tokens": 49}
+    usage |= {"completion_tokens_details": {"reasoning_tokens": 2}}
+    base = {"id": "1", "created": 1, "model": "gpt"}
+    if not stream:
+        message = {"role": "assistant", "content": "So the answer is: Bram Stoker."}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return json_reply({**base, "object": "chat.completion", "choices": [choice], "usage": usage})
+    pieces = [{"content": "So the answer is:"}, {"content": " Bram Stoker."}, {}]
+    chunks = [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"} for delta in pieces]
+    parts = [{**base, "object": "chat.completion.chunk", "choices": [chunk]} for chunk in chunks]
+    parts[-1]["usage"] = usage
+    body = "".join(f"data: {json.dumps(part)}\n\n" for part in [*parts]) + "data: [DONE]\n\n"
+    return Scripted(body=body.encode(), headers={"content-type": "text/event-stream"})
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_what_a_server_says_of_a_call(work, monkeypatch, stream):
+    """Pieces, the first one's time and thoughts are in the span; duration, first piece and tokens in metrics."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    with ScriptedHttp(reply(stream=stream)) as server:
+        options = OpenAiOptions(base_url=f"{server.url}/v1", stream=stream)
+        memory = run(work, generator=OpenAiGenerator("gpt", options=options))
+    call = memory.span("chat gpt")
+    first = call.attributes.get("gen_ai.response.time_to_first_chunk")
+    assert call.attributes.get("gen_ai.request.stream") is (True if stream else None)
+    assert call.attributes["gen_ai.usage.reasoning.output_tokens"] == 2
+    model = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "openai", "gen_ai.request.model": "gpt"}
+    (duration,) = memory.points("gen_ai.client.operation.duration")
+    assert (dict(duration.attributes), duration.count) == (model, 1)
+    assert duration.explicit_bounds[:3] + duration.explicit_bounds[-1:] == (0.01, 0.02, 0.04, 81.92)
+    tokens = {point.attributes["gen_ai.token.type"]: point for point in memory.points("gen_ai.client.token.usage")}
+    assert {kind: point.sum for kind, point in tokens.items()} == {"input": 40, "output": 9}
+    assert tokens["input"].explicit_bounds[:3] + tokens["input"].explicit_bounds[-1:] == (1, 4, 16, 67_108_864)
+    chunks = memory.points("gen_ai.client.operation.time_to_first_chunk")
+    if stream:
+        (chunk,) = chunks
+        assert (chunk.sum, dict(chunk.attributes)) == (first, model)
+        assert 0.0 < first <= duration.sum
+    else:
+        assert (chunks, first) == ([], None)
+
+
+def test_a_call_that_fails_and_one_out_of_the_cache(work, tmp_path):
+    """The first is measured with its error and no tokens; the second in no metric."""
+    memory = run(work, generator=ScriptedGenerator({"": "x"}, fail_at=[1]))
+    (failed,) = memory.points("gen_ai.client.operation.duration")
+    assert failed.attributes["error.type"] == "ArmFailed"
+    assert failed.attributes["gen_ai.provider.name"] == "ragbandit"
+    assert memory.points("gen_ai.client.token.usage") == []
+    for calls in (1, 0):
+        cached = CachedGenerator(ScriptedGenerator({"": "So the answer is: Stoker."}), folder=tmp_path)
+        memory = run(work, generator=cached)
+        assert memory.span("chat scripted").attributes["gen_ai.usage.input_tokens"] > 0
+        assert len(memory.points("gen_ai.client.operation.duration")) == calls
+        assert len(memory.points("gen_ai.client.token.usage")) == 2 * calls
 
 
 def test_a_retry_begins_a_trace_and_links_to_the_decision(work):

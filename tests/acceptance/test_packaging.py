@@ -154,7 +154,7 @@ def test_a_first_configuration(installed, tmp_path):
     command, port = str(python.with_name("ragbandit")), free_port()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "france.txt").write_text("Paris is the capital of France.")
-    with ScriptedServer({"": "Paris."}, models=[{"id": "llama-3b"}]) as server:
+    with ScriptedServer({"": "Paris."}, models=[{"id": "llama-3b"}, {"id": "llama-70b"}]) as server:
         environment |= {"OPENAI_BASE_URL": server.url, "RAGBANDIT_SERVER__PORT": str(port)}
         run = {"cwd": tmp_path, "env": environment, "timeout": 60, "capture_output": True, "text": True}
         subprocess.run([command, "init", "--yes"], check=True, **run)
@@ -166,4 +166,4 @@ def test_a_first_configuration(installed, tmp_path):
             answer = json.loads(subprocess.run(asking, check=True, **run).stdout)
         asked = {request.body["model"] for request in server.requests if request.body}
     assert answer["answer"] == "Paris."
-    assert asked == {"llama-3b"}
+    assert asked == {"llama-70b"}  # that of the incumbent, which answers first

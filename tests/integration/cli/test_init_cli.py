@@ -167,6 +167,32 @@ def test_a_model_of_a_server(run, tmp_path, monkeypatch):
     assert "price: {input: ..., output: ...}" in " ".join(text.split())
 
 
+def test_two_models_of_a_server_on_a_usual_port(run, tmp_path, monkeypatch):
+    """Arms of both models by names, an index of the documents, an incumbent; no price is made up, no key sent."""
+    documents(tmp_path)
+    with ScriptedServer(
+        {"": "So."}, models=[{"id": name} for name in ("qwen3:32b", "llama3.2:3b", "nomic-embed-text")]
+    ) as server:
+        monkeypatch.setattr(servers, "USUAL_PORTS", {"Ollama": int(server.url.split(":")[2].partition("/")[0])})
+        tree, out = written(run, "--yes")
+        assert "authorization" not in server.requests[0].headers
+        assert {name: each["model"] for name, each in tree["generators"].items()} == {
+            "small": "llama3.2:3b",
+            "large": "qwen3:32b",
+        }
+        assert tree["generators"]["large"]["openai"]["base_url"] == server.url
+    assert f"{server.url}: small is llama3.2:3b" in out
+    assert tree["arms"] == {
+        "no_retrieval_small": {"class": "no_retrieval", "generator": "small"},
+        "single_step_small": {"class": "single_step", "generator": "small"},
+        "single_step_large": {"class": "single_step", "generator": "large"},
+        "multi_step_large": {"class": "multi_step", "generator": "large"},
+    }
+    assert tree["policy"]["incumbent"] == "single_step_large"
+    assert "price" not in tree["generators"]["small"]
+    assert tree["reward"]["cost"] == {"steps": 1.0}
+
+
 def test_a_server_that_was_named_must_answer(run, monkeypatch):
     """Of --url, OPENAI_BASE_URL and --model: what cannot be used is refused by its name, and nothing is written."""
     with ScriptedServer({"": "So."}, models=[{"id": "llama-3b"}, {"id": "llama-70b"}]) as server, every_case() as case:

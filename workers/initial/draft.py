@@ -29,9 +29,9 @@ _HEAD: Final = (
     "validate --all` prints them. Secrets belong in the environment, never here."
 )
 _NO_PRICE: Final = (
-    "Prices are not known here, so steps are charged, and {who}. Give each generator its price in dollars per million "
-    "tokens, price: {{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, and as weight 1 / "
-    "the dollars that a right answer is worth."
+    "Until prices are known {who}. Give each generator its price in dollars per million tokens, price: "
+    "{{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, and as weight 1 / the dollars that "
+    "a right answer is worth."
 )
 
 
@@ -114,10 +114,10 @@ def _server(here: Surroundings, *, key_env: str) -> Choice:
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
     preset = {"arms_preset": "chat"}
     if len(sections) == 1:
-        why = f"{url}: {names[0]} writes the answers ({here.picked})"
+        why = f"{url}: {names[0]} writes the answers ({here.picked}); no price is known, so steps are charged"
         note = _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked})"
+    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}); no price is known, so steps are charged"
     note = _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
     named = dict(zip(("small", "large"), sections, strict=True))
     return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)

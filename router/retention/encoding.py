@@ -11,7 +11,7 @@ from typing import Final
 
 from sqlalchemy import bindparam, func, select, update
 
-from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.base import Encoder, origin_of
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.archive.reading import archived_decisions
 from ragbandit.router.storage.ledgers.registration import ENCODE, UNFINISHED
@@ -70,6 +70,7 @@ def encode(
     with database.write() as connection:
         closed = policies.c.encoder_hash == UNFINISHED
         connection.execute(update(policies).where(closed).values(encoder_hash=encoder.hash))
+        connection.execute(update(policies).values(encoder=origin_of(encoder)))
         facts = {"encoder_hash": encoder.hash, "decisions": done}
         record(connection, actor=actor, action=f"{ENCODE}.end", target="store", facts=facts, now=now)
 

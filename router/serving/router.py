@@ -42,7 +42,6 @@ from ragbandit.router.serving.health.state import RouterState, percentiles
 from ragbandit.router.serving.overview import earned
 from ragbandit.router.serving.savings import Savings
 from ragbandit.router.serving.setup.bootstrap import (
-    encoder_hash_of,
     judge_sample,
     make_encoder,
     make_jobs,
@@ -172,7 +171,7 @@ class Router:
         try:
             if encoder is None:
                 ledger = Ledger(database, label=PolicyLabel(settings.policy.label))
-                encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+                encoder = make_encoder(settings.encoder, ledger=ledger)
             router = cls(settings, encoder=encoder, database=database, jobs=jobs or make_jobs(settings))
             router._owns_jobs = jobs is None
             router.start()

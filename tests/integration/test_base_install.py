@@ -34,7 +34,7 @@ HIDDEN = {sorted({*EXTRA_OF, *OTHERS})!r}
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
 """
 LIBRARY = """
-import importlib, io, json, logging
+import io, json
 from contextlib import redirect_stderr, redirect_stdout
 import ragbandit
 from ragbandit import Client, ConfigError, Router
@@ -98,12 +98,8 @@ REFUSED = {
 
 def test_a_base_install_decides_learns_and_reports(tmp_path):
     """Library and command work without the packages of the extras; what needs one says so in one sentence."""
-    (tmp_path / "config.yaml").write_text(
-        "encoder: {model: hashing}\narms: {fast: {run_by: caller}, deep: {run_by: caller}}\n"
-    )
-    (tmp_path / "redis.yaml").write_text(
-        "encoder: {model: hashing}\nredis_url: redis://127.0.0.1:1/0\narms: {fast: {run_by: caller}}\n"
-    )
+    (tmp_path / "config.yaml").write_text("arms: {fast: {run_by: caller}, deep: {run_by: caller}}\n")
+    (tmp_path / "redis.yaml").write_text("redis_url: redis://127.0.0.1:1/0\narms: {fast: {run_by: caller}}\n")
     words = [*WORKING, *REFUSED]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", HIDE + LIBRARY.replace("WORDS", repr(words))],

@@ -30,8 +30,8 @@ _HEAD: Final = (
 )
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, price: "
-    "{{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, and as weight 1 / the dollars that "
-    "a right answer is worth."
+    "{{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, with the weight 1 / the dollars "
+    "that a right answer is worth."
 )
 
 

@@ -9,8 +9,9 @@ from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, c
 from ragbandit.router.cli.doctor.redis import ping
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.bootstrap import open_database
+from ragbandit.router.serving.setup.bootstrap import choose_encoder, open_database
 from ragbandit.router.serving.setup.data_dir import check_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_packages
@@ -41,6 +42,10 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
         check_indexes(settings)
         check_generators(settings, fetch=True)
     open_database(settings).close()
+    encoder = choose_encoder(settings)
+    encoder.check()
+    if settings.encoder.model == AUTO:
+        console.print(escape(f"The encoder is {encoder.in_words()}."), soft_wrap=True, highlight=False)
     check_exposure(settings, now=time.time())
     _say_redis(settings)
     supervisor = Supervisor(loaded)

@@ -1,5 +1,6 @@
 """Verb `validate`. It is to be quick: only where one is configured it loads a database engine or Redis."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -16,15 +17,18 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, console, erro
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.data_dir import check_data_dir
-from ragbandit.router.serving.setup.requirements import check_packages, check_port, check_weights
-from ragbandit.shared.errors import ConfigError, RagBanditError
+from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
+from ragbandit.router.serving.setup.requirements import check_packages, check_port
+from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.arms import check_arms, generators_in_use
 from ragbandit.workers.wiring.loading import check_generators
+from ragbandit.workers.wiring.naming import section_of
 
 #: longest wait for all that is tried, and for one connection, seconds
 LIMIT_S: Final = 5.0
@@ -44,7 +48,7 @@ def validate(
     setting. The last line is the verdict; exit code 1 if something that was tried does not work.
     """
     loaded = configuration.load(config)
-    check_settings(loaded.settings)
+    encoder = check_settings(loaded.settings)
     rows = configuration.effective(loaded)
     given = [row for row in rows if row[2] != "default"]
     if as_json:
@@ -54,6 +58,8 @@ def validate(
         _print_settings(rows if every else given)
         for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
+        if loaded.settings.encoder.model == AUTO:
+            console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
         for line in budget_warnings(loaded.settings):
             console.print(escape(f"tenants: {line}"), soft_wrap=True, highlight=False)
     checks = () if settings_only else _tries(loaded.settings)
@@ -61,15 +67,20 @@ def validate(
     _end(findings, changed=len(given), every=len(rows), quiet=as_json)
 
 
-def check_settings(settings: Settings) -> None:
-    """Refuse settings that no process here could start with. Nothing is tried or fetched. Raises ConfigError."""
+def check_settings(settings: Settings) -> EncoderChoice:
+    """Refuse settings that no process here could start with; the encoder. Nothing is tried or fetched.
+
+    Raises ConfigError.
+    """
     check_arms(settings)
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)
     check_policy(settings)
     check_webhooks(settings)
     check_packages(settings)
-    check_weights(settings)
+    encoder = _encoder(settings)
+    encoder.check(weights=True)
+    return encoder
 
 
 def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) -> None:
@@ -138,14 +149,13 @@ def _is_service(host: str, port: int) -> bool:
 
 def _model_servers(settings: Settings) -> dict[str, str]:
     """Setting -> the address that it has of a server of models."""
-    chosen = {
-        "generator": settings.generator if settings.worker_arms else None,
-        "judge.generator": settings.judge.generator,
-    }
+    named = settings.named_generators
+    chosen = {section_of("generator", name): named[name] for name in sorted(generators_in_use(settings))}
+    chosen |= {"judge.generator": settings.judge.generator} if settings.judge.generator else {}
     return {
         f"{section}.openai.base_url": one.openai.base_url
         for section, one in chosen.items()
-        if one is not None and one.name == "openai" and one.openai.base_url
+        if one.name == "openai" and one.openai.base_url
     }
 
 
@@ -163,7 +173,18 @@ def _tried_server(field: str, _: Installation, *, url: str) -> Sequence[Finding]
 
 
 def _has_store(settings: Settings) -> bool:
+    """Whether there may be a store: where there is none yet, no database engine is loaded."""
     return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
+
+
+def _encoder(settings: Settings) -> EncoderChoice:
+    """The encoder of a service on this store; where that cannot be read, that of a new one."""
+    if settings.encoder.model == AUTO and _has_store(settings):
+        from ragbandit.router.serving.setup.bootstrap import choose_encoder
+
+        with contextlib.suppress(StoreError):
+            return choose_encoder(settings)
+    return choices(settings.encoder)[0]
 
 
 def _by_the_log(settings: Settings) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Verbs `status` and `verify`: facts read from the database, without a running service."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Final
 
@@ -25,6 +26,7 @@ from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
@@ -67,6 +69,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             notes = _notes(state, rebuilding=rebuilding)
             notes += filter(None, [costs_alike(ledger.database, reward=settings.reward)])
             facts |= {"notes": notes} if notes else {}
+            origin = origin_in(ledger.database, label=ledger.label)
+            facts |= {"encoder": _encoder(origin)} if origin is not None else {}
             now = time.time()
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
@@ -111,6 +115,12 @@ def _facts(state: Status) -> dict[str, object]:
         "ledger": f"{state.last_seq} updates",
         "snapshot": f"{snapshot}, {state.behind} updates behind",
     }
+
+
+def _encoder(origin: Mapping[str, str | None]) -> str:
+    """The encoder that the store began with."""
+    wheel = origin["wheel"]
+    return str(origin["model"]) if wheel is None else f"{origin['model']}, by the stand-in of the wheel {wheel}"
 
 
 def _judge(state: Status) -> str:

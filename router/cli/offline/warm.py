@@ -25,7 +25,7 @@ from ragbandit.router.offline.warm.entering import enter
 from ragbandit.router.offline.warm.held_out import HeldOut, held_out
 from ragbandit.router.offline.warm.material import WarmRows, check_policy, learner_of, log_material, table_material
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.serving.setup.bootstrap import encoder_hash_of, make_encoder
+from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
 
 
@@ -54,7 +54,7 @@ def warm(
         check_policy(policy, name=settings.policy.name)
         with bars(errors) as progress:
             progress("loading the encoder", 0, 0)
-            encoder = make_encoder(settings.encoder, known_hash=encoder_hash_of(ledger))
+            encoder = make_encoder(settings.encoder, ledger=ledger)
             if table is not None:
                 material = _of_table(table, settings=settings, encoder=encoder, progress=progress)
             else:

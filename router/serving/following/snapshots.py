@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.base import Encoder, origin_of
 from ragbandit.router.learning.interim import find_interim
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
@@ -145,5 +145,6 @@ def registered_follower(
         params=canonical(dict(fresh.params)),
         encoder_hash=follower.encoder_hash,
         now=time.time(),
+        encoder=origin_of(encoder),
     )
     return follower

@@ -102,7 +102,8 @@ class _EncoderClient(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Reply to its requests, until it has gone."""
         encoder = self.server.encoder
-        hello = {"dimension": encoder.dimension, "hash": encoder.hash, "source": encoder.source}
+        hello: dict[str, object] = {"dimension": encoder.dimension, "hash": encoder.hash, "source": encoder.source}
+        hello["origin"] = getattr(encoder, "origin", None)
         try:
             _send(self.connection, json.dumps(hello).encode())
             while (raw := _receive(self.rfile)) is not None:
@@ -143,6 +144,7 @@ class RemoteEncoder:
         self.dimension: int = hello["dimension"]
         self.hash: str = hello["hash"]
         self.source: str = hello["source"]
+        self.origin: dict[str, str | None] | None = hello["origin"]
 
     def encode(self, texts: Sequence[str]) -> npt.NDArray[np.float32]:
         """Shape (n, d), float32. Raises NotReady."""

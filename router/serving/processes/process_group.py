@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.encoders.base import HASHING, Encoder
 from ragbandit.router.serving.processes.encoder_process import EncoderServer
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
-from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import choose_encoder, ledger_of, make_encoder
 from ragbandit.shared.child_process import Child, end, keep_what_is_loaded
 
 log = logging.getLogger("ragbandit.service")
@@ -51,7 +52,7 @@ def run_processes(settings: Settings, *, arguments: Sequence[str]) -> int:
             folder=folder,
             port=held.getsockname()[1],
             admin_port=None if admin is None else admin.getsockname()[1],
-            shared_encoder=settings.encoder.model != "hashing",  # which costs less than asking another process
+            shared_encoder=choose_encoder(settings).model != HASHING,  # which costs less than asking another process
         )
         encoders = [_child("encoder", replace(first, kind="encoder"), arguments)] if first.shared_encoder else []
         places = [replace(first, number=number) for number in range(server.processes)]
@@ -77,12 +78,17 @@ def run_processes(settings: Settings, *, arguments: Sequence[str]) -> int:
 
 def run_encoder(settings: Settings, *, place: ServiceProcess) -> None:
     """Be the encoder process, until SIGTERM."""
-    server = EncoderServer(make_encoder(settings.encoder), path=place.encoder_socket)
+    server = EncoderServer(_encoder_of_store(settings), path=place.encoder_socket)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: threading.Thread(target=server.close, daemon=True).start())
     log.info("the encoder process encodes for %d routers", place.processes, extra={"action": "encode"})
     keep_what_is_loaded()
     server.run()
+
+
+def _encoder_of_store(settings: Settings) -> Encoder:
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        return make_encoder(settings.encoder, ledger=ledger)
 
 
 def _child(name: str, place: ServiceProcess, arguments: Sequence[str]) -> Child:

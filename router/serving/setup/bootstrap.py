@@ -3,17 +3,17 @@
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
 
 from ragbandit.router.config.settings import EncoderSettings, Settings
-from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.encoders.base import HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -21,11 +21,12 @@ from ragbandit.router.queue.memory_jobs import NoJobs
 from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
 from ragbandit.router.serving.setup.data_dir import check_database_file
-from ragbandit.router.serving.setup.requirements import check_encoder
+from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.registration import UNFINISHED, origin_in
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
-from ragbandit.shared.errors import QueueError, StoreError, missing_package
+from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
 from ragbandit.shared.types import PolicyLabel
 
 if TYPE_CHECKING:
@@ -46,19 +47,53 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
-def make_encoder(settings: EncoderSettings, *, known_hash: str | None = None) -> Encoder:
-    """The configured encoder, loaded. Raises ConfigError if its weights cannot be had.
+def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None, again: bool = False) -> Encoder:
+    """The configured encoder, loaded. Raises ConfigError if its weights or packages cannot be had, StoreError.
 
-    known_hash: of the encoder that made the features that this one continues (see `encoder_hash_of`), for
-    `encoder.features: auto`.
+    ledger: of the store whose decisions this one continues: `encoder.model: auto` is the encoder that the store began
+    with, and `encoder.features: auto` follows it. again: it need not be that one, since features are made again.
     """
-    full = _make_full_encoder(settings)
+    known = None if ledger is None else encoder_hash_of(ledger)
+    found = choices(settings) if ledger is None or again else _choices(settings, ledger)
+    full, choice = _fitting(settings, found, known=known)
     wanted = settings.features
     if wanted == "auto":
-        wanted = "float32" if known_hash == full.hash else "float16"
+        wanted = "float32" if known == full.hash else "float16"
     encoder = full if wanted == "float32" else HalfPrecisionEncoder(full)
-    log.info("features are %s", wanted, extra={"action": "encoder", "hash": encoder.hash[:12]})
+    facts = {"action": "encoder", "hash": encoder.hash[:12], "features": wanted}
+    log.info("the encoder is %s", choice.in_words(), extra=facts)
     return CachingEncoder(encoder, entries=settings.cache_entries) if settings.cache_entries else encoder
+
+
+def _fitting(
+    settings: EncoderSettings, found: Sequence[EncoderChoice], *, known: str | None
+) -> tuple[Encoder, EncoderChoice]:
+    """The first of these that makes the features of the encoder with the hash `known`; none does: the first."""
+    first: tuple[Encoder, EncoderChoice] | None = None
+    for choice in found:
+        try:
+            made = _make_full_encoder(settings, choice), choice
+        except ConfigError:
+            if first is None or not choice.stand_in:
+                raise
+            continue
+        if len(found) == 1 or known in (made[0].hash, half_hash(made[0].hash)):
+            return made
+        first = first or made
+    assert first is not None
+    return first
+
+
+def choose_encoder(settings: Settings) -> EncoderChoice:
+    """The encoder of a service on the store of these settings. Nothing is loaded. Raises StoreError."""
+    with ledger_of(settings, label=settings.policy.label) as ledger:
+        return _choices(settings.encoder, ledger)[0]
+
+
+def _choices(settings: EncoderSettings, ledger: Ledger) -> list[EncoderChoice]:
+    known = encoder_hash_of(ledger)
+    origin = origin_in(ledger.database, label=ledger.label)
+    return choices(settings, origin=origin, known=None if known == UNFINISHED else known)
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:
@@ -70,14 +105,15 @@ def encoder_hash_of(ledger: Ledger) -> str | None:
     return (registered["encoder_hash"] if registered else "") or ledger.newest_encoder_hash()
 
 
-def _make_full_encoder(settings: EncoderSettings) -> Encoder:
-    if settings.model == "hashing":
+def _make_full_encoder(settings: EncoderSettings, choice: EncoderChoice) -> Encoder:
+    if choice.model == HASHING:
         return HashingEncoder(dimension=settings.dimension)
-    check_encoder(settings)
+    choice.check()
     return DistilBertEncoder(
-        settings.model,
+        choice.model,
         precision=settings.precision,
         device=settings.device,
+        stand_in=choice.stand_in,
         threads=settings.threads,
         max_tokens=settings.max_tokens,
         dimension=settings.dimension,

@@ -1,4 +1,4 @@
-"""Requirements of a configuration: packages, weights and an address, looked for without loading anything.
+"""Requirements of a configuration: packages and an address, looked for without loading anything.
 
 `validate` uses this too, and is to be quick: no database engine, no model library, no Redis is imported.
 """
@@ -7,17 +7,13 @@ import importlib.util
 import socket
 
 from ragbandit.router.config.oidc import client_secret
-from ragbandit.router.config.settings import EncoderSettings, ServerSettings, Settings
-from ragbandit.router.encoders.weights import at_hand
+from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.shared.errors import ConfigError, missing_package, require_service
 from ragbandit.shared.files.folders import check_root
 
-#: packages of the extra "models" that an encoder with weights needs
-_ENCODER_PACKAGES = ("torch", "transformers", "tokenizers", "huggingface_hub")
-
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, Redis, workers, files, a sign-in or an encoder whose package is missing. Raises ConfigError.
+    """Refuse a database, Redis, workers, a sign-in or a folder's URL whose package is missing. Raises ConfigError.
 
     None of them is imported.
     """
@@ -39,18 +35,6 @@ def check_packages(settings: Settings) -> None:
         raise missing_package("redis", extra="service", field="redis_url")
     if settings.worker_arms:
         require_service()
-    check_encoder(settings.encoder)
-
-
-def check_encoder(settings: EncoderSettings) -> None:
-    """Refuse an encoder whose packages are not installed, with both ways out. Nothing is imported. Raises ConfigError.
-
-    `validate` and whatever loads the encoder say the same: a base install has none of these packages.
-    """
-    for name in () if settings.model == "hashing" else _ENCODER_PACKAGES:
-        if importlib.util.find_spec(name) is None:
-            note = "or, for first steps without a model, set encoder: {model: hashing}"
-            raise missing_package(name, extra="models", field="encoder.model", note=note)
 
 
 def _has_telemetry() -> bool:
@@ -77,9 +61,3 @@ def _check(host: str, port: int, *, field: str) -> None:
             field=field,
             remedy="choose another host or port, or stop what listens there",
         ) from error
-
-
-def check_weights(settings: Settings) -> None:
-    """Refuse an encoder whose weights are sure not to be found. Nothing is fetched or asked. Raises ConfigError."""
-    if settings.encoder.model != "hashing":
-        at_hand(settings.encoder.model, setting="encoder.model")

@@ -1,5 +1,6 @@
 """Registration of policies: a ledger becomes known by its label, at once, whatever the store holds."""
 
+import json
 import socket
 from typing import Any, Final
 
@@ -18,19 +19,27 @@ UNFINISHED: Final = "being made again"
 #: of the audit log
 ENCODE: Final = "features.encode"
 OTHER_ENCODER: Final = (
-    "set the encoder back; else stop all processes and run `ragbandit data encode`, where the texts are kept "
-    "(log.text: full), or begin another policy.label"
+    "set the encoder back (auto is the one that the store began with); else stop all processes and run "
+    "`ragbandit data encode`, where the texts are kept (log.text: full), or begin another policy.label"
 )
 AGAIN: Final = "wait for `ragbandit data encode`; where it was interrupted, run it again"
 
 
 def register_policy(
-    database: Database, *, label: PolicyLabel, algorithm: str, params: str, encoder_hash: str, now: float
+    database: Database,
+    *,
+    label: PolicyLabel,
+    algorithm: str,
+    params: str,
+    encoder_hash: str,
+    now: float,
+    encoder: str | None = None,
 ) -> None:
     """Make the ledger known: from now on decisions wait for it.
 
     Those from before a new label, or from while it was retired, get their place by `inheritance.inherit`. Nothing is
-    counted or locked. Raises Conflict if the ledger was learned with another encoder: its features would not fit.
+    counted or locked. encoder: JSON of `encoders.base.origin_of`, kept from the first time on for as long as the ledger
+    has this encoder. Raises Conflict if the ledger was learned with another encoder: its features would not fit.
     """
     with database.write() as connection:
         row = {
@@ -40,9 +49,10 @@ def register_policy(
             "encoder_hash": encoder_hash,
             "made_at": now,
         }
+        origin = {} if encoder is None else {"encoder": encoder}
         known = _policy_row(connection, label=label)
         if known is None:
-            if insert_new(connection, policies, [row | BEGUN], key="label"):
+            if insert_new(connection, policies, [row | BEGUN | origin], key="label"):
                 _record(connection, "ledger.register", row)
                 return
             known = _policy_row(connection, label=label)  # another router was first
@@ -64,7 +74,21 @@ def register_policy(
             changed = changed | BEGUN
         if changed:
             _record(connection, "ledger.change" if "algorithm" in changed else "ledger.return", row)
+        if known["encoder"] is None or not known["encoder_hash"]:
+            changed = changed | origin
+        if changed:
             connection.execute(update(policies).where(policies.c.label == label).values(**changed))
+
+
+def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | None:
+    """`policies.encoder` of this ledger, else of the newest of the store that has it; None: no ledger does."""
+    has = policies.c.encoder.is_not(None)
+    query = (
+        select(policies.c.encoder).where(has).order_by((policies.c.label == label).desc(), policies.c.made_at.desc())
+    )
+    with database.read() as connection:
+        text = connection.execute(query.limit(1)).scalar()
+    return None if text is None else dict(json.loads(text))
 
 
 def replaced_encoders(database: Database) -> frozenset[str]:

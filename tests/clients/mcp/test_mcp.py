@@ -70,7 +70,7 @@ def test_an_agent_asks_judges_and_is_told_why(service, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_runs_the_arm_itself(service, kind):
-    """route and report_outcome; what is refused is a result, or the client's own error, in our words."""
+    """Route and report_outcome; what is refused is a result, or the client's own error, in our words."""
 
     async def work(client):
         routed = structured(await client.call_tool("route", QUESTION | {"arms": ["fast", "deep"]}))

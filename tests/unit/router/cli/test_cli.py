@@ -228,29 +228,40 @@ def base_install(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
 
 
-#: what a base install without an encoder in its configuration is told, wherever it is started
+#: what an installation without the extra `models` is told of an encoder that needs it, wherever it is started
 NO_MODELS = (
     "encoder.model: the package torch is missing (pip install 'ragbandit[models]', or in a clone: pip install "
-    "'.[models]'; or, for first steps without a model, set encoder: {model: hashing})"
+    "'.[models]'; or set encoder: {model: hashing})"
 )
+DISTILBERT = "distilbert/distilbert-base-uncased"
 
 
 @pytest.mark.parametrize("verb", ["validate", "serve", "up"])
-def test_a_base_install_without_an_encoder_is_told_both_ways_out(whole, base_install, verb):
-    """Without the extra `models` and without `encoder`, every verb ends with the same one sentence."""
-    done = whole("arms: {fast: {run_by: caller}}\nserver: {port: 0}", verb, bare=True)
+def test_an_encoder_without_its_packages_is_told_both_ways_out(whole, base_install, verb):
+    """Without the extra `models` and with an encoder that needs it, every verb ends with the same one sentence."""
+    text = f"arms: {{fast: {{run_by: caller}}}}\nencoder: {{model: {DISTILBERT}}}\nserver: {{port: 0}}"
+    done = whole(text, verb, bare=True)
     assert done.exit_code == 2, done.output
     assert isinstance(done.exception, SystemExit)
     assert done.output.replace("\n", " ").split("CONFIG_INVALID")[1].strip() == NO_MODELS
 
 
-def test_a_base_install_without_an_encoder_is_told_in_python(base_install, tmp_path):
+def test_an_encoder_without_its_packages_is_told_in_python(base_install, tmp_path):
     """`Router.open` raises a ConfigError with that sentence, which no other error caused."""
-    settings = Settings(arms={"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}, data_dir=str(tmp_path))
+    arms = {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
+    settings = Settings(arms=arms, data_dir=str(tmp_path), encoder={"model": DISTILBERT})
     with pytest.raises(ConfigError) as caught:
         Router.open(settings)
     assert str(caught.value) == NO_MODELS
     assert (caught.value.__cause__, caught.value.__context__) == (None, None)
+
+
+def test_validate_says_which_encoder_it_is_by_itself(whole, base_install):
+    """Without the extra `models` the encoder is the one that needs no model, which is said with the reason."""
+    done = whole("arms: {fast: {run_by: caller}}", "validate", bare=True)
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.output.splitlines() if line.startswith("encoder.model:")]
+    assert line == ("encoder.model: auto is hashing: style and words, without a model, since torch is not installed")
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "no-organisation/no-model"])

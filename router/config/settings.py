@@ -319,11 +319,16 @@ class Settings(Section):
                 "conversation.sticky_turns: what policy.incumbent promises holds for turns that are drawn; set "
                 "conversation.sticky_turns: 0, or policy.incumbent: null"
             )
-        if self.judge.generator is not None and self.log.text != "full":
-            raise ValueError(
-                f"judge.generator: a judge reads questions and answers, and log.text: {self.log.text} keeps none; "
-                "set log.text: full, or judge.generator: null"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def _readable(self) -> "Settings":
+        for name, reader in (("judge.generator", self.judge.generator), ("reward.check", self.reward.check)):
+            if reader is not None and self.log.text != "full":
+                raise ValueError(
+                    f"{name}: it reads questions and answers, and log.text: {self.log.text} keeps none; "
+                    f"set log.text: full, or {name}: null"
+                )
         return self
 
     def _check_price(self, wanted: float | str | None, *, among: list[float] | None, field: str) -> None:

@@ -11,6 +11,7 @@ from ragbandit.router.learning.monitoring.diagnosis import Diagnosis, read_diagn
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows.check_rows import waiting_for_check
 from ragbandit.router.storage.rows.judge_rows import today
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.counters import kept
@@ -45,6 +46,8 @@ class Status:
     learning: Diagnosis | None = None
     #: of the store, whoever learns
     judge: JudgeState = field(default_factory=JudgeState)
+    #: answers that wait for `reward.check`
+    unchecked: int = 0
 
 
 def check_registered(ledger: Ledger) -> None:
@@ -115,6 +118,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         counts = _counters(connection, counts_of_label, label=ledger.label)
         lag_s = _lag_s(connection, label=ledger.label, rule=rule, now=now)
         judge = JudgeState(waiting=counts_of_label["judge_due"], today=today(connection, now=now))
+        unchecked = waiting_for_check(connection)
         diagnosis = connection.execute(select(policies.c.diagnosis).where(policies.c.label == ledger.label)).scalar()
         learned = select(updates.c.decided).where(updates.c.policy == ledger.label, updates.c.seq == last_seq)
         decided_then = connection.execute(learned).scalar()
@@ -133,6 +137,7 @@ def status(ledger: Ledger, *, serving: Policy | None, rule: ClosingRule, now: fl
         missing_outcome=counts_of_label["missing_outcome"],
         learning=learning,
         judge=judge,
+        unchecked=unchecked,
     )
 
 

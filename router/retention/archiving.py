@@ -27,6 +27,7 @@ from ragbandit.router.storage.sql.counters import moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     archive_segments,
+    check_due,
     closures,
     decisions,
     feedback,
@@ -105,7 +106,7 @@ def change_segment(database: Database, segment: Segment, tables: Mapping[str, Ro
 
 
 def _done(connection: Connection) -> ColumnElement[bool]:
-    """Every ledger has learned or closed the decision, no ledger ends with it, and it waits for no judge.
+    """Every ledger has learned or closed the decision, no ledger ends with it, and it waits for no judge and no check.
 
     The last update of a ledger stays: it says where the ledger goes on.
     """
@@ -122,8 +123,8 @@ def _done(connection: Connection) -> ColumnElement[bool]:
         for label in open_ones
     ]
     waits = exists().where(waiting.c.decision_id == decisions.c.id)  # for a label that is being retired
-    judged = ~exists().where(judge_due.c.decision_id == decisions.c.id)
-    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), ~waits, judged, *finished)
+    judged = [~exists().where(due.c.decision_id == decisions.c.id) for due in (judge_due, check_due)]
+    return and_(true(), decisions.c.id.not_in([key for key in ends if key]), ~waits, *judged, *finished)
 
 
 def _sealed_next(

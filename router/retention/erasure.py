@@ -34,6 +34,7 @@ from ragbandit.router.storage.archive.reading import segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
 from ragbandit.router.storage.decisions.links import forget_links
 from ragbandit.router.storage.rows.calibration_rows import forget_due
+from ragbandit.router.storage.rows.check_rows import drop_check
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
 from ragbandit.router.storage.rows.judge_rows import drop_due
 from ragbandit.router.storage.sql.bulk_insert import insert_new
@@ -204,6 +205,7 @@ def _erase_batch(
         waited = _close(connection, rows, moves=moves, now=now) if rows else 0
         if rows:
             drop_due(connection, [row["id"] for row in rows], moves=moves)
+            drop_check(connection, [row["id"] for row in rows])
             _blank_rows(connection, rows, features=features)
         counted = {"decisions": erasures.c.decisions + len(rows), "waiting": erasures.c.waiting + waited}
         progress = update(erasures).where(erasures.c.number == number)

@@ -98,6 +98,7 @@ class Router:
             text=settings.log.text,
             context=frozenset(settings.context),
             judge=judge_sample(settings),
+            check=settings.reward.check is not None,
         )
         self.files = SnapshotFiles(settings.snapshot_root)
         self.notifier = Notifier(jobs, label=label)

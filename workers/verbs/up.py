@@ -17,6 +17,7 @@ from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_packages
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import QueueError, require_service
+from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
 from ragbandit.workers.webhooks.secrets import check_webhooks
@@ -37,6 +38,7 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     check_policy(settings)
     check_judge(settings, fetch=True)
     check_webhooks(settings)
+    check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
         # What would end every worker is said here, not in their logs.
         check_indexes(settings)

@@ -24,6 +24,7 @@ from ragbandit.router.serving.setup.data_dir import check_data_dir
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.serving.setup.requirements import check_packages, check_port
 from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
+from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms, generators_in_use
@@ -77,6 +78,7 @@ def check_settings(settings: Settings) -> EncoderChoice:
     check_judge(settings, fetch=False)
     check_policy(settings)
     check_webhooks(settings)
+    check_reward_check(settings.reward)
     check_packages(settings)
     encoder = _encoder(settings)
     encoder.check(weights=True)

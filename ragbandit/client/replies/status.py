@@ -164,6 +164,8 @@ class LedgerReply(TypedDict):
     """Decisions with feedback that cannot be learned before the caller reports their outcome."""
     judge: JudgeReply
     """The judge: what waits for it, and what it did today."""
+    unchecked: int
+    """Answers that wait for the check (setting `reward.check`)."""
     learning: LearningReply | None
     """How far the policy has learned; null where it does not say."""
     rebuilding: bool

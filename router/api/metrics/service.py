@@ -210,6 +210,7 @@ def _shared(state: RouterState) -> Iterator[Metric]:
     yield gauge("ragbandit_judge_waiting", "Answers that wait for the judge.", ledger.judge.waiting)
     text = "What the judge did and took in the present day (UTC), over all processes of the store."
     yield gauge("ragbandit_judge_today", text, dict(ledger.judge.today), labels=["what"])
+    yield gauge("ragbandit_check_waiting", "Answers that wait for the check of reward.check.", ledger.unchecked)
     offered = {one.arm: one.offered for one in state.arms}
     yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
     yield from worker_metrics(state)

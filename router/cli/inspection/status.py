@@ -45,6 +45,7 @@ _MEANINGS: Final = {
     "held": "judgements that are not learned until they are released",
     "unanswered": "decisions that workers have still to answer",
     "missing_outcome": "decisions with feedback, and no outcome from the caller",
+    "unchecked": "answers that wait for reward.check",
 }
 #: feedback that waits longer than that is remarkable, seconds
 LATE_S = 60.0
@@ -106,7 +107,8 @@ def _learner_runs(ledger: Ledger) -> bool:
 
 def _facts(state: Status) -> dict[str, object]:
     """The counts and what they mean, without those that are 0."""
-    counted = {**asdict(state.counters), "unanswered": state.unanswered, "missing_outcome": state.missing_outcome}
+    counted = {**asdict(state.counters), "unanswered": state.unanswered}
+    counted |= {"missing_outcome": state.missing_outcome, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
         "decided": counted["decided"],

@@ -1,8 +1,8 @@
 """Raters: whose judgement of a decision counts, where several came in time.
 
-Feedback has four classes, the most trusted first: gold answers, raw rewards and checks by code ("label"); people's
-ratings ("human"); a model's scores ("judge"); what users did with the answer ("event"). A reward is made of the most
-trusted class that is there; the others are kept, and tell how far raters disagree.
+Feedback has four classes, the most trusted first: gold answers and raw rewards, and where there are none checks by code
+("label"); people's ratings ("human"); a model's scores ("judge"); what users did with the answer ("event"). A reward is
+made of the most trusted class that is there; the others are kept, and tell how far raters disagree.
 """
 
 import math
@@ -44,9 +44,10 @@ def _key(item: Feedback) -> tuple[str, ...]:
 
 
 def most_trusted(feedback: Sequence[Feedback]) -> tuple[JudgedBy, tuple[Feedback, ...]]:
-    """The most trusted class that is there, and its judgements. Needs at least one."""
+    """The most trusted class that is there, and its judgements, of code where nobody else's are. Needs at least one."""
     first = min((class_of(item) for item in feedback), key=_CLASSES.index)
-    return first, tuple(item for item in feedback if class_of(item) == first)
+    trusted = tuple(item for item in feedback if class_of(item) == first)
+    return first, tuple(item for item in trusted if item.source != "code") or trusted
 
 
 def disagreement(feedback: Sequence[Feedback], *, outcome: Outcome | None, measure: str) -> float | None:

@@ -142,7 +142,7 @@ class Screening:
                 origin=self._keys.origin(item, tenant=tenant),
                 weight=share,
                 own=item.api_key is None
-                and item.source == "judge"
+                and item.source in ("judge", "code")
                 and not (item.rater or "").startswith(IMPORTED_RATER),
             )
             for item in used

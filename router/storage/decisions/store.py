@@ -19,6 +19,7 @@ from ragbandit.router.storage.decisions.feedback_writes import write_feedback
 from ragbandit.router.storage.decisions.idempotency import is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.decisions.links import write_links
 from ragbandit.router.storage.decisions.vote_limits import VoteLimit
+from ragbandit.router.storage.rows.check_rows import await_check
 from ragbandit.router.storage.rows.conversion import (
     Row,
     canonical,
@@ -124,10 +125,12 @@ class DecisionStore:
         text: KeptText = "full",
         context: frozenset[str] = frozenset(),
         judge: JudgeSample | None = None,
+        check: bool = False,
     ) -> None:
         """text: the setting log.text, what is kept of texts. context: keys of contexts kept in any case. judge:
-        which outcomes wait for the judge; None: none.
+        which outcomes wait for the judge; None: none. check: whether they wait for a check.
         """
+        self.check = check
         self.database = database
         self.judge = judge
         self.text = text
@@ -222,6 +225,8 @@ class DecisionStore:
                     sample_outcomes(
                         connection, fresh.values(), sample=self.judge, moves=moves, shard=self.database.shard
                     )
+                if self.check:
+                    await_check(connection, fresh.values())
             hashes = select(outcomes.c.decision_id, outcomes.c.body_hash).where(outcomes.c.decision_id.in_(known))
             standing = {row.decision_id: row.body_hash for row in connection.execute(hashes)}
         results: list[bool | RagBanditError] = []
@@ -256,7 +261,7 @@ class DecisionStore:
         group: Sequence[Feedback],
         *,
         limits: Mapping[FeedbackId, VoteLimit] = MappingProxyType({}),
-        beside: Callable[[Connection, Moves], None] | None = None,
+        beside: Callable[[Connection, Moves], object] | None = None,
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 

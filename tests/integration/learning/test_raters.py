@@ -29,18 +29,20 @@ def learned(world):
     ("left_out", "judged_by", "quality", "weight", "used"),
     [
         (0, "label", 1.0, 1.0, ["gold"]),
-        (1, "human", 0.3, 1.0, ["ann", "bob"]),
-        (3, "judge", 0.9, 0.3, ["model"]),
-        (4, "event", 0.8, 0.1, ["copied"]),
+        (1, "label", 0.5, 1.0, ["check"]),
+        (2, "human", 0.3, 1.0, ["ann", "bob"]),
+        (4, "judge", 0.9, 0.3, ["model"]),
+        (5, "event", 0.8, 0.1, ["copied"]),
     ],
 )
 def test_the_most_trusted_raters_make_the_reward(make_world, left_out, judged_by, quality, weight, used):
-    """Label, then people, then judge, then events; the ledger says who and how much; what came in time is not late."""
+    """Label, code, people, judge, events; the ledger says who and how much; what came in time is not late."""
     world = make_world(learning=WINDOW, feedback_events=EVENTS)
     decision = world.route()
     world.outcome(decision, answer="Bram Stoker")
     given = [
         ("gold", {"label": ["Bram Stoker"]}),
+        ("check", {"rating": 0.5, "source": "code", "rater": "a:check"}),
         ("ann", {"rating": 0.2, "rater": "ann"}),
         ("bob", {"rating": 0.4, "rater": "bob"}),
         ("model", {"rating": 0.9, "source": "judge", "rater": "a-model"}),

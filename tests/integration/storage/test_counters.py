@@ -215,7 +215,8 @@ def test_status_reads_no_history(make_world, database_url):
     rule = ClosingRule(wait_s=0.0, expire_s=10.0)
     status(world.ledger, serving=world.router.following.snapshots.fresh, rule=rule, now=world.now)
     assert statements
-    assert not any("count(" in one.lower() for one in statements)
+    counting = [one for one in statements if "count(" in one.lower()]
+    assert [one for one in counting if "check_due" not in one] == []  # that table has 10,000 rows at most
 
 
 def test_verify_counts_beside_writers(make_world, database_url):

@@ -48,6 +48,13 @@ def test_the_most_trusted_class_counts_alone():
             assert (found, [item.id for item in used]) == (one_each[first].id, [one_each[first].id])
 
 
+def test_a_check_by_code_counts_where_no_label_is():
+    """Less than a label, more than a rating; the class, and with it the weight, is that of a label."""
+    label, check, rating = said("label", ("x",), kind="label"), said("check", source="code"), said("human")
+    assert most_trusted([check, rating, label]) == ("label", (label,))
+    assert most_trusted([rating, check]) == ("label", (check,))
+
+
 def test_a_later_judgement_of_the_same_rater_replaces_the_earlier():
     """By source, rater and kind; who does not say who it is replaces nobody."""
     given = [

@@ -1,0 +1,265 @@
+"""Checks as rewards, on real stores and with real processes: scores, silence, crashes, hangs, claims and erasure."""
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.retention.archiving import archivable
+from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.serving.answers.recovery import recover
+from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.rows import check_rows
+from ragbandit.router.storage.rows.check_rows import claim_check, waiting_for_check
+from ragbandit.router.storage.sql.tables import check_due, closures, waiting
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Source
+from ragbandit.workers.checks.job import AnswerChecks
+from ragbandit.workers.checks.process import CheckFailed, CheckProcess, check_reward_check
+from ragbandit.workers.context import Context
+from ragbandit.workers.housekeeping import _checks
+from tests.conftest import on_sqlite
+from tests.support.cases import every_case
+from tests.support.waiting import runs, until
+
+#: a check whose answer says what it does
+MODULE = """
+import asyncio, os, sys, time
+
+def scripted(*, answer, question, sources, extra=1.0):
+    print("to standard output, which is no reply")
+    match answer.split():
+        case ["say", value]: return eval(value)
+        case ["sources"]: return len(sources) / 10 if sources[0]["url"] == "https://s" else 0.0
+        case ["question"]: return question == "Who wrote Dracula?"
+        case ["extra"]: return extra
+        case ["raise"]: raise LookupError("no such word")
+        case ["exit"]: os._exit(3)
+        case ["quit"]: sys.exit()
+        case ["hang"]: time.sleep(60)
+        case ["count"]:
+            scripted.calls = getattr(scripted, "calls", 0) + 1
+            return scripted.calls / 10
+
+async def later(answer, question, sources):
+    await asyncio.sleep(0)
+    return True
+
+def narrow(answer): return True
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def module(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "own_checks.py").write_text(MODULE)
+    sys.path.insert(0, str(folder))
+    yield str(folder)
+    sys.path.remove(str(folder))
+
+
+def reward(check="own_checks:scripted", **given):
+    return Settings(reward={"check": check, **given}).reward
+
+
+def test_what_a_check_says_is_a_number_or_nothing():
+    """Numbers, bools, None, arguments; what is no score is a fault, as is a crash or a hang: the next call works."""
+    process = CheckProcess(reward(check_s=5.0, check_params={"extra": 0.25}))
+    long = {"id": "a", "title": "t", "text": "x" * 200_000, "url": "https://s"}
+
+    def score(answer, **given):
+        return process.score(**{"answer": answer, "question": "Who wrote Dracula?", "sources": [long] * 3} | given)
+
+    says = [("say 1", 1.0), ("say True", 1.0), ("say False", 0.0), ("say .5", 0.5), ("say None", None)]
+    says += [("sources", 0.3), ("question", 1.0), ("extra", 0.25), ("count", 0.1), ("count", 0.2)]
+    wrong = [(f"say {value}", "is no number from 0 to 1") for value in ("2", "-.1", "float('nan')", "'1'")]
+    wrong += [("say [1]", "TypeError"), ("raise", "LookupError: no such word")]
+    wrong += [("exit", "its process ended"), ("quit", "its process ended")]
+    with every_case() as case:
+        for answer, value in says:
+            with case(answer):
+                assert score(answer) == value
+        for answer, fault in wrong:
+            with case(answer):
+                with pytest.raises(CheckFailed, match=fault):
+                    score(answer)
+                assert score("say 1") == 1.0
+    process.close()
+    hasty = CheckProcess(reward(check_s=0.05))
+    with pytest.raises(CheckFailed, match=r"did not end within 0\.05 s, and was killed"):
+        hasty.score(answer="hang", question="", sources=[])
+    hasty.close()
+
+
+def test_a_check_that_cannot_be_called_is_refused():
+    """A module or a function that is not there, other arguments, parameters that it does not take; and lost texts."""
+    check_reward_check(reward("own_checks:later"))
+    cases = [
+        (reward("own_checks:nothing"), "cannot be imported"),
+        (reward("nowhere:f"), "cannot be imported"),
+        (reward("own_checks:narrow"), "unexpected keyword argument"),
+        (reward(check_params={"other": 1}), "unexpected keyword argument 'other'"),
+    ]
+    for settings, fault in cases:
+        with pytest.raises(ConfigError, match=fault) as caught:
+            check_reward_check(settings)
+        assert caught.value.field == "reward.check"
+    with pytest.raises(ValueError, match=r"reward\.check: it reads questions"):
+        Settings(reward={"check": "a:b"}, log={"text": "none"})
+
+
+class Bench:
+    """A store whose outcomes wait for a check, and what runs it."""
+
+    def __init__(self, database, make_decision, **given):
+        settings = Settings(reward={"check": "own_checks:scripted", **given})
+        self.database, self.make_decision = database, make_decision
+        self.store = DecisionStore(database, label="main", check=True)
+        ledger = Ledger(database, label="main")
+        self.context = Context(settings=settings, store=self.store, ledger=ledger, jobs=MemoryJobs())
+        self.checks = AnswerChecks(self.context)
+
+    def answered(self, answer, **more):
+        decision = self.make_decision(run_by=more.get("run_by", "caller"))
+        self.store.add_decisions([decision])
+        given = {"status": "answered", "answer": answer, "steps": 1.0}
+        given |= {name: value for name, value in more.items() if name in ("status", "error", "answer")}
+        outcome = made_outcome(decision_id=decision.id, now=time.time(), **given)
+        changed = {name: more[name] for name in ("run_by", "sources") if name in more}
+        self.store.add_outcomes([replace(outcome, **changed)])
+        return decision.id
+
+    def due(self):
+        with self.database.read() as connection:
+            return {row["decision_id"]: row for row in connection.execute(select(check_due)).mappings()}
+
+    def later(self):
+        with self.database.write() as connection:
+            connection.execute(update(check_due).values(due_at=0.0))
+
+    def score(self, key):
+        return [(item.source, item.kind, item.value) for item in self.store.record(key).feedback]
+
+
+@pytest.fixture
+def bench(database, make_decision):
+    made = []
+
+    def make(**given):
+        made.append(Bench(database, make_decision, **given))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.checks.close()
+
+
+def test_answers_of_callers_and_workers_are_scored_once(bench):
+    """A score is feedback of source code; no answer is 0 without a call; None ends the wait; nothing is done twice."""
+    it = bench()
+    source = Source(id="s", title="", text="", url="https://s")
+    theirs = it.answered("say .5")
+    ours = it.answered("sources", run_by="worker", sources=(source, source))
+    failed = it.answered(None, status="failed", error="broken", run_by="worker")
+    silent = it.answered("say None")
+    it.checks.run()
+
+    assert [it.score(key) for key in (theirs, ours, failed, silent)] == [
+        [("code", "rating", 0.5)], [("code", "rating", 0.2)], [("code", "rating", 0.0)], []
+    ]  # fmt: skip
+    assert it.due() == {}
+    feedback = it.store.record(theirs).feedback[0]
+    assert (feedback.rater, feedback.facts["check"]) == ("own_checks:scripted", "own_checks:scripted")
+    assert it.store.record(failed).feedback[0].facts["no_answer"] == ""
+    it.checks.run()
+    assert len(it.score(theirs)) == 1
+
+
+@on_sqlite
+def test_what_fails_is_tried_again_and_given_up(bench, caplog):
+    """A crash leaves the claim; three tries, then the recovery ends the wait. Others are checked meanwhile."""
+    it = bench()
+    broken = it.answered("exit")
+    good = it.answered("say 1")
+    for attempt in (1, 2, 3):
+        it.checks.run()
+        assert it.due()[broken]["attempts"] == attempt
+        assert it.due()[broken]["due_at"] > time.time()
+        it.later()
+    assert claim_check(it.database, now=time.time(), for_s=1.0) is None
+    assert (it.score(broken), len(it.score(good))) == ([], 1)
+    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time())
+    assert it.due() == {}
+    assert "tried too often" in caplog.text
+    old = it.answered("say 1")
+    recover(it.database, jobs=it.context.jobs, settings=it.context.settings, now=time.time() + check_rows.EXPIRE_S + 1)
+    assert (it.due(), it.score(old)) == ({}, [])
+
+
+@on_sqlite
+def test_a_worker_that_learns_checks_answers(bench):
+    """Its routine finds what comes in; when it is closed, the check's process has ended."""
+    it = bench()
+    (routine,) = _checks(it.context)
+    key = it.answered("say 1")
+    until(lambda: it.score(key))
+    child = next(iter(Path(f"/proc/{os.getpid()}/task/{routine._thread.native_id}/children").read_text().split()))
+    routine.close()
+    assert not runs(child)
+
+
+def test_a_check_that_hangs_ends_with_its_worker(module):
+    """A worker that is killed leaves no check behind."""
+    code = (
+        "import sys; from ragbandit.router.config.settings import Settings\n"
+        "from ragbandit.workers.checks.process import CheckProcess\n"
+        f"sys.path.insert(0, {module!r})\n"
+        "process = CheckProcess(Settings(reward={'check': 'own_checks:scripted', 'check_s': 60.0}).reward)\n"
+        "process.start(); print(process._process.pid, flush=True)\n"
+        "process.score(answer='hang', question='', sources=[])\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as worker:
+        child = worker.stdout.readline().strip()
+        assert runs(child)
+        worker.kill()
+    until(lambda: not runs(child))
+
+
+def test_a_claim_is_one_workers(bench):
+    """Two workers never check the same answer at once; one that was killed leaves a claim that ends."""
+    it = bench()
+    keys = {it.answered("say 1") for _ in range(3)}
+    now = time.time()
+    claimed = [claim_check(it.database, now=now, for_s=60.0) for _ in range(4)]
+    assert {*claimed} == keys | {None}
+    assert claim_check(it.database, now=now + 61.0, for_s=60.0) in keys
+
+
+@on_sqlite
+def test_room_archive_and_erasure(bench, database, monkeypatch):
+    """Beyond the room nothing waits; what waits is not archived; an erased decision waits no more."""
+    it = bench()
+    monkeypatch.setattr(check_rows, "MAX_WAITING", 2)
+    keys = [it.answered("say 1") for _ in range(3)]
+    assert list(it.due()) == keys[:2]
+    with database.read() as connection:
+        assert waiting_for_check(connection) == 2
+    erase(database, Selection(decision=keys[0]), features=False, now=time.time())
+    assert list(it.due()) == keys[1:2]
+    with database.write() as connection:
+        connection.execute(waiting.delete())
+        closed = {"policy": "main", "decision_id": keys[1], "state": "closed", "reason": "", "made_at": 1.0}
+        connection.execute(closures.insert(), [closed])
+    assert archivable(database, before=time.time()) == 2
+    it.checks.run()
+    assert archivable(database, before=time.time()) == 3
+    assert [len(it.score(key)) for key in keys] == [0, 1, 0]

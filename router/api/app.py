@@ -202,7 +202,7 @@ async def _reply_to(request: Request, error: Exception) -> Response:
     return reply_to(error, scope=request.scope)
 
 
-async def _no_corpus(_query: str, _k: int) -> NoReturn:
+async def _no_corpus(_query: str, _k: int, _retriever: str) -> NoReturn:
     raise NotReady("this process has no retriever", remedy="start the service by `ragbandit serve` or `ragbandit up`")
 
 

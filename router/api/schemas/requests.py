@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from ragbandit.router.api.schemas.shape_errors import wanted
+from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
 from ragbandit.router.serving.checks.questions import (
     AIMS,
@@ -226,6 +227,8 @@ class SearchBody(RequestBody):
     """What is searched for."""
     k: Annotated[int, limits(minimum=1, maximum=MAX_HITS)] = 5
     """That many passages at most."""
+    retriever: Annotated[str, limits(NAME)] = DEFAULT
+    """Which corpus: a name of the setting `retrievers`; left out: that of `retriever`."""
 
 
 class RouteBatchBody(RequestBody):

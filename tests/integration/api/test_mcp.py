@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -37,8 +38,8 @@ def call(service, tool, **arguments):
     return with_client(service, lambda client: client.call_tool(tool, arguments))
 
 
-async def searched(_query, k):
-    return [DRACULA][:k]
+async def searched(query, k, retriever):
+    return [replace(DRACULA, id=f"{query} {retriever}")][:k]
 
 
 def test_every_tool_is_described(service):
@@ -116,7 +117,7 @@ def test_a_caller_that_goes_away_ends_its_call(service):
 
     begun, ended = [], []
 
-    async def endless(_query, _k):
+    async def endless(_query, _k, _retriever):
         begun.append(1)
         try:
             await asyncio.sleep(60)
@@ -140,6 +141,7 @@ def test_a_refusal_is_a_result_that_an_agent_reads(service):
         ("explain", {"decision_id": "../status"}, "NOT_FOUND", None),
         ("explain", {}, "INVALID_INPUT", "decision_id"),
         ("search", {"query": "x", "k": 51}, "INVALID_INPUT", "k"),
+        ("search", {"query": "x", "retriever": "wiki"}, "INVALID_INPUT", "retriever"),
         ("search", {"query": "x"}, "NOT_READY", None),
     ]
 
@@ -162,15 +164,19 @@ def test_a_refusal_is_a_result_that_an_agent_reads(service):
 def test_search_finds_passages(serve):
     """The corpus of the service's process is searched, within limits; what fails on its host is not told outside."""
 
-    async def broken(_query, _k):
+    async def broken(_query, _k, _retriever):
         raise ConfigError("no index at /secret/folder", remedy="ragbandit index build")
 
-    service = serve(corpus=searched)
+    service = serve(corpus=searched, retrievers={"wiki": {}})
     found = call(service, "search", query="Dracula", k=1).structured_content
     assert found == {
-        "passages": [{"id": "p1", "title": "Dracula", "text": "By Bram Stoker.", "score": 2.5, "url": DRACULA.url}]
+        "passages": [
+            {"id": "Dracula default", "title": "Dracula", "text": "By Bram Stoker.", "score": 2.5, "url": DRACULA.url}
+        ]
     }
     assert service.http.post("/v1/search", json={"query": "Dracula"}).json() == found
+    named = call(service, "search", query="Dracula", retriever="wiki").structured_content
+    assert named["passages"][0]["id"] == "Dracula wiki"
     service.app.state.searches = MOST
     assert "refused" in call(service, "search", query="Dracula").content[0].text
     service.app.state.search, service.app.state.searches = broken, 0

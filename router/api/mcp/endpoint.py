@@ -58,44 +58,66 @@ async def _server_of(app: Any) -> Any:
         from ragbandit.router.api.mcp.tools import make_server
 
         logging.getLogger("mcp").setLevel(logging.WARNING)  # else two lines for every request
-        app.state.mcp = make_server(await asyncio.to_thread(app.openapi), call=_called)
+        app.state.mcp = make_server(app.openapi, call=_called)
     return app.state.mcp
 
 
 async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What an endpoint of the app replies to whoever called the tool, told as progress while it streams.
+    """What an endpoint of the app replies to whoever called the tool.
 
     It is a request of its own, in this process, which goes through all that the edge checks. Raises what is refused.
     """
     assert context.request is not None  # the SDK hands every request over HTTP on
-    outer, (method, path), steps = context.request.scope, endpoint.split(" "), list[str]()
-    events, outcome = EventReader(), dict[str, Any]()
+    outer, progress = context.request.scope, _Progress(context)
+    streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         async def told(message: Message) -> None:
-            for event in events.read(message.get("body", b"")) if streams else ():
-                if event.event == "outcome":
-                    outcome.update(event.data)
-                elif event.event in ("decision", "status"):
-                    steps.append(event.data.get("text") or f"the arm {event.data.get('arm')} was chosen")
-                    await context.session.report_progress(float(len(steps)), message=steps[-1])
+            if streams:
+                await progress.tell(message.get("body", b""))
             await send(message)
 
         await outer["app"]({**scope, PART: "mcp"}, receive, told)
 
-    streams = path == "/v1/answer" and "progress_token" in (context.meta or {})
-    wait_s = arguments.get("wait_s")  # it belongs to the call, not to what its id identifies
-    params = {**({"stream": "true"} if streams else {}), **({} if wait_s is None else {"wait_s": wait_s})}
-    if "{decision_id}" in path:
-        path = path.format(decision_id=quoted(arguments.get("decision_id")))
-    body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
     headers = {name: value for name, value in context.request.headers.items() if name in _KEPT}
-    headers |= {"content-type": "application/json", "x-request-id": outer[SCOPE_ID]}
-    content = body if method == "POST" else b""
-    request = httpx.Request(method, f"http://localhost{path}", params=params, headers=headers, content=content)
+    request = _request(endpoint, arguments, streams=streams, headers={**headers, "x-request-id": outer[SCOPE_ID]})
     response = await httpx.ASGITransport(app).handle_async_request(request)
     received = ReceivedReply(status=response.status_code, headers=response.headers, body=await response.aread())
     if received.status >= 300:
-        raise refused(received, path=path)
-    value: dict[str, Any] = outcome or value_of(received, path=path)
+        raise refused(received, path=endpoint)
+    value: dict[str, Any] = progress.outcome or value_of(received, path=endpoint)
     return value
+
+
+def _request(
+    endpoint: str, arguments: Mapping[str, Any], *, streams: bool, headers: Mapping[str, str]
+) -> httpx.Request:
+    """The request that is a tool's call."""
+    method, path = endpoint.split(" ")
+    if "{decision_id}" in path:
+        path = path.format(decision_id=quoted(arguments.get("decision_id")))
+    wait_s = arguments.get("wait_s")  # it belongs to the call, not to what its id identifies
+    params = {**({"stream": "true"} if streams else {}), **({} if wait_s is None else {"wait_s": wait_s})}
+    body = encoded({name: value for name, value in arguments.items() if name != "wait_s"})
+    headers = {**headers, "content-type": "application/json"}
+    content = body if method == "POST" else b""
+    return httpx.Request(method, f"http://localhost{path}", params=params, headers=headers, content=content)
+
+
+class _Progress:
+    """Tells a caller what the arm does, by the events of a streamed answer."""
+
+    def __init__(self, context: "Context") -> None:
+        self._context, self._events, self._told = context, EventReader(), 0
+        #: of the stream; {} until it is there
+        self.outcome: dict[str, Any] = {}
+
+    async def tell(self, body: bytes) -> None:
+        """The next bytes of the stream. Raises what its event `error` says."""
+        for event in self._events.read(body):
+            if event.event == "outcome":
+                self.outcome = dict(event.data)
+            elif event.event in ("decision", "status"):
+                self._told += 1
+                text = event.data.get("text") or f"the arm {event.data.get('arm')} was chosen"
+                await self._context.session.report_progress(float(self._told), message=text)

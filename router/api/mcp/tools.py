@@ -85,12 +85,12 @@ _KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "m
 _DEPTH: Final = 2
 
 
-def make_server(api: Mapping[str, Any], *, call: Call) -> "Server[Any]":
-    """The MCP server. api: the OpenAPI document of the service."""
-    tools = [_tool(name, api=api) for name in TOOLS]
+def make_server(document: Callable[[], Mapping[str, Any]], *, call: Call) -> "Server[Any]":
+    """The MCP server. document: returns the OpenAPI document of the service, with the arms that it has now."""
 
     async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=tools)
+        api = document()
+        return ListToolsResult(tools=[_tool(name, api=api) for name in TOOLS])
 
     async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
         if params.name not in TOOLS:

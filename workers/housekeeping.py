@@ -20,7 +20,7 @@ from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.context import Context
 from ragbandit.workers.learning import version_learning
 from ragbandit.workers.outages import Routine
-from ragbandit.workers.webhooks.delivery import EVERY_S, Webhook, WebhookSender
+from ragbandit.workers.webhooks.delivery import EVERY_S, Webhook
 from ragbandit.workers.webhooks.events import LOOK_S, EventWatch
 from ragbandit.workers.webhooks.secrets import check_webhooks
 
@@ -105,16 +105,15 @@ def _webhooks(context: Context) -> Iterator[Routine]:
     if not settings.webhooks:
         return
     deliveries = WebhookDeliveries(database)
-    senders = [WebhookSender(name, each) for name, each in settings.webhooks.items()]
+    webhooks = [Webhook(name, each) for name, each in settings.webhooks.items()]
     watch = EventWatch(database, settings=settings)
 
     def look() -> None:
         watch.look(now=time.time())
 
     yield Routine("look for events of webhooks", look, every_s=LOOK_S)
-    for sender in senders:
-        webhook = Webhook(sender, deliveries=deliveries)
-        yield Routine(f"send the webhook {webhook.name!r}", webhook.deliver, every_s=EVERY_S)
+    for webhook in webhooks:
+        yield Routine(f"send the webhook {webhook.name!r}", partial(webhook.deliver, deliveries), every_s=EVERY_S)
 
 
 def stop_cancelled(context: Context) -> None:

@@ -52,21 +52,6 @@ class Delivery:
     error: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WebhookState:
-    """What of one webhook's deliveries is not delivered."""
-
-    webhook: str
-    waiting: int
-    #: of those that are still stored
-    given_up: int
-
-    @property
-    def line(self) -> str:
-        """For people."""
-        return f"{self.webhook}: {self.waiting} waiting, {self.given_up} given up"
-
-
 _ROWS: Final = TableRows(webhook_deliveries, Delivery)
 _columns: Final = webhook_deliveries.c
 _OVER: Final = _columns.due_at.is_(None)
@@ -86,28 +71,23 @@ class WebhookDeliveries:
 
     def add(self, deliveries: Sequence[Delivery], *, now: float) -> tuple[int, int]:
         """Store those that are new; how many were, and how many had no room."""
-        new = [one for one in deliveries if one.id not in self._known([each.id for each in deliveries])]
+        with self.database.read() as connection:  # mostly none is, and nothing is written
+            ids = [one.id for one in deliveries]
+            parts = (ids[begin : begin + _BATCH] for begin in range(0, len(ids), _BATCH))
+            queries = (select(_columns.id).where(_columns.id.in_(part)) for part in parts)
+            known = {key for query in queries for key in connection.execute(query).scalars()}
+        new = [one for one in deliveries if one.id not in known]
         if not new:
             return 0, 0
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:
             _prune(connection, now=now)
-            room = {name: MOST_WAITING - _waiting(connection, name) for name in {one.webhook for one in new}}
             taken = []
-            for one in new:
-                room[one.webhook] -= 1
-                if room[one.webhook] >= 0:
-                    taken.append(_ROWS.row(one))
-                else:
-                    moves.tally(_COUNTED + one.webhook, name="refused", amount=1)
+            for name in dict.fromkeys(one.webhook for one in new):
+                ours = [_ROWS.row(one) for one in new if one.webhook == name]
+                room = max(0, MOST_WAITING - _waiting(connection, name))
+                taken += ours[:room]
+                moves.tally(_COUNTED + name, name="refused", amount=len(ours[room:]))
             return len(insert_new(connection, webhook_deliveries, taken, key="id")), len(new) - len(taken)
-
-    def _known(self, ids: Sequence[str]) -> set[str]:
-        known = set[str]()
-        with self.database.read() as connection:
-            for begin in range(0, len(ids), _BATCH):
-                some = _columns.id.in_(ids[begin : begin + _BATCH])
-                known.update(connection.execute(select(_columns.id).where(some)).scalars())
-        return known
 
     def claim(self, webhook: str, *, now: float, for_s: float, limit: int) -> list[Delivery]:
         """Deliveries that are due, for this process alone for so many seconds, the longest due first."""
@@ -138,14 +118,14 @@ class WebhookDeliveries:
             connection.execute(update(webhook_deliveries).where(*mine).values(**values))
             moves.tally(_COUNTED + claimed.webhook, name=result, amount=1)
 
-    def states(self) -> list[WebhookState]:
-        """What waits and what was given up, by webhook."""
+    def undelivered(self) -> dict[str, str]:
+        """What waits and what was given up, in words, of each webhook that has such."""
         waiting = func.sum(case((_OVER, 0), else_=1))
         given_up = func.sum(case((_OVER & _columns.delivered_at.is_(None), 1), else_=0))
-        query = select(_columns.webhook, waiting, given_up).group_by(_columns.webhook).order_by(_columns.webhook)
+        query = select(_columns.webhook, waiting, given_up).where(_columns.delivered_at.is_(None))
         with self.database.read() as connection:
-            rows = connection.execute(query).all()
-        return [WebhookState(webhook=name, waiting=int(waits), given_up=int(lost)) for name, waits, lost in rows]
+            rows = connection.execute(query.group_by(_columns.webhook).order_by(_columns.webhook)).all()
+        return {name: f"{waits} waiting, {lost} given up" for name, waits, lost in rows}
 
 
 def results_of(database: Database) -> Mapping[tuple[str, str], int]:

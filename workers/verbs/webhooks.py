@@ -10,7 +10,7 @@ from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.storage.webhook_deliveries import Delivery
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.workers.webhooks.delivery import WebhookSender
+from ragbandit.workers.webhooks.delivery import Webhook
 from ragbandit.workers.webhooks.events import event_body
 
 
@@ -25,7 +25,7 @@ def send_test(
     key, now = f"test_{uuid.uuid4().hex}", time.time()
     body = event_body("test", at=now, data={"sentence": "this is a test", "remedy": "nothing to do"})
     test = Delivery(id=key, webhook=name, event="test", body=body, made_at=now, due_at=None)
-    (attempt,) = WebhookSender(name, settings.webhooks[name]).send([test])
+    (attempt,) = Webhook(name, settings.webhooks[name]).send([test])
     if attempt.error is not None:
         console.print(f"not delivered: {attempt.error}", markup=False, highlight=False)
         raise typer.Exit(1)

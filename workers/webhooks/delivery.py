@@ -60,9 +60,10 @@ def signature(secret: bytes, *, key: str, timestamp: int, body: bytes) -> str:
 class Webhook:
     """Sends the deliveries of one webhook. Not for several threads; several processes may."""
 
-    def __init__(self, sender: "WebhookSender", *, deliveries: WebhookDeliveries) -> None:
-        self.sender, self.deliveries, self.clock = sender, deliveries, sender.clock
-        self.name = name = sender.name
+    def __init__(self, name: str, settings: WebhookSettings, *, clock: Callable[[], float] = time.time) -> None:
+        """Raises ConfigError where the secret is not there."""
+        self.name, self.settings, self.clock = name, settings, clock
+        self._secret = secret_of(name, settings)
         self._outage = StoreOutage(
             action="webhook",
             failing=f"the webhook {name!r} does not take what is sent; trying again, with growing pauses. Try it: "
@@ -70,21 +71,25 @@ class Webhook:
             restored=f"the webhook {name!r} takes what is sent again",
         )
 
-    def deliver(self) -> float | None:
+    def deliver(self, deliveries: WebhookDeliveries) -> float | None:
         """Send what is due; 0.0 where there may be more. Raises StoreError."""
-        claimed = self.deliveries.claim(self.name, now=self.clock(), for_s=CLAIM_S, limit=AT_ONCE)
+        claimed = deliveries.claim(self.name, now=self.clock(), for_s=CLAIM_S, limit=AT_ONCE)
         # A row whose last try has left no word was on its way when its process was killed.
         sent = [one for one in claimed if one.attempts <= len(PAUSES_S) + 1]
-        results = dict(zip((one.id for one in sent), self.sender.send(sent), strict=True))
+        results = dict(zip((one.id for one in sent), self.send(sent), strict=True))
         lost = Attempt(error="the process ended while it was sent for the last time", gone=True)
         for one in claimed:
-            self._settle(one, results.get(one.id, lost))
+            self._settle(one, results.get(one.id, lost), deliveries=deliveries)
         return 0.0 if len(claimed) == AT_ONCE else None
 
-    def _settle(self, delivery: Delivery, attempt: Attempt) -> None:
+    def send(self, deliveries: Sequence[Delivery]) -> list[Attempt]:
+        """Send these once, all at the same time; what came of each. Nothing is noted."""
+        return asyncio.run(self._send(deliveries)) if deliveries else []
+
+    def _settle(self, delivery: Delivery, attempt: Attempt, *, deliveries: WebhookDeliveries) -> None:
         now = self.clock()
         due_at = None if attempt.error is None or attempt.gone else self._next(delivery, attempt, now=now)
-        self.deliveries.settle(delivery, error=attempt.error, due_at=due_at, now=now)
+        deliveries.settle(delivery, error=attempt.error, due_at=due_at, now=now)
         if attempt.error is None:
             self._outage.ended()
         else:
@@ -96,19 +101,6 @@ class Webhook:
             return None
         pause = PAUSES_S[delivery.attempts - 1] * random.uniform(1.0, 1.0 + _SPREAD)  # noqa: S311 - no secret
         return now + max(pause, min(attempt.wait_s, PAUSES_S[-1]))
-
-
-class WebhookSender:
-    """Sends to one webhook, and notes nothing."""
-
-    def __init__(self, name: str, settings: WebhookSettings, *, clock: Callable[[], float] = time.time) -> None:
-        """Raises ConfigError where the secret is not there."""
-        self.name, self.settings, self.clock = name, settings, clock
-        self._secret = secret_of(name, settings)
-
-    def send(self, deliveries: Sequence[Delivery]) -> list[Attempt]:
-        """Send these once, all at the same time; what came of each."""
-        return asyncio.run(self._send(deliveries)) if deliveries else []
 
     async def _send(self, deliveries: Sequence[Delivery]) -> list[Attempt]:
         async with httpx.AsyncClient(follow_redirects=False, timeout=TIMEOUT_S) as client:

@@ -64,16 +64,6 @@ class Person:
     tenant: str | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SignIn:
-    """One sign-in that has begun: where the browser goes, and what it must bring back."""
-
-    url: str
-    state: str
-    nonce: str
-    verifier: str
-
-
 class OidcClient:
     """A client of one provider, on one event loop."""
 
@@ -94,8 +84,8 @@ class OidcClient:
         """Close the connections."""
         await self._http.aclose()
 
-    async def begin(self) -> SignIn:
-        """Begin a sign-in. Raises NotReady while the provider does not say where."""
+    async def begin(self) -> tuple[str, dict[str, str]]:
+        """Where the browser goes, and the state, nonce and verifier of this sign-in. Raises NotReady."""
         said = await self._provider()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
@@ -111,7 +101,7 @@ class OidcClient:
         }
         there = said["authorization_endpoint"]
         url = f"{there}{'&' if '?' in there else '?'}{urlencode(asked)}"
-        return SignIn(url=url, state=state, nonce=nonce, verifier=verifier)
+        return url, {"state": state, "nonce": nonce, "verifier": verifier}
 
     async def finish(self, *, code: str, nonce: str, verifier: str) -> Person:
         """Who has signed in. Raises Unauthorized for what proves nobody, Forbidden for who has no role, NotReady."""

@@ -26,14 +26,13 @@ async def begin(request: Request) -> Response:
     """Send the browser to the provider."""
     client, onward = _client(request), next_of(request)
     try:
-        begun = await client.begin()
+        url, values = await client.begin()
     except NotReady as error:
         return await login_page(request, onward=onward, fault=error)
     sessions: PageSessions = request.app.state.page_sessions
-    values = {"state": begun.state, "nonce": begun.nonce, "verifier": begun.verifier, "next": onward}
-    reply = RedirectResponse(begun.url, status_code=303)
+    reply = RedirectResponse(url, status_code=303)
     # The provider's page sends the browser back: a cookie that is "strict" would not come along.
-    sealed = await sessions.seal(_KIND, values, seconds=SIGN_IN_S)
+    sealed = await sessions.seal(_KIND, values | {"next": onward}, seconds=SIGN_IN_S)
     set_cookie(request, reply, name=SIGN_IN, value=sealed, seconds=SIGN_IN_S, samesite="lax")
     return reply
 

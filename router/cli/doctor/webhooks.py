@@ -16,13 +16,13 @@ def undelivered(installation: Installation) -> Sequence[Finding]:
     if not settings.webhooks:
         return [fine(_CHECK, "none is set")]
     with opened(settings) as database:
-        states = [one for one in WebhookDeliveries(database).states() if one.waiting or one.given_up]
+        states = WebhookDeliveries(database).undelivered()
     return [
         warning(
             _CHECK,
-            one.line,
+            f"{name}: {state}",
             means="its receiver was not told of that much; what waits is tried again, what was given up is not",
-            remedy=f"try it: ragbandit webhooks test {one.webhook}; a worker that learns must run",
+            remedy=f"try it: ragbandit webhooks test {name}; a worker that learns must run",
         )
-        for one in states
+        for name, state in states.items()
     ] or [fine(_CHECK, "all is delivered")]

@@ -76,10 +76,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
-            undelivered = [
-                one.line for one in WebhookDeliveries(ledger.database).states() if one.waiting or one.given_up
-            ]
-            facts |= {"webhooks": undelivered} if undelivered else {}
+            undelivered = WebhookDeliveries(ledger.database).undelivered().items()
+            facts |= {"webhooks": [f"{name}: {words}" for name, words in undelivered]} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
             show(
                 {"policy": ledger.label, "learning": _headline(state, runs=_learner_runs(ledger))} | learned | facts,

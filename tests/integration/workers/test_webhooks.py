@@ -26,7 +26,7 @@ from ragbandit.router.storage.webhook_deliveries import Delivery, WebhookDeliver
 from ragbandit.shared.errors import ConfigError
 from ragbandit.workers.cli import app
 from ragbandit.workers.webhooks import delivery
-from ragbandit.workers.webhooks.delivery import Webhook, WebhookSender, signature
+from ragbandit.workers.webhooks.delivery import Webhook, signature
 from ragbandit.workers.webhooks.events import EventWatch
 from tests.conftest import EPOCH, on_sqlite
 from tests.support.rollouts import BASE
@@ -53,9 +53,8 @@ class Post:
 
     def again(self, database=None):
         database = database or self.database
-        sender = WebhookSender("ops", self.settings.webhooks["ops"], clock=lambda: self.now)
-        watch = EventWatch(database, settings=self.settings)
-        return watch, Webhook(sender, deliveries=WebhookDeliveries(database))
+        webhook = Webhook("ops", self.settings.webhooks["ops"], clock=lambda: self.now)
+        return EventWatch(database, settings=self.settings), webhook
 
     def put(self, *keys):
         made = [
@@ -73,7 +72,7 @@ class Post:
 
     def deliver(self, *, after=0.0):
         self.now += after
-        self.webhook.deliver()
+        self.webhook.deliver(self.rows)
 
     def stored(self):
         with self.database.read() as connection:
@@ -194,7 +193,7 @@ def test_given_up(make_post, monkeypatch):
         post.put("gone")
         post.deliver()
         post.receiver = former
-    assert [one.line for one in post.rows.states()] == ["ops: 0 waiting, 4 given up"]
+    assert post.rows.undelivered() == {"ops": "0 waiting, 4 given up"}
     assert results_of(post.database)["ops", "given_up"] == 4
 
 
@@ -213,7 +212,7 @@ def test_two_processes_at_once(make_post, database_url):
         watch.look(now=EPOCH + 9)
         together.wait(10)
         post.now = EPOCH + 9
-        while webhook.deliver() is not None:
+        while webhook.deliver(watch.deliveries) is not None:
             pass
 
     threads = [threading.Thread(target=run, args=one) for one in both]
@@ -234,7 +233,7 @@ def test_killed_on_the_way(make_post):
     assert post.put("a", "b") == (2, 0)
     claimed = post.rows.claim("ops", now=post.now, for_s=delivery.CLAIM_S, limit=8)
     assert len(claimed) == 2
-    post.webhook.sender.send(claimed[:1])  # and the process dies before it has noted so
+    post.webhook.send(claimed[:1])  # and the process dies before it has noted so
     post.deliver()
     assert len(post.receiver.seen) == 1
     post.deliver(after=delivery.CLAIM_S)
@@ -349,7 +348,7 @@ def test_the_verb_and_the_settings(make_post, tmp_path, monkeypatch):
     for value, words in (("", "is not set"), ("whsec_short", "24 to 64 bytes"), (SECRET[6:], "24 to 64 bytes")):
         monkeypatch.setenv("SECRET", value)
         with pytest.raises(ConfigError, match=words) as raised:
-            WebhookSender("ops", post.settings.webhooks["ops"])
+            Webhook("ops", post.settings.webhooks["ops"])
         assert raised.value.field == "webhooks.ops.secret_env"
         assert value not in str(raised.value) or not value
     for url in ("https://user:secret@example.com/", "https://example.com/?key=1", "ftp://example.com", "example.com"):

@@ -29,8 +29,8 @@ _HEAD: Final = (
     "validate --all` prints them. Secrets belong in the environment, never here."
 )
 _NO_PRICE: Final = (
-    "Until prices are known {who}. Give each generator its price in dollars per million tokens, price: "
-    "{{input: ..., output: ...}}; then charge them by reward: cost {{dollars: 1.0}}, with the weight 1 / the dollars "
+    "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
+    "price: {{input: ..., output: ...}}. Then charge them by reward: cost {{dollars: 1.0}}, and weight 1 / the dollars "
     "that a right answer is worth."
 )
 

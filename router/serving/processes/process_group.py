@@ -18,8 +18,10 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import HASHING, Encoder
 from ragbandit.router.serving.processes.encoder_process import EncoderServer
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
-from ragbandit.router.serving.setup.bootstrap import choose_encoder, ledger_of, make_encoder
+from ragbandit.router.serving.setup.bootstrap import choose_encoder, make_encoder, open_database
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.child_process import Child, end, keep_what_is_loaded
+from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.service")
 
@@ -87,8 +89,8 @@ def run_encoder(settings: Settings, *, place: ServiceProcess) -> None:
 
 
 def _encoder_of_store(settings: Settings) -> Encoder:
-    with ledger_of(settings, label=settings.policy.label) as ledger:
-        return make_encoder(settings.encoder, ledger=ledger)
+    with contextlib.closing(open_database(settings)) as database:
+        return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
 
 
 def _child(name: str, place: ServiceProcess, arguments: Sequence[str]) -> Child:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy.engine import make_url
 
 from ragbandit.router.config.settings import EncoderSettings, Settings
-from ragbandit.router.encoders.base import HASHING, Encoder
+from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
@@ -85,9 +85,11 @@ def _fitting(
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:
-    """The encoder of a service on the store of these settings. Nothing is loaded. Raises StoreError."""
-    with ledger_of(settings, label=settings.policy.label) as ledger:
-        return _choices(settings.encoder, ledger)[0]
+    """The encoder of a service on the store of these settings; only for `auto` it is opened. Raises StoreError."""
+    if settings.encoder.model != AUTO:
+        return choices(settings.encoder)[0]
+    with contextlib.closing(open_database(settings)) as database:
+        return _choices(settings.encoder, Ledger(database, label=PolicyLabel(settings.policy.label)))[0]
 
 
 def _choices(settings: EncoderSettings, ledger: Ledger) -> list[EncoderChoice]:

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone
-from ragbandit.router.api.http_server.connections import CONNECTION
+from ragbandit.router.api.http_server.connections import CONNECTION, LONG_HEAD, MAX_HEAD_BYTES, MAX_HEADERS
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.rules import MCP, OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
@@ -45,6 +45,13 @@ _UNTRACED: Final = ("/health", "/ready", "/metrics", "/docs", "/openapi.json", "
 _ENDING: Final = NotReady(
     "the service is shutting down, and this request was not finished", remedy="try again with the same id"
 )
+
+
+class Malformed(InvalidInput):
+    """The head of the request is not one of HTTP/1.1 as it is spoken here."""
+
+    code = "BAD_REQUEST"
+    status = 400
 
 
 class NoUpgrade(InvalidInput):
@@ -183,6 +190,7 @@ def _check(exchange: _Exchange, *, state: State) -> None:
     """Raise what is wrong with a request before its body is read: under overload that must cost next to nothing."""
     if not has_path(exchange.path, state=state):
         raise HTTPException(404)
+    _check_head(exchange.scope)
     router: Router = state.router
     if exchange.rule.queue is not None:
         exchange.route = exchange.path  # a rule with a queue has no pattern
@@ -195,6 +203,22 @@ def _check(exchange: _Exchange, *, state: State) -> None:
         exchange.headers.append((b"connection", b"close"))
         if announced not in (b"", b"0") or b"transfer-encoding" in headers:
             raise NoUpgrade(remedy="send no header Upgrade: speak HTTP/1.1 from the start, or come through a proxy")
+
+
+def _check_head(scope: Scope) -> None:
+    """Refuse a head that is too large (its parser takes what one read brings) or that a proxy may read otherwise."""
+    size, hosts = len(scope.get("raw_path") or b""), 0
+    for name, value in scope["headers"]:
+        size += len(name) + len(value)
+        hosts += name == b"host"
+        if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            raise Malformed("a body comes plain or chunked", field="Transfer-Encoding", remedy="send it plain")
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise Malformed("a body is not unpacked here", field="Content-Encoding", remedy="send it plain")
+    if size > MAX_HEAD_BYTES or len(scope["headers"]) > MAX_HEADERS:
+        raise HTTPException(431)
+    if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
+        raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one")
 
 
 def _hold_back(exchange: _Exchange, reply: Response) -> None:
@@ -243,6 +267,7 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
             "the body is larger than the service takes",
             "send less, or raise server.max_body_bytes",
         ),
+        431: ("HEADERS_TOO_LARGE", LONG_HEAD, "send less"),
     }
     code, message, remedy = faults.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
     return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=headers)

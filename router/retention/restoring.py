@@ -23,6 +23,7 @@ from ragbandit.router.retention.database_copy import fill_database
 from ragbandit.router.retention.manifest import DATABASE_FILE, INDEXES, BackupFile, Manifest, check_files, read_manifest
 from ragbandit.router.retention.places import Place, Progress, copy_file
 from ragbandit.router.retention.taking import index_root
+from ragbandit.router.serving.setup.data_dir import RESTORING
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import (
@@ -33,7 +34,7 @@ from ragbandit.router.storage.sql.tables import (
     policies,
 )
 from ragbandit.shared.errors import Conflict, InvalidInput, StoreError
-from ragbandit.shared.files.atomic import private_folder
+from ragbandit.shared.files.atomic import private_folder, write_file
 
 #: of the audit log
 ACTION: Final = "store.restore"
@@ -74,6 +75,8 @@ def restore_backup(
     _refuse_full(settings, roots)
     private_folder(Path(settings.data_dir))
     place, targets = Place(source), {folder: Place(root) for folder, root in roots.items()}
+    unfinished = Path(settings.data_dir, RESTORING)
+    write_file(unfinished, f"restore of {source}\n".encode("utf-8", "replace"), durable=True)
     try:
         for folder, target in targets.items():
             files = manifest.below(folder)
@@ -86,6 +89,8 @@ def restore_backup(
         for target in reversed(targets.values()):  # checkpoints may lie in the folder of snapshots
             target.remove_created()
         raise
+    finally:  # one that is killed leaves it
+        unfinished.unlink(missing_ok=True)
 
 
 def _copy(place: Place, file: BackupFile, *, to: Place, name: str) -> None:

@@ -75,7 +75,7 @@ def check_room(settings: Settings, *, template: Template, generator: Generator) 
             text_chars=_LEAST_CHARS,
         )
         material = JudgedAnswer(question=text, answer=text, passages=passages)
-        shown = maker.prompt(material, mark=mark_of("", attempt=0)).prompt.body
+        shown = maker.prompt(material, mark=mark_of("", attempt=0, secret=b"")).prompt.body
         fits = shown.count(text.strip()) >= 2 + len(passages)
     except PromptTooLong:
         fits = False

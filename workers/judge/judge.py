@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from secrets import token_bytes
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -97,6 +99,8 @@ class Judge:
         self._template = template
         self._retriever, self._others = retriever, tuple(others)
         self._owns_generator = owns_generator
+        #: a caller may choose the id of its decision, so that the mark is made with what it cannot know
+        self._mark = partial(mark_of, secret=token_bytes(16))
 
     async def verdict(
         self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int
@@ -115,7 +119,7 @@ class Judge:
         )
         spent, again = Spent(), ""
         for call in range(CALLS):
-            prompt = self._prompt(material, mark=mark_of(decision.id, attempt=CALLS * attempt + call), again=again)
+            prompt = self._prompt(material, mark=self._mark(decision.id, attempt=CALLS * attempt + call), again=again)
             if prompt.suspicious and self.settings.suspicious == "withhold":
                 raise Suspicious
             done = await self._complete(prompt, spent=spent)

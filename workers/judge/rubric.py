@@ -9,6 +9,7 @@ so that none can pass for one of ours; and what opens a turn of a chat is taken 
 attempts. None of this makes a judge obey nobody: it keeps the prompt's structure whatever the material says.
 """
 
+import hmac
 import json
 import math
 import re
@@ -47,6 +48,13 @@ _THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _FENCED: Final = re.compile(r"```(?:json)?[ \t]*\n?(.*?)\n?[ \t]*```", re.DOTALL | re.IGNORECASE)
 #: characters that nobody sees
 _UNSEEN: Final = re.compile("[\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff]")
+
+#: letters of other scripts that look like ours, and tags, which nobody sees and a model reads as letters
+_LOOK_ALIKE: Final = str.maketrans(
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u04bb\u0261\u03bf\u03bd\u03b1\u0131"
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0405\u0408",
+    "aeopcyxijsdhgovaiABEKMHOPCTXISJ",
+) | {0xE0000 + code: code for code in range(0x20, 0x7F)}
 
 #: the best that a judge can give, in words and numbers
 _BEST: Final = (
@@ -116,9 +124,10 @@ class Score:
     reason: str
 
 
-def mark_of(decision_id: str, *, attempt: int) -> str:
-    """The mark that parts begin with: another one for every decision and attempt."""
-    return f"#{sha256(f'ragbandit rubric:{attempt}:{decision_id}'.encode('utf-8', 'replace')).hexdigest()[:12]}#"
+def mark_of(decision_id: str, *, attempt: int, secret: bytes) -> str:
+    """The mark that parts begin with: another one for every decision and attempt. secret: which no caller knows."""
+    text = f"ragbandit rubric:{attempt}:{decision_id}".encode("utf-8", "replace")
+    return f"#{hmac.new(secret, text, sha256).hexdigest()[:12]}#"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,7 +220,9 @@ def _apart(text: str, *, mark: str) -> str:
 
 def addresses_judge(text: str) -> bool:
     """Whether a text seems to talk to whoever grades it: a plain attempt, in English or by a chat's control words."""
-    seen = " ".join(_UNSEEN.sub("", unicodedata.normalize("NFKC", text)).split())
+    apart = unicodedata.normalize("NFKD", text.translate(_LOOK_ALIKE))
+    letters = "".join(sign for sign in apart if not unicodedata.combining(sign))
+    seen = " ".join(_UNSEEN.sub("", letters).split())
     return any(pattern.search(seen) for pattern in _ADDRESSES)
 
 

@@ -53,14 +53,8 @@ _FULL_REPLY: Final = _reply(503, error_json(_FULL))
 _LATE_REPLY: Final = _reply(
     408, error_body("REQUEST_TIMEOUT", "the request did not arrive in time", remedy="send it faster, and whole")
 )
-_LONG_REPLY: Final = _reply(
-    431,
-    error_body(
-        "HEADERS_TOO_LARGE",
-        f"path and headers are over {MAX_HEAD_BYTES} bytes, or over {MAX_HEADERS} headers",
-        remedy="send less",
-    ),
-)
+LONG_HEAD: Final = f"path and headers are over {MAX_HEAD_BYTES} bytes, or over {MAX_HEADERS} headers"
+_LONG_REPLY: Final = _reply(431, error_body("HEADERS_TOO_LARGE", LONG_HEAD, remedy="send less"))
 
 
 class Connections:

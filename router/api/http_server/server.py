@@ -38,6 +38,7 @@ class HttpServer(uvicorn.Server):
             loop=loop,
             log_level="info" if settings.access_log else "warning",
             access_log=settings.access_log,
+            server_header=False,
             timeout_graceful_shutdown=settings.shutdown_s,
         )
         super().__init__(config)

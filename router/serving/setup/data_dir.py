@@ -19,7 +19,9 @@ log = logging.getLogger("ragbandit.data_dir")
 
 #: of a data_dir: what holds questions, answers, or the words of both
 _FILES = ("redis.log", "up.lock", "accepted.yaml", "logs/*.log")
-_FOLDERS = ("logs",)
+_FOLDERS = ("logs", "snapshots", "checkpoints", "indexes", "archive")
+#: in a data_dir into which a restore has begun, and has not ended
+RESTORING = ".restoring"
 _REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
 
 
@@ -61,6 +63,9 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
     """
     from sqlalchemy.engine import make_url  # `validate` does without
 
+    if os.path.exists(Path(settings.data_dir, RESTORING)):  # noqa: PTH110 - False where it may not be looked for
+        remedy = "remove the folder, then restore the backup again: what is in it is not whole"
+        raise ConfigError(f"a restore into {settings.data_dir} did not end", field="data_dir", remedy=remedy)
     url = make_url(settings.database)
     if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
         return

@@ -10,6 +10,7 @@ import time
 import pytest
 
 from ragbandit.router.api.http_server import connections
+from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, Service, routed
 
 BODY = json.dumps({"question": QUESTION}).encode()
@@ -128,6 +129,29 @@ def test_headers_without_end(serve_on):
         link.sendall(b"GET /health HTTP/1.1\r\nx: " + b"a" * connections.MAX_HEAD_BYTES)
     assert everything(link).startswith(b"HTTP/1.1 431 ")
     routed(service.http)
+
+
+def test_a_head_that_may_be_read_in_two_ways(serve_on):
+    """One Host, a body that is plain or chunked, and no larger a head than is taken, also in one packet."""
+    service, posted = serve_on(), "POST /v1/route HTTP/1.1\r\nhost: localhost\r\n"
+    with every_case() as case:
+        for name, head, status in (
+            ("no host", "GET /health HTTP/1.1\r\n", 400),
+            ("two hosts", "GET /health HTTP/1.1\r\nhost: localhost\r\nhost: other\r\n", 400),
+            ("1.0 without host", "GET /health HTTP/1.0\r\n", 200),
+            (
+                "gzip, chunked",
+                "POST /v1/route HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: gzip, chunked\r\n",
+                400,
+            ),
+            ("packed", f"{posted}content-encoding: gzip\r\n", 400),
+            ("one packet", f"GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: {'x' * 66_000}\r\n", 431),
+        ):
+            with case(name):
+                link = connected(service, f"{head}connection: close\r\n\r\n".encode())
+                reply = everything(link)
+                assert reply.split()[1] == str(status).encode()
+                assert b"server: " not in reply.lower()
 
 
 def test_too_many_connections(serve_on, caplog):

@@ -113,6 +113,7 @@ def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
     """What an older release left open to other users is narrowed; a data_dir that is the working directory stays."""
     data = tmp_path / "data"
     (data / "logs").mkdir(parents=True)
+    (data / "snapshots").mkdir()
     settings = Settings(data_dir=str(data))
     open_database(settings).close()
     for name in ("logs/api.log", "redis.log", "mine.txt"):
@@ -121,7 +122,13 @@ def test_wide_modes_are_narrowed(tmp_path, monkeypatch):
         path.chmod(0o755 if path.is_dir() else 0o644)
     narrow_data_dir(settings)
     open_database(settings).close()
-    wanted = {"logs": "0o700", "logs/api.log": "0o600", "redis.log": "0o600", "ragbandit.db": "0o600"}
+    wanted = {
+        "snapshots": "0o700",
+        "logs": "0o700",
+        "logs/api.log": "0o600",
+        "redis.log": "0o600",
+        "ragbandit.db": "0o600",
+    }
     assert modes(data) == wanted | {"mine.txt": "0o644"}
     assert oct(data.stat().st_mode & 0o777) == "0o700"
     data.chmod(0o755)

@@ -14,14 +14,16 @@ import pytest
 from sqlalchemy import func, select
 from typer.testing import CliRunner
 
-from ragbandit.router.retention import taking
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.retention import restoring, taking
 from ragbandit.router.retention.manifest import DATABASE_FILE, MANIFEST_FILE, read_manifest
 from ragbandit.router.retention.places import Place, no_progress
 from ragbandit.router.retention.restoring import check_backup, restore_backup
+from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database, revision_of
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, leases, updates
-from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, StoreError
+from ragbandit.shared.errors import ConfigError, Conflict, InvalidInput, NotFound, StoreError
 from ragbandit.workers.cli import app
 from tests.conftest import World, made_settings
 from tests.integration.retention import writer
@@ -256,6 +258,24 @@ def test_folders_of_the_store_may_be_links(learned, tmp_path):
     snapshot.symlink_to(tmp_path / "elsewhere" / snapshot.name)
     names = [file.name for file in take(learned, tmp_path / "copy").files]
     assert {"indexes/default/meta.json", f"snapshots/{snapshot.name}"} <= set(names)
+
+
+def test_a_place_whose_restore_has_not_ended_is_not_opened(learned, tmp_path, monkeypatch):
+    """Until the database is there nothing opens the place, nor after a kill: no empty store is made over snapshots."""
+    take(learned, tmp_path / "backup")
+    there = Settings(data_dir=str(tmp_path / "there"))
+    last, refused = restoring._put_database, []
+
+    def put_last(*parts, **more):
+        with pytest.raises(ConfigError, match="did not end") as caught:
+            open_database(there)
+        refused.append(caught.value.field)
+        last(*parts, **more)
+
+    monkeypatch.setattr(restoring, "_put_database", put_last)
+    put(tmp_path / "backup", there)
+    assert refused == ["data_dir"]
+    open_database(there).close()
 
 
 def test_indexes_come_along_unless_left_out(learned, tmp_path):

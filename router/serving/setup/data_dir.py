@@ -63,7 +63,7 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
     """
     from sqlalchemy.engine import make_url  # `validate` does without
 
-    if os.path.exists(Path(settings.data_dir, RESTORING)):  # noqa: PTH110 - False where it may not be looked for
+    if os.path.exists(Path(settings.data_dir, RESTORING)):
         remedy = "remove the folder, then restore the backup again: what is in it is not whole"
         raise ConfigError(f"a restore into {settings.data_dir} did not end", field="data_dir", remedy=remedy)
     url = make_url(settings.database)

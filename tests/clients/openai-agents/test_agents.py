@@ -79,14 +79,18 @@ def test_model_settings(service):
     assert (decision["request"]["metadata"], decision["cost_weight"]) == ({"page": "faq"}, 0.02)
 
 
-def test_tools_are_refused(service):
-    """An agent with tools gets the client's own error, which names the parameter."""
+def test_tools(service):
+    """An agent with tools gets an answer without calls; one that must call gets the client's own error by its name."""
 
     @function_tool
     def weather(city: str) -> str:
         """The weather there."""
         return city
 
+    result = asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather])
+    assert result.final_output == service.answer
+    assert "tools" in service.decision(result.last_response_id)["request"]["ignored"]
     with pytest.raises(BadRequestError) as caught:
-        asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather])
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tools")
+        must = ModelSettings(tool_choice="required")
+        asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather], model_settings=must)
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tool_choice")

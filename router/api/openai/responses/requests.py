@@ -13,6 +13,8 @@ from ragbandit.shared.types import Json, Message
 
 _ROLES: Final = ("user", "assistant", "system", "developer")
 _ITEM: Final = message_schema(roles=_ROLES, parts=("input_text", "output_text"), type={"enum": ["message"]})
+#: items that a client sends back from a conversation with tools
+_PASSED_OVER: Final = ("function_call", "function_call_output", "reasoning")
 _NO_TOOLS: Final = "the arms call no tools of the caller"
 
 
@@ -21,7 +23,7 @@ class ResponseBody(OpenAIBody):
 
     model_config = configured(model="auto", input="Who wrote Dracula?")
     READ: ClassVar[frozenset[str]] = OpenAIBody.READ | {
-        *("input", "instructions", "previous_response_id", "store", "text", "tools", "tool_choice", "background")
+        *("input", "instructions", "previous_response_id", "store", "text", "tool_choice", "background")
     }
 
     # That the last message of user and assistant must be the user's is in no schema.
@@ -30,7 +32,8 @@ class ResponseBody(OpenAIBody):
         wanted("text or a list of items"),
     ]
     """The question, or the conversation: messages with `role` and `content`, which is text or a list of parts of the
-    types `input_text` and `output_text`. Items of other types are refused."""
+    types `input_text` and `output_text`. Calls of functions, their outputs and reasoning are passed over, since no arm
+    reads them; items of other types are refused."""
     instructions: Annotated[str | None, limits(ANY_TEXT)] = None
     """Words of the system, for this response alone."""
     previous_response_id: Annotated[str | None, limits(ID)] = None
@@ -42,8 +45,8 @@ class ResponseBody(OpenAIBody):
     """null: `previous_response_id` and the header `X-RagBandit-Session-Id` are the conversation."""
     background: Annotated[bool | None, limits(enum=[False, None])] = None
     """false; `POST /v1/answer?wait_s=0` does not wait for an answer."""
-    tools: Annotated[list[Any] | None, limits(maxItems=0)] = None
-    """[]; the arms call no tools of the caller."""
+    tools: list[Any] | None = None
+    """Ignored, unless `tool_choice` asks for a call: refused."""
     tool_choice: Annotated[str | dict[str, Any] | None, limits(enum=["none", "auto", None])] = None
     """`none` or `auto`."""
     text: Annotated[
@@ -72,19 +75,20 @@ class ResponseBody(OpenAIBody):
         """What `input` says, in order. Raises InvalidInput naming the item."""
         if isinstance(self.input, str):
             return turns_of([{"role": "user", "content": self.input}], field="input")
-        for index, item in enumerate(self.input):
-            _check_item(item, at=f"input.{index}")
-        return turns_of(self.input, field="input")
+        return turns_of([_message(item, at=f"input.{index}") for index, item in enumerate(self.input)], field="input")
 
 
-def _check_item(item: Mapping[str, Any], *, at: str) -> None:
+def _message(item: Mapping[str, Any], *, at: str) -> Mapping[str, Any]:
     kind, role = item.get("type") or "message", item.get("role")
+    if kind in _PASSED_OVER:
+        return {"role": "tool"}
     if kind != "message":
         message = f"the arms read messages alone, not {kind!s:.40}"
         raise Unsupported(message, field=f"{at}.type", remedy="send items of the type message")
     if role not in _ROLES:
         remedy = f"use {', '.join(_ROLES)}"
         raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=remedy)
+    return item
 
 
 def check_supported(body: ResponseBody) -> None:
@@ -96,7 +100,6 @@ def check_supported(body: ResponseBody) -> None:
         "conversation": (body.conversation, "responses are their own conversations", "send previous_response_id"),
         "prompt": (body.prompt, "there are no templates of prompts here", "send input and instructions"),
         "background": (body.background, "a response is waited for", "send POST /v1/answer?wait_s=0, which is not"),
-        "tools": (body.tools, _NO_TOOLS, "leave tools out"),
         "tool_choice": (body.tool_choice not in (None, "none", "auto"), _NO_TOOLS, "leave tool_choice out"),
         "text.format": (not is_text, "answers are not made to a format", "leave it out, and read the answer as text"),
         "top_logprobs": (body.top_logprobs or logprobs, "answers have no log probabilities", "leave them out"),

@@ -276,7 +276,7 @@ REFUSED = [
     ({"input": []}, "invalid_input", "input"),
     ({"input": " "}, "invalid_input", "input"),
     ({"input": [{"role": "assistant", "content": "Hello"}]}, "invalid_input", "input"),
-    ({"input": [{"type": "function_call_output", "output": "4"}]}, "unsupported_parameter", "input[0].type"),
+    ({"input": [{"type": "function_call_output", "output": "4"}]}, "invalid_input", "input"),
     ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unsupported_parameter", "input[0].type"),
     ({"input": [{"role": "tool", "content": "4"}]}, "invalid_input", "input[0].role"),
     (
@@ -287,8 +287,8 @@ REFUSED = [
     ({"model": "gpt-5"}, "model_not_found", "model"),
     ({"conversation": "conv_1"}, "unsupported_parameter", "conversation"),
     ({"background": True}, "unsupported_parameter", "background"),
-    ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools"),
-    ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+    ({"tool_choice": {"type": "function", "name": "weather"}}, "unsupported_parameter", "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "a"}}}, "unsupported_parameter", "text.format"),
     ({"text": {"format": 5}}, "unsupported_parameter", "text.format"),
     ({"prompt": {"id": "pmpt_1"}}, "unsupported_parameter", "prompt"),
@@ -313,8 +313,9 @@ def test_what_is_refused(http, decided):
 def test_what_clients_send_by_default(http, service, answers):
     """Parameters without a meaning here are passed over, and their names are kept."""
     answers()
-    more = {"tools": [], "tool_choice": "auto", "text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []}
+    more = {"tool_choice": "auto", "text": {"format": {"type": "text"}, "verbosity": "low"}, "include": []}
     ignored = {"temperature": 0.2, "max_output_tokens": 50, "reasoning": {"effort": "low"}, "truncation": "disabled"}
+    ignored |= {"tools": [{"type": "function", "name": "weather", "parameters": {}}]}
     reply = posted(http, metadata={"premium": "true", "page": "faq"}, background=False, **more, **ignored)
     assert reply.status_code == 200, reply.text
     query = service.router.decision(reply.json()["id"]).decision.query

@@ -90,7 +90,7 @@ def test_tools(service):
     result = asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather])
     assert result.final_output == service.answer
     assert "tools" in service.decision(result.last_response_id)["request"]["ignored"]
+    must = ModelSettings(tool_choice="required")
     with pytest.raises(BadRequestError) as caught:
-        must = ModelSettings(tool_choice="required")
         asked(service, lambda agent: Runner.run(agent, QUESTION), tools=[weather], model_settings=must)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tool_choice")

@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -27,8 +27,8 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
-from ragbandit.router.config.grids import grids_of
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.sources import leaves_of, paths_of, source_at, source_of, with_short_forms, without
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean, known_choices
 from ragbandit.shared.redaction import HIDDEN, credentials_in, described, shown_value, without_secrets
@@ -75,14 +75,12 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
     tree = _read(file) if there else {}
     _refuse_secrets(tree)
     written = copy.deepcopy(tree)
-    sources = dict.fromkeys(_leaves(tree), f"file {file}")
+    sources = dict.fromkeys(leaves_of(tree), f"file {file}")
     for variable, keys, value in sorted(_from_environment(environ), key=lambda variable_keys: len(variable_keys[1])):
         _put(tree, keys, value, variable=variable)
-        sources = _without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
+        sources = without(sources, ".".join(keys)) | {".".join(keys): f"environment {variable}"}
     settings = _checked(tree, sources)
-    for entry, names in grids_of(tree.get("arms") or {}).items():
-        origin = _source_of(f"arms.{entry}.grid", sources) or next(_below(f"arms.{entry}.grid", sources), "")
-        sources |= {f"arms.{name}": f"{origin}, grid of arms.{entry}" for name in names}
+    sources = with_short_forms(tree, sources)
     _check_database(settings)
     _check_redis(settings)
     _folder[:] = [environ.get(CLASS_FOLDER) or class_folder(file)] if there else []
@@ -92,7 +90,7 @@ def load(path: str | Path | None = None, *, environ: Mapping[str, str] | None = 
 
 def _find_classes(tree: Mapping[str, Any]) -> None:
     """Put the folder of classes at the end of sys.path if a setting in the tree names one."""
-    if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in _leaves(tree).values()):
+    if any(isinstance(value, str) and _CLASS_PATH.fullmatch(value) for value in leaves_of(tree).values()):
         sys.path.extend(folder for folder in _folder if folder not in sys.path)
 
 
@@ -139,17 +137,17 @@ def _checked(tree: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyT
 def effective(loaded: LoadedSettings) -> list[tuple[str, object, str]]:
     """(dotted key, value, source) of every leaf, as they may be printed: see `shown_value`."""
     rows = []
-    for path, value in _paths(loaded.settings.model_dump()):
-        source = _source_of(".".join(path), loaded.sources) or "default"
+    for path, value in paths_of(loaded.settings.model_dump()):
+        source = source_of(".".join(path), loaded.sources) or "default"
         rows.append((*_shown(path, value), source))
     return rows
 
 
 def changed_settings(settings: Settings) -> dict[str, object]:
     """Dotted key -> value of every leaf that is not the default, as they may be printed."""
-    default = {".".join(path): value for path, value in _paths(Settings().model_dump())}
-    leaves = _paths(settings.model_dump(mode="json"))
-    given = {".".join(path): value for path, value in _paths(settings.model_dump())}
+    default = {".".join(path): value for path, value in paths_of(Settings().model_dump())}
+    leaves = paths_of(settings.model_dump(mode="json"))
+    given = {".".join(path): value for path, value in paths_of(settings.model_dump())}
     none = object()
     return dict(
         _shown(path, value) for path, value in leaves if default.get(key := ".".join(path), none) != given.get(key)
@@ -178,23 +176,6 @@ def _parsed_url(url: str) -> Any:
         return make_url(url)
     except (ArgumentError, ValueError):  # ValueError: a port that is no number
         return None
-
-
-def _source_of(key: str, sources: Mapping[str, str]) -> str | None:
-    """The source of a leaf: its own, or that of the mapping above it that was given as a whole."""
-    while key and key not in sources:
-        key = key.rpartition(".")[0]
-    return sources.get(key)
-
-
-def _below(key: str, sources: Mapping[str, str]) -> Iterator[str]:
-    """The sources of what a section holds."""
-    return (source for each, source in sources.items() if each.startswith(f"{key}."))
-
-
-def _without(sources: Mapping[str, str], key: str) -> dict[str, str]:
-    """The sources without those of this key and of all below it."""
-    return {each: source for each, source in sources.items() if each != key and not each.startswith(f"{key}.")}
 
 
 class _OnceLoader(yaml.SafeLoader):
@@ -286,19 +267,6 @@ def _place_of(error: Exception) -> str:
     return "it is no UTF-8" if isinstance(error, UnicodeDecodeError) else f"it is no YAML ({type(error).__name__})"
 
 
-def _leaves(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {".".join(path): value for path, value in _paths(tree)}
-
-
-def _paths(tree: Mapping[str, Any], above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Every leaf with the names of its sections and its own."""
-    rows: list[tuple[tuple[str, ...], Any]] = []
-    for key, value in tree.items():
-        path = (*above, str(key))
-        rows += _paths(value, path) if isinstance(value, dict) and value else [(path, value)]
-    return rows
-
-
 #: what pydantic says -> what we say
 _WORDS = {
     r"a valid dictionary( or instance of \w+)?": "a mapping",
@@ -347,7 +315,7 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
         head, _, tail = message.partition(": ")
         if tail and " " not in head:
             key, message = head, tail
-    source = _source_of(key, sources) or next(_below(key, sources), None)
+    source = source_at(key, sources)
     return ConfigError(
         f"{message}{f' [{source}]' if source else ''}",
         field=key or "config",
@@ -388,13 +356,13 @@ def _unit(fault: Any) -> str:
 
 def _default_of(key: str) -> str | None:
     """A remedy that shows the default of this setting; None for what is no single setting."""
-    defaults = _leaves(_WITH_ALL_SECTIONS.model_dump())
+    defaults = leaves_of(_WITH_ALL_SECTIONS.model_dump())
     return f"the default is {json.dumps(defaults[key])}" if key in defaults else None
 
 
 def _section_example(section: str) -> str | None:
     """A remedy that shows a setting of this section with its default; None for what is no section."""
-    for key, value in _leaves(Settings().model_dump()).items():
+    for key, value in leaves_of(Settings().model_dump()).items():
         name = key.removeprefix(f"{section}.")
         if name != key and "." not in name:
             return f"for example {section}: {{{name}: {json.dumps(value)}}}"

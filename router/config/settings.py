@@ -15,6 +15,7 @@ from ragbandit.router.config.learning import (
     RewardSettings,
     WeightSettings,
 )
+from ragbandit.router.config.named_sections import DEFAULT, check_names, with_named_sections
 from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
 from ragbandit.router.config.sections import (
     ConversationSettings,
@@ -57,12 +58,6 @@ __all__ = [
     "WorkerSettings",
 ]
 
-#: the name of the sections `generator` and `retriever` among those that have names
-DEFAULT: Final = "default"
-#: characters of the name of another one
-MAX_NAME: Final = 32
-#: sections that may also be the name of one of `generators`
-_BY_NAME: Final = (("judge", "generator"), ("conversation", "rewrite", "generator"))
 #: most names in `feedback_events`
 MAX_EVENTS: Final = 64
 #: for how long an outcome counts in the circuit breaker, seconds
@@ -258,19 +253,12 @@ class Settings(Section):
     @classmethod
     def _sections_by_name(cls, tree: Any) -> Any:
         """A generator that is given by its name becomes the section of that name."""
-        for path in _BY_NAME if isinstance(tree, dict) else ():
-            tree = _with_named_section(tree, path=path, field=".".join(path), tree=tree)
-        return tree
+        return with_named_sections(tree) if isinstance(tree, dict) else tree
 
     @field_validator("generators", "retrievers")
     @classmethod
     def _beside_the_default(cls, sections: dict[str, Section]) -> dict[str, Section]:
-        for name in sections:
-            if name == DEFAULT or len(name) > MAX_NAME or NAME.fullmatch(name) is None:
-                raise ValueError(
-                    f"{name!r} is no name for it; use 1 to {MAX_NAME} letters, digits, dots, dashes, underscores, and "
-                    f"not {DEFAULT!r}, which is the section generator or retriever itself"
-                )
+        check_names(sections)
         return sections
 
     @field_validator("context")
@@ -379,25 +367,3 @@ class Settings(Section):
     def worker_arms(self) -> dict[str, dict[str, Any]]:
         """The arms that our workers run: all but those marked `run_by: caller`."""
         return {name: params for name, params in self.arms.items() if params.get("run_by") != "caller"}
-
-
-def _with_named_section(
-    section: dict[str, Any], *, path: tuple[str, ...], field: str, tree: dict[str, Any]
-) -> dict[str, Any]:
-    """The section with what stands at the end of the path in place of its name. tree: all settings."""
-    key, *further = path
-    value = section.get(key)
-    if further:
-        inner = (
-            _with_named_section(value, path=tuple(further), field=field, tree=tree)
-            if isinstance(value, dict)
-            else value
-        )
-        return section if inner is value else {**section, key: inner}
-    if not isinstance(value, str):
-        return section
-    given = tree.get("generators")
-    known = {DEFAULT: tree.get("generator", {}), **(given if isinstance(given, dict) else {})}
-    if value not in known:
-        raise ValueError(f"{field}: there is no generator {value!r}; {known_choices(sorted(known), given=value)}")
-    return {**section, key: known[value]}

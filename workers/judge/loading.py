@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
@@ -15,7 +16,7 @@ from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
 from ragbandit.workers.wiring.arms import generators_in_use, retrievers_in_use
 from ragbandit.workers.wiring.generators import concurrency_of, make_generator, model_name
-from ragbandit.workers.wiring.naming import errors_of, section_of
+from ragbandit.workers.wiring.naming import errors_of
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 

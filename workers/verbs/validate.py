@@ -16,6 +16,7 @@ from rich.markup import escape
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks
 from ragbandit.router.config import loading as configuration
+from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
@@ -29,7 +30,6 @@ from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms, generators_in_use
 from ragbandit.workers.wiring.loading import check_generators
-from ragbandit.workers.wiring.naming import section_of
 
 #: longest wait for all that is tried, and for one connection, seconds
 LIMIT_S: Final = 5.0

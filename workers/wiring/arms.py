@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean, known_choices
@@ -12,7 +13,7 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.registry import generates, make_arms, presets_by_default, retrieves, takes, with_preset
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.wiring.generators import offered
-from ragbandit.workers.wiring.naming import errors_of, section_of
+from ragbandit.workers.wiring.naming import errors_of
 from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")

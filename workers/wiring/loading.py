@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
 from ragbandit.shared.errors import NotReady
 from ragbandit.shared.types import ArmName, Json
@@ -29,7 +30,7 @@ from ragbandit.workers.wiring.generators import (
     model_name,
     without_probe,
 )
-from ragbandit.workers.wiring.naming import errors_of, section_of
+from ragbandit.workers.wiring.naming import errors_of
 from ragbandit.workers.wiring.retrievers import make_retriever, with_retriever
 
 log = logging.getLogger("ragbandit.arms")

@@ -1,18 +1,10 @@
-"""Names of generators and retrievers in messages: whose section an error is about."""
+"""Names in messages: which generator or retriever an error is about."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
-from ragbandit.router.config.settings import DEFAULT
+from ragbandit.router.config.named_sections import Kind
 from ragbandit.shared.errors import ConfigError, NotReady
-
-Kind = Literal["generator", "retriever"]
-
-
-def section_of(kind: Kind, name: str) -> str:
-    """The section of the generator or retriever of this name, as the settings have it."""
-    return kind if name == DEFAULT else f"{kind}s.{name}"
 
 
 @contextmanager

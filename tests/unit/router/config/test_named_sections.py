@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ragbandit.router.config.loading import load
+from ragbandit.router.config.loading import effective, load
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Prompt, Request
@@ -32,6 +32,16 @@ def test_the_judge_and_the_rewriter_may_be_named(tmp_path):
     own = read(tmp_path, "generator: {name: scripted}\njudge: {generator: default}")
     assert own.judge.generator == own.generator
     assert list(own.named_generators) == list(own.named_retrievers) == ["default"]
+
+
+def test_a_section_by_name_is_shown_with_what_was_given(tmp_path):
+    """Of the judge's generator `validate` shows what its section has, and where that comes from."""
+    file = tmp_path / "config.yaml"
+    file.write_text("generators: {large: {name: openai, model: big}}\njudge: {generator: large}")
+    shown = {key: source for key, _, source in effective(load(file, environ={})) if key.startswith("judge.generator.")}
+    of_large = f"file {file}, generators.large"
+    given = {"judge.generator.name": of_large, "judge.generator.model": of_large}
+    assert {key: source for key, source in shown.items() if source != "default"} == given
 
 
 WRONG = [

@@ -7,8 +7,10 @@ What an index of ours is stands in the table's comment, as JSON. Connections are
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 import psycopg
 from pgvector.psycopg import register_vector
 from psycopg import sql
@@ -21,18 +23,12 @@ from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.retrievers.vector_search import Batches, Distance, VectorRetriever
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
 #: names of columns where none are given; a dot reaches into a column of JSON. Title and url need not be there
 COLUMNS: Final = {"id": "id", "title": "title", "text": "text", "url": "url", "vector": "embedding"}
 #: distance -> operator of pgvector, and its class of operators in an index without the type
 _OPERATORS: Final = {"cosine": ("<=>", "cosine_ops"), "dot": ("<#>", "ip_ops"), "euclid": ("<->", "l2_ops")}
 #: hnsw.ef_search, candidates held while the graph is searched: at least, and the most that pgvector takes
 _CANDIDATES: Final = (100, 1000)
-#: bytes of a name that leave room for "_building" in PostgreSQL's 63
-_LONGEST_NAME: Final = 54
 _COMMENT: Final = "SELECT obj_description(to_regclass(%s), 'pg_class') WHERE to_regclass(%s) IS NOT NULL"
 _TYPES: Final = """
     SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
@@ -86,12 +82,11 @@ class PgvectorRetriever(VectorRetriever):
 
     def _connect(self) -> "psycopg.Connection[Any]":
         connection = psycopg.connect(**self._target, prepare_threshold=None)  # PgBouncer shares out connections
-        name = connection.info.dbname
         try:
             register_vector(connection)
         except psycopg.ProgrammingError as error:
             connection.close()
-            fault, remedy = f"the database {name!r} has no extension vector", "run in it: CREATE EXTENSION vector"
+            fault, remedy = "the database has no extension vector", "run in it: CREATE EXTENSION vector"
             raise ConfigError(fault, field="retriever.dsn_env", remedy=remedy) from error
         connection.commit()
         return connection
@@ -130,7 +125,7 @@ class PgvectorRetriever(VectorRetriever):
         chosen = ", ".join(f"({_value(name)})::text AS {key}" for key, name in self._names.items() if key != "vector")
         self._rows = f"SELECT {chosen}, {vector} {self._operator} CAST(%s AS {self._type}) AS far FROM {self._table}"
 
-    def _nearest(self, vector: "npt.NDArray[np.float32]", *, k: int) -> list[Hit]:
+    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         limits: dict[str, object] = {"statement_timeout": self._timeout_ms}
         if self.exact:
             limits["enable_indexscan"] = "off"
@@ -155,8 +150,6 @@ class PgvectorRetriever(VectorRetriever):
 
     def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
         *schema, table = self.index.split(".")
-        if len(table.encode()) > _LONGEST_NAME:
-            raise self._unusable(f"is above {_LONGEST_NAME} bytes", remedy="choose a shorter name")
         building, columns = _quoted(*schema, f"{table}_building"), [_quoted(name) for name in self._names.values()]
         types = ("text PRIMARY KEY", "text", "text", "text", f"vector({facts['width']})")
         with self._begin(statement_timeout=0, idle_in_transaction_session_timeout=0) as ask:  # it encodes for hours
@@ -171,7 +164,7 @@ class PgvectorRetriever(VectorRetriever):
                 ask(f"CREATE INDEX ON {building} USING hnsw ({columns[-1]} vector_{self._operators})")
             ask(f"DROP TABLE IF EXISTS {self._table}")
             ask(f"ALTER TABLE {building} RENAME TO {_quoted(table)}")
-            ask(f"COMMENT ON TABLE {self._table} IS {_literal(json.dumps({'ragbandit': facts}))}")
+            ask(f"COMMENT ON TABLE {self._table} IS {sql.Literal(json.dumps({'ragbandit': facts})).as_string()}")
 
     def _disconnect(self) -> None:
         self._engine.dispose()
@@ -196,11 +189,7 @@ def _quoted(*name: str) -> str:
     return sql.Identifier(*name).as_string()
 
 
-def _literal(value: object) -> str:
-    return sql.Literal(value).as_string()
-
-
 def _value(name: str) -> str:
     """A column, or what its JSON holds behind the dots."""
     column, *path = name.split(".")
-    return f"{_quoted(column)} #>> {_literal(path)}" if path else _quoted(column)
+    return f"{_quoted(column)} #>> {sql.Literal(path).as_string()}" if path else _quoted(column)

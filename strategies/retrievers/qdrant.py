@@ -7,8 +7,10 @@ moves the alias. What the index is stands in the collection's metadata.
 import math
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
+import numpy as np
+import numpy.typing as npt
 from qdrant_client import QdrantClient, models
 from qdrant_client.common.client_exceptions import QdrantException
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
@@ -19,17 +21,8 @@ from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.outbound.addresses import check_address
 from ragbandit.strategies.retrievers.vector_search import Batches, Distance, VectorRetriever
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
 #: keys of the payload where none are given; a dot reaches into an object
 KEYS: Final = {"title": "title", "text": "text", "url": "url"}
-_DISTANCES: Final = {
-    "cosine": models.Distance.COSINE,
-    "dot": models.Distance.DOT,
-    "euclid": models.Distance.EUCLID,
-}
 #: of these less is nearer
 _FARTHER: Final = frozenset({models.Distance.EUCLID, models.Distance.MANHATTAN})
 #: points of our indexes, by the ids of their passages
@@ -93,7 +86,7 @@ class QdrantRetriever(VectorRetriever):
                 remedy = f"set retriever.fields.text to a key of the payload: {', '.join(point.payload or {})}"
                 raise self._unusable(f"has no text under {text!r}", field="fields.text", remedy=remedy)
 
-    def _nearest(self, vector: "npt.NDArray[np.float32]", *, k: int) -> list[Hit]:
+    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]:
         params = models.SearchParams(exact=self.exact, hnsw_ef=max(_CANDIDATES, 2 * k))
         # In process every vector is compared, and parameters are warned of.
         chosen: dict[str, Any] = {"search_params": None if self._local else params}
@@ -126,7 +119,7 @@ class QdrantRetriever(VectorRetriever):
             raise self._not_ours()
         building = second if live == first else first
         client.delete_collection(building)
-        params = models.VectorParams(size=int(str(facts["width"])), distance=_DISTANCES[self.distance])
+        params = models.VectorParams(size=int(str(facts["width"])), distance=models.Distance(self.distance.title()))
         client.create_collection(building, vectors_config={self._using: params} if self._using else params)
         for passages, vectors in batches:
             points = []

@@ -13,6 +13,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
@@ -20,15 +23,12 @@ from ragbandit.strategies.retrievers.corpus import model_text
 from ragbandit.strategies.retrievers.index_folder import build_command, numbered
 
 if TYPE_CHECKING:  # reading the facts of an index needs no torch
-    import numpy as np
-    import numpy.typing as npt
-
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 
 #: how two vectors are compared; "dot" is the inner product
 Distance = Literal["cosine", "dot", "euclid"]
 #: passages with their vectors, (passages, width)
-Batches = Iterable[tuple[list[Passage], "npt.NDArray[np.float32]"]]
+Batches = Iterable[tuple[list[Passage], npt.NDArray[np.float32]]]
 #: passages encoded at a time
 BATCH: Final = 256
 
@@ -150,32 +150,28 @@ class VectorRetriever(Retriever):
             raise self._worded(error, kind=kind) from error
 
     @abstractmethod
-    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError:
-        """The client's error in our words."""
+    def _worded(self, error: Exception, *, kind: type[RagBanditError]) -> RagBanditError: ...
+
+    #: sets `meta` and `width`; raises ConfigError where the fields are not there
+    @abstractmethod
+    def _read(self) -> None: ...
 
     @abstractmethod
-    def _read(self) -> None:
-        """Set `meta` and `width`. Raises ConfigError where the fields are not there."""
+    def _nearest(self, vector: npt.NDArray[np.float32], *, k: int) -> list[Hit]: ...
 
     @abstractmethod
-    def _nearest(self, vector: "npt.NDArray[np.float32]", *, k: int) -> list[Hit]:
-        """The k nearest, best first."""
+    def _find(self, ids: list[str]) -> list[Passage]: ...
 
     @abstractmethod
-    def _find(self, ids: list[str]) -> list[Passage]:
-        """Those of these passages that are there."""
+    def _count(self) -> int: ...
 
+    #: writes all, and publishes it with the facts, which are complete when the batches are through
     @abstractmethod
-    def _count(self) -> int:
-        """Passages that are there."""
+    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None: ...
 
+    #: a second time it does nothing
     @abstractmethod
-    def _fill(self, batches: Batches, *, facts: dict[str, Json]) -> None:
-        """Write all and publish it with the facts, which are complete when the batches are through."""
-
-    @abstractmethod
-    def _disconnect(self) -> None:
-        """Close the connections; a second time does nothing."""
+    def _disconnect(self) -> None: ...
 
 
 def _encoded(

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ragbandit.shared.child_process import end_with_parent
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import import_class
 
 
@@ -40,6 +41,8 @@ def main() -> None:
                     reply: dict[str, Any] = {"value": None}
                 else:
                     reply = {"value": _score(check(**given))}
+            except ConfigError as error:
+                reply = {"error": error.message}
             except Exception as error:  # whatever a function of others raises
                 reply = {"error": f"{type(error).__name__}: {error}"}
             pipe.send_bytes(json.dumps(reply).encode())

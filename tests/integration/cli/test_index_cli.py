@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
 from tests.integration.retrievers.test_elasticsearch import NAMES, client, remove  # noqa: F401 - one is a fixture
-from tests.support.tiny_models import tiny_encoder
+from tests.support.tiny_models import tiny_cross_encoder, tiny_encoder
 
 ROWS = [
     {"id": "vistula", "title": "Vistula", "text": "The longest river in Poland."},
@@ -192,6 +192,22 @@ def test_an_index_of_a_named_retriever(run):
     assert json.loads(run("info", "--retriever", "wiki", "--json")[1])["folder"].endswith("/indexes/wiki")
     assert best(run, "Who is the director of the film?", "--retriever", "wiki") == ["film"]
     assert built(run, "--retriever", "wiki", "--index", "other")["folder"].endswith("/indexes/other")
+
+
+def test_a_vector_database_is_one_half_of_a_hybrid(run, tmp_path):
+    """Qdrant in a folder: both halves are built, described and searched, and their hits reranked, by one name."""
+    pytest.importorskip("qdrant_client")
+    folder = str(tmp_path / "qdrant")
+    configure(
+        name="hybrid", first="bm25", second="qdrant", url=folder, model=tiny_encoder(), rerank=tiny_cross_encoder()
+    )
+    facts = built(run)
+    assert (facts["qdrant"]["collection"], facts["qdrant"]["passages"]) == ("default", 3)
+    assert facts["qdrant"]["sha256"] == facts["bm25"]["sha256"]
+    assert json.loads(run("info", "--json")[1])["qdrant"] == facts["qdrant"]
+    code, out, err = run("search", "longest river", "--json")
+    assert code == 0, err
+    assert sorted(hit["id"] for hit in json.loads(out)) == ["film", "paris", "vistula"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
 from ragbandit.router.serving.setup.data_dir import narrow_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
-from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.router.serving.setup.requirements import check_port, check_sign_in
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.shared.errors import RagBanditError
@@ -43,6 +43,7 @@ def run_service(config: str | None) -> None:
     if process is None:  # the others' port is held for them
         check_exposure(settings, now=time.time())
         check_port(settings.server)
+        check_sign_in(settings.server)
     die_with_parent()
     if process is None and settings.server.processes > 1:
         arguments = [] if config is None else ["--config", config]

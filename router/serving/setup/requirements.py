@@ -25,16 +25,22 @@ def check_packages(settings: Settings) -> None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
-    if settings.server.oidc is not None:
-        client_secret(settings.server.oidc)
-        if importlib.util.find_spec("joserfc") is None:
-            raise missing_package("joserfc", extra="oidc", field="server.oidc")
+    check_sign_in(settings.server)
     for field in ("snapshots", "checkpoints", "archive"):
         check_root(getattr(settings, field) or "", field=field)
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
         raise missing_package("redis", extra="service", field="redis_url")
     if settings.worker_arms:
         require_service()
+
+
+def check_sign_in(server: ServerSettings) -> None:
+    """Refuse a sign-in of people whose secret or package is not there. Raises ConfigError."""
+    if server.oidc is None:
+        return
+    client_secret(server.oidc)
+    if importlib.util.find_spec("joserfc") is None:
+        raise missing_package("joserfc", extra="oidc", field="server.oidc")
 
 
 def _has_telemetry() -> bool:

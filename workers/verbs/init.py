@@ -58,8 +58,9 @@ def init(
     written = _write(as_yaml(choices), file=file, force=force)
     for choice in choices:
         console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
-    ask = 'in another terminal: ragbandit answer "..."' if written.worker_arms else "POST /v1/route, or Router.open()"
-    console.print(escape(f"wrote {file}. Next: ragbandit up, and {ask}"), soft_wrap=True, highlight=False)
+    call = 'in another terminal: ragbandit answer "..."' if written.worker_arms else "POST /v1/route"
+    after = "Router.open() in Python" if here.no_workers else f"ragbandit up, and {call}"
+    console.print(escape(f"wrote {file}. Next: {after}"), soft_wrap=True, highlight=False)
 
 
 def _check_target(file: Path, *, force: bool) -> None:

@@ -116,6 +116,7 @@ def test_a_base_install(run, tmp_path, monkeypatch):
     tree, out = written(run, "--yes")
     assert set(tree["arms"]) == {"fast", "deep"}
     assert "pip install 'ragbandit[service]'" in out
+    assert out.endswith("Next: Router.open() in Python\n")
     code, _, err = run("--yes", "--force", "--url", "http://127.0.0.1:9/v1")
     assert code == 2
     assert "pip install 'ragbandit[service]'" in err

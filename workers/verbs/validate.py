@@ -89,7 +89,7 @@ def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) 
     """What is not as it should be, and the verdict. quiet: standard output is for a program."""
     for one in findings:
         if one.level != "ok":
-            words = "; ".join(filter(None, (one.found, one.means, f"do: {one.remedy}")))
+            words = "; ".join(filter(None, (one.found.rstrip("."), one.means, f"do: {one.remedy}")))
             errors.print(f"[yellow]{one.level}[/yellow] {escape(f'{one.check}: {words}')}", soft_wrap=True)
     problems = sum(one.level == "problem" for one in findings)
     tried = ", ".join(dict.fromkeys(one.check for one in findings)) or "nothing"

@@ -27,7 +27,6 @@ from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import origin_in
-from ragbandit.router.storage.sql.leases import held_leases
 from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName
@@ -80,27 +79,25 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts |= {"webhooks": [f"{name}: {words}" for name, words in undelivered]} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
             show(
-                {"policy": ledger.label, "learning": _headline(state, runs=_learner_runs(ledger))} | learned | facts,
+                {"policy": ledger.label, "learning": _headline(state)} | learned | facts,
                 as_json=False,
             )
         if not state.counters.balanced:
             raise typer.Exit(1)
 
 
-def _headline(state: Status, *, runs: bool) -> str:
-    """Whether the policy learns, what of, and how far, in one line. runs: a learner holds the ledger's lease."""
-    counts, learns = state.counters, "yes" if runs else "no learner runs now"
+def _headline(state: Status) -> str:
+    """Whether the policy learns, what of, and how far, in one line."""
+    counts, learns = state.counters, "yes"
     if not counts.balanced:
         learns = "the counters do not add up"
     elif state.lag_s > LATE_S:
         learns = f"late, feedback has waited for {state.lag_s:.0f} s"
     snapshot = "no snapshot yet" if state.snapshot is None else f"snapshot {state.snapshot}"
-    did = f"{counts.decided} decided, {counts.feedback} judgements, {counts.learned} learned"
+    did = (
+        f"{counts.decided} decided, {counts.feedback} judgement{'s' * (counts.feedback != 1)}, {counts.learned} learned"
+    )
     return f"{learns}; {did}; {snapshot}"
-
-
-def _learner_runs(ledger: Ledger) -> bool:
-    return any(lease.name == ledger.lease_name and lease.left_s > 0 for lease in held_leases(ledger.database))
 
 
 def _facts(state: Status) -> dict[str, object]:

@@ -69,9 +69,9 @@ def top(
         if as_json:
             print_json(read())
         elif once or not console.is_terminal:
-            console.print(screen(read(), now=time.time(), width=console.width))
+            console.print(screen(read(), hours=hours, now=time.time(), width=console.width))
         else:
-            _live(read, every=every)
+            _live(read, hours=hours, every=every)
 
 
 @contextmanager
@@ -92,24 +92,23 @@ def _source(url: str | None, *, key_env: str | None, config: str | None, hours: 
         yield read
 
 
-def _live(read: Read, *, every: float) -> None:
+def _live(read: Read, *, hours: int, every: float) -> None:
     with Live(console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
-                live.update(screen(read(), now=time.time(), width=console.width), refresh=True)
+                live.update(screen(read(), hours=hours, now=time.time(), width=console.width), refresh=True)
                 time.sleep(every)
         except KeyboardInterrupt:
             return
 
 
-def screen(reply: OverviewReply, *, now: float, width: int) -> RenderableType:
-    """What is shown. Texts of others in it are made harmless, and are no markup."""
-    return Group(*_head(reply, now=now), _arms(reply, width=width), *_service(reply))
+def screen(reply: OverviewReply, *, hours: int, now: float, width: int) -> RenderableType:
+    """What is shown. Texts of others in it are made harmless, and are no markup. hours: that were asked for."""
+    return Group(*_head(reply, hours=hours, now=now), _arms(reply, width=width), *_service(reply))
 
 
-def _head(reply: OverviewReply, *, now: float) -> Iterator[Text]:
+def _head(reply: OverviewReply, *, hours: int, now: float) -> Iterator[Text]:
     totals = reply["totals"]
-    hours = int((reply["until"] - reply["since"]) / 3600)  # since is the beginning of its hour
     at = moment(now)
     yield _text(f"{reply['policy']}  last {hours} h  {at}", style="bold")
     yield _text(

@@ -74,9 +74,7 @@ class Ledger:
         self.label = label
         #: rows that are not in the database any more
         self.archived = ArchivedRows(database, label=label)
-        #: what its learner holds
-        self.lease_name = f"learn:{label}"
-        self._lease = Lease(database=database, name=self.lease_name)
+        self._lease = Lease(database=database, name=f"learn:{label}")
 
     def ready(
         self, rule: ClosingRule, *, now: float, limit: int, after: tuple[float, str] = (-1.0, "")

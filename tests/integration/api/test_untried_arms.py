@@ -44,7 +44,9 @@ def lived(service, *, count=120) -> tuple[Counter, Counter]:
 
 def told(service) -> str:
     out = io.StringIO()
-    Console(file=out, width=200).print(screen(service.http.get("/v1/overview").json(), now=time.time(), width=200))
+    Console(file=out, width=200).print(
+        screen(service.http.get("/v1/overview").json(), hours=24, now=time.time(), width=200)
+    )
     return out.getvalue()
 
 

@@ -92,7 +92,7 @@ def test_no_statement_reads_a_whole_table(world):
 
 def shown(reply, *, width=140, **options):
     out = io.StringIO()
-    Console(file=out, width=width, **options).print(screen(reply, now=1.7e9, width=width))
+    Console(file=out, width=width, **options).print(screen(reply, hours=24, now=1.7e9, width=width))
     return out.getvalue()
 
 

@@ -27,10 +27,9 @@ WELL = Status(
 def test_counts_say_what_they_mean():
     """The headline says whether it learns; a count that is 0 is left out, every other one has its meaning."""
     well = "9 decided, 7 judgements, 5 learned; snapshot main-6-0"
-    assert _headline(WELL, runs=True) == f"yes; {well}"
-    assert _headline(WELL, runs=False) == f"no learner runs now; {well}"
-    assert _headline(replace(WELL, lag_s=75.4), runs=True) == f"late, feedback has waited for 75 s; {well}"
-    assert _headline(replace(WELL, snapshot=None), runs=True).endswith("; no snapshot yet")
+    assert _headline(WELL) == f"yes; {well}"
+    assert _headline(replace(WELL, lag_s=75.4)) == f"late, feedback has waited for 75 s; {well}"
+    assert _headline(replace(WELL, snapshot=None)).endswith("; no snapshot yet")
     facts = _facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"

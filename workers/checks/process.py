@@ -14,6 +14,8 @@ from typing import Any, Final
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.shared.errors import ConfigError
 
+#: characters of a reason that are told: an exception may have the answer in it
+_REASON: Final = 300
 #: longest import of the function's module, seconds
 _START_S: Final = 60.0
 
@@ -64,7 +66,7 @@ class CheckProcess:
             self.close()
             raise CheckFailed(f"it did not end within {seconds:g} s, and was killed")
         if "error" in reply:
-            raise CheckFailed(reply["error"])
+            raise CheckFailed(str(reply["error"])[:_REASON])
         return reply["value"]
 
     def close(self) -> int | None:

@@ -154,8 +154,8 @@ class Mcp:
                     return await server.call(question)
             except Exception as error:  # in groups, as the SDK's tasks raise it
                 cause = root_cause(error)
-            if isinstance(cause, ArmFailed):
-                raise self._failed(cause.message)
+            if (refusal := _refusal(cause)) is not None:
+                raise self._failed(refusal)
             server.task.cancel()
             slow = f"it took longer than {timeout:g} s (raise arms.{self.name}.timeout_s)"
             broken = slow if isinstance(cause, TimeoutError) else self._hidden(error_text(cause))
@@ -200,7 +200,7 @@ class _Server:
         )  # that nobody waits for is no news
 
     async def call(self, question: str) -> "CallToolResult":
-        """The tool's result. Raises ArmFailed for what the server refuses, and whatever broke the connection."""
+        """The tool's result. Raises what the server refuses, and whatever broke the connection, also in groups."""
         asked = self.loop.create_task(self._ask(question))
         try:
             await asyncio.wait({asked, self.task}, return_when=asyncio.FIRST_COMPLETED)
@@ -214,20 +214,12 @@ class _Server:
             asked.cancel()
 
     async def _ask(self, question: str) -> "CallToolResult":
-        from mcp import MCPError
-        from mcp.types import CONNECTION_CLOSED, CallToolRequest, CallToolRequestParams, CallToolResult
+        from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult
 
         client, argument = await asyncio.shield(self._opened)
         arguments = {**self._params.arguments, argument: question}
         request = CallToolRequest(params=CallToolRequestParams(name=self._params.tool, arguments=arguments))
-        try:
-            return await client.session.send_request(request, CallToolResult)
-        except MCPError as error:
-            if error.code == CONNECTION_CLOSED:
-                raise
-            raise ArmFailed(f"the call was refused: {error}") from error
-        except ValidationError as error:
-            raise ArmFailed("the reply is no result of a tool") from error
+        return await client.session.send_request(request, CallToolResult)
 
     async def _hold(self) -> None:
         """Open it, and keep it until it is given up."""
@@ -248,6 +240,18 @@ class _Server:
             await stack.enter_async_context(client)
             self._opened.set_result((client, params.argument or await _argument(client, tool=params.tool)))
             await self.loop.create_future()
+
+
+def _refusal(error: Exception) -> str | None:
+    """What the server has refused, in words; None where another try may go better."""
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR
+
+    if isinstance(error, MCPError) and error.code not in (CONNECTION_CLOSED, INTERNAL_ERROR):
+        return f"the call was refused: {error}"
+    if isinstance(error, ValidationError):
+        return "the reply is no result of a tool"
+    return error.message if isinstance(error, ArmFailed) else None
 
 
 async def _argument(client: "Client", *, tool: str) -> str:

@@ -30,6 +30,8 @@ class JsonReply(JSONResponse):
             return _JSON.encode(plain(content)).encode()
 
 
+#: of JSON-RPC's codes for errors of the server's own one that MCP leaves free
+_SERVER_ERROR: Final = -32050
 #: key of an ASGI scope: how the errors of this request are written, where that is another way than ours
 SHAPE: Final = "ragbandit.errors"
 Shape = Callable[[Scope, int, ErrorDetail, Mapping[str, str] | None], Response]
@@ -55,7 +57,7 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply of an error on the path of MCP: as JSON-RPC has them, with a code of the server's own."""
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
-    told = {"code": -32000, "message": message, "data": error}
+    told = {"code": _SERVER_ERROR, "message": message, "data": error}
     return JsonReply({"jsonrpc": "2.0", "id": None, "error": told}, status, headers)
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Query
 from ragbandit.strategies.arms import mcp
@@ -14,6 +16,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 from tests.support.cases import every_case
+from tests.support.servers.http_service import Service
 from tests.support.servers.mcp_server import HttpServer
 
 ROOT = Path(__file__).parents[3]
@@ -73,6 +76,7 @@ def test_failures_are_outcomes(server, monkeypatch):
     cases = [
         ({}, "fail", "the tool failed: no [key]"),
         ({"tool": "aks"}, "x", "it has no tool 'aks' (did you mean ask? it has ask, compare)"),
+        ({"tool": "aks", "argument": "q"}, "x", "aks"),
         ({"tool": "compare"}, "x", "its tool compare requires left, right: set the arm's param argument"),
         ({"tool": "compare", "argument": "left"}, "x", "right"),
         ({"fields": {"answer": "result.txt"}}, "x", "the reply's answer"),
@@ -86,6 +90,21 @@ def test_failures_are_outcomes(server, monkeypatch):
                 assert (failed.status, failed.trace) == ("failed", ())
                 assert words in failed.error
                 assert "shelf-key" not in failed.error
+
+
+def test_a_key_that_is_not_valid_is_refused_at_once(settings, monkeypatch):
+    """Behind another RagBandit's /mcp: its words are in the error, and no other try is made with the same key."""
+    monkeypatch.setenv("LIBRARY_KEY", "rb_0000000000_" + "x" * 43)
+    service = Service(settings())
+    try:
+        KeyStore(service.router.database).create(name="a", role="app", now=time.time(), actor="cli:test")
+        service.app.state.gate.ring.known = None
+        arm = Mcp(name="mine", url=f"{service.url}/mcp", tool="route", api_key_env="LIBRARY_KEY")
+        refused = asyncio.run(outcome(arm))
+    finally:
+        service.close()
+    assert (refused.status, refused.trace) == ("failed", ())
+    assert "the call was refused: this API key is not valid" in refused.error
 
 
 def test_a_cap_that_the_reply_overran_ends_it(server):
@@ -129,7 +148,7 @@ def test_a_program_on_its_pipes(monkeypatch):
     monkeypatch.setenv("LIBRARY_KEY", "shelf-key-12345")
 
     async def story():
-        arm = Mcp(name="mine", **PROGRAM, api_key_env="LIBRARY_KEY", retries=1)
+        arm = Mcp(name="mine", **PROGRAM, api_key_env="LIBRARY_KEY", retries=0)
         first = await outcome(arm, "a")
         holder = arm._server
         second, refused = await asyncio.gather(outcome(arm, "b"), outcome(arm, "fail"))
@@ -139,7 +158,7 @@ def test_a_program_on_its_pipes(monkeypatch):
     first, second, refused, died, third = asyncio.run(story())
     assert [each.answer for each in (first, second, third)] == ["a: Stoker", "b: Stoker", "c: Stoker"]
     assert "the tool failed: no [key]" in refused.error
-    assert (died.status, len(died.trace)) == ("failed", 2)
+    assert (died.status, len(died.trace)) == ("failed", 1)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
@@ -57,7 +57,7 @@ def validate(
         print_json([{"key": key, "value": value, "source": source} for key, value, source in shown])
     else:
         _print_settings(rows if every else given)
-        for line in [*in_words(loaded.settings.reward), *_by_the_log(loaded.settings)]:
+        for line in in_words(loaded.settings.reward):
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
@@ -87,14 +87,15 @@ def check_settings(settings: Settings) -> EncoderChoice:
 
 def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) -> None:
     """What is not as it should be, and the verdict. quiet: standard output is for a program."""
+    told = errors if quiet else console
     for one in findings:
         if one.level != "ok":
             words = "; ".join(filter(None, (one.found.rstrip("."), one.means, f"do: {one.remedy}")))
-            errors.print(f"[yellow]{one.level}[/yellow] {escape(f'{one.check}: {words}')}", soft_wrap=True)
+            told.print(f"[yellow]{one.level}[/yellow] {escape(f'{one.check}: {words}')}", soft_wrap=True)
     problems = sum(one.level == "problem" for one in findings)
     tried = ", ".join(dict.fromkeys(one.check for one in findings)) or "nothing"
     if problems:
-        errors.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
+        told.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
         raise typer.Exit(1)
     if not quiet:
         line = f"ok: {changed} of {every} settings are not the default (--all prints all); tried: {tried}"
@@ -103,28 +104,36 @@ def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) 
 
 def _tries(settings: Settings) -> list[Check]:
     """What of these settings can be tried."""
-    start = "`ragbandit up` and `ragbandit serve` do not start"
-    checks: list[Check] = [
-        ("data_dir", lambda _: _tried("data_dir", lambda: check_data_dir(settings), means=start)),
-        ("server.port", lambda _: _tried("server.port", lambda: _try_port(settings.server), means=start)),
-    ]
+    start, late = "`ragbandit up` and `ragbandit serve` do not start", "the service starts without it, and answers wait"
+    attempts: dict[str, tuple[Callable[[], object], str]] = {
+        "data_dir": (lambda: check_data_dir(settings), start),
+        "server.port": (lambda: _try_port(settings.server), start),
+    }
     if settings.redis_url is not None:
-        from ragbandit.router.cli.doctor import redis
+        from ragbandit.router.cli.doctor.redis import ping
 
-        means = "the service starts without it, and answers wait"
-        checks.append(("Redis", lambda _: _tried("Redis", lambda: redis.ping(settings), means=means)))
-    if _has_store(settings):
-        from ragbandit.router.cli.doctor import database
+        attempts["Redis"] = (lambda: ping(settings), late)
+    for field, url in _model_servers(settings).items():
+        attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
+    checks: list[Check] = [(name, partial(_tried, name, *each)) for name, each in attempts.items()]
+    if not _has_store(settings):
+        return checks
+    from ragbandit.router.cli.doctor import database, price
 
-        checks += [("schema", database.schema), ("arms", database.renamed_arms)]
-    return checks + [(field, partial(_tried_server, field, url=url)) for field, url in _model_servers(settings).items()]
+    return [
+        *checks,
+        ("schema", database.schema),
+        ("arms", database.renamed_arms),
+        ("reward.weight", price.weight),
+    ]
 
 
-def _tried(check: str, attempt: Callable[[], object], *, means: str) -> Sequence[Finding]:
+def _tried(check: str, attempt: Callable[[], object], means: str, _: Installation) -> Sequence[Finding]:
     try:
         attempt()
-    except RagBanditError as error:
-        return [problem(check, error.message, means=means, remedy=error.remedy or "")]
+    except (RagBanditError, OSError, ValueError) as error:
+        remedy = getattr(error, "remedy", None) or "start it, or correct its address"
+        return [problem(check, getattr(error, "message", str(error)), means=means, remedy=remedy)]
     return [fine(check, "works")]
 
 
@@ -136,6 +145,13 @@ def _try_port(server: ServerSettings) -> None:
         admin = server.admin_port is not None
         if not _is_service(server.admin_host if admin else server.host, server.admin_port or server.port):
             raise
+
+
+def _connect(url: str) -> None:
+    """Raises OSError or ValueError where nobody listens at this address; nothing is asked there."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
 
 
 def _is_service(host: str, port: int) -> bool:
@@ -161,21 +177,7 @@ def _model_servers(settings: Settings) -> dict[str, str]:
     }
 
 
-def _tried_server(field: str, _: Installation, *, url: str) -> Sequence[Finding]:
-    """Whether somebody listens at this address; nothing is asked there."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        means = "answers that need it fail until it is there"
-        remedy = "start the server, or correct its address"
-        return [problem(field, f"nobody listens there: {error}", means=means, remedy=remedy)]
-    return [fine(field, "somebody listens")]
-
-
 def _has_store(settings: Settings) -> bool:
-    """Whether there may be a store: where there is none yet, no database engine is loaded."""
     return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
 
 
@@ -187,18 +189,6 @@ def _encoder(settings: Settings) -> EncoderChoice:
         with contextlib.suppress(StoreError):
             return choose_encoder(settings)
     return choices(settings.encoder)[0]
-
-
-def _by_the_log(settings: Settings) -> Iterator[str]:
-    """What the doctor says of the weight; nothing where there is no store yet, whose engine is then not loaded."""
-    if not _has_store(settings):
-        return
-    from ragbandit.router.cli.doctor import price
-
-    check = [("reward.weight", price.weight)]
-    for one in run_checks(Installation(settings=settings), check, limit_s=3.0):
-        words = "; ".join(filter(None, (one.found, one.means, one.remedy)))
-        yield f"not compared with the log: {words}" if one.level == "problem" else words
 
 
 def _print_settings(rows: Sequence[tuple[str, object, str]]) -> None:

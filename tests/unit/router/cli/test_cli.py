@@ -150,7 +150,7 @@ def test_validate_tries_what_it_can(run, tmp_path):
             (
                 f"generator: {{name: openai, model: m, openai: {{base_url: 'http://127.0.0.1:{free_port()}/v1'}}}}",
                 "generator.openai.base_url",
-                "nobody listens there",
+                "Connection refused",
             ),
         ):
             with case(text):

@@ -17,7 +17,7 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.checks.questions import capped
-from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files.json_lines import new_lines
 from ragbandit.shared.types import Budget
@@ -240,7 +240,7 @@ def _encoded(
     records: Iterable[Mapping[str, Any]], *, rows: Sequence[LabelledQuestion], settings: Settings
 ) -> Iterator[Mapping[str, Any]]:
     """The records with the features by which a policy learns from them."""
-    encoder = make_encoder(settings.encoder)
+    encoder = encoder_of(settings)
     texts = [row.question for row in rows]
     features = embedded(texts, encoder=encoder, folder=Path(settings.data_dir) / "cache" / "features")
     known = dict(zip(texts, features, strict=True))

@@ -6,7 +6,6 @@ import json
 import socket
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
@@ -23,7 +22,7 @@ from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.data_dir import check_data_dir
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
-from ragbandit.router.serving.setup.requirements import check_packages, check_port
+from ragbandit.router.serving.setup.requirements import check_packages, check_port, has_store
 from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
@@ -116,7 +115,7 @@ def _tries(settings: Settings) -> list[Check]:
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     checks: list[Check] = [(name, partial(_tried, name, *each)) for name, each in attempts.items()]
-    if not _has_store(settings):
+    if not has_store(settings):
         return checks
     from ragbandit.router.cli.doctor import database, price
 
@@ -177,13 +176,9 @@ def _model_servers(settings: Settings) -> dict[str, str]:
     }
 
 
-def _has_store(settings: Settings) -> bool:
-    return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
-
-
 def _encoder(settings: Settings) -> EncoderChoice:
     """The encoder of a service on this store; where that cannot be read, that of a new one."""
-    if settings.encoder.model == AUTO and _has_store(settings):
+    if settings.encoder.model == AUTO and has_store(settings):
         from ragbandit.router.serving.setup.bootstrap import choose_encoder
 
         with contextlib.suppress(StoreError):

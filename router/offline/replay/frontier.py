@@ -22,7 +22,7 @@ from ragbandit.router.offline.replay.results import ReplayResult
 from ragbandit.router.offline.replay.service import served_policy, settings_in_force
 from ragbandit.router.offline.types import Matrix, Progress, no_progress
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number
 
@@ -50,7 +50,7 @@ def price_frontier(
     if not serves_prices(served_policy(spec, settings=settings)):
         message = f"{policy.name} has one weight of cost for all questions"
         raise InvalidInput(message, field="policy.name", remedy="set it to one that keeps quality and cost apart: mba")
-    make = encoder or partial(make_encoder, settings.encoder)
+    make = encoder or partial(encoder_of, settings)
     preparation = Preparation(plan=plan, settings=settings, encoder=make, progress=progress)
     memory = preparation.with_features(_with_parts(memory), needed=True)
     rewards = ((row.decision, row.reward) for row in memory.rows)

@@ -53,7 +53,7 @@ from ragbandit.router.offline.replay.service import (
 )
 from ragbandit.router.offline.types import Flags, Progress, no_progress
 from ragbandit.router.policies.base import Policy, serves_prices
-from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.types import FeatureRows, SnapshotInfo
 
@@ -85,7 +85,7 @@ def replay(
     """
     if isinstance(log, OpenLog):
         settings = settings or log.settings
-        encoder = encoder or partial(make_encoder, settings.encoder)
+        encoder = encoder or partial(encoder_of, settings)
     plan, settings = plan or Plan(), settings or Settings()
     specs = None if candidates is None else _specs(candidates)
     judging = partial(judge, executor=executor, progress=progress)

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.encoders.base import HASHING, Encoder
+from ragbandit.router.encoders.base import HASHING
 from ragbandit.router.serving.processes.encoder_process import EncoderServer
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
-from ragbandit.router.serving.setup.bootstrap import choose_encoder, make_encoder, open_database
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.serving.setup.bootstrap import choose_encoder, encoder_of
 from ragbandit.shared.child_process import Child, end, keep_what_is_loaded
-from ragbandit.shared.types import PolicyLabel
 
 log = logging.getLogger("ragbandit.service")
 
@@ -80,17 +78,12 @@ def run_processes(settings: Settings, *, arguments: Sequence[str]) -> int:
 
 def run_encoder(settings: Settings, *, place: ServiceProcess) -> None:
     """Be the encoder process, until SIGTERM."""
-    server = EncoderServer(_encoder_of_store(settings), path=place.encoder_socket)
+    server = EncoderServer(encoder_of(settings), path=place.encoder_socket)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: threading.Thread(target=server.close, daemon=True).start())
     log.info("the encoder process encodes for %d routers", place.processes, extra={"action": "encode"})
     keep_what_is_loaded()
     server.run()
-
-
-def _encoder_of_store(settings: Settings) -> Encoder:
-    with contextlib.closing(open_database(settings)) as database:
-        return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
 
 
 def _child(name: str, place: ServiceProcess, arguments: Sequence[str]) -> Child:

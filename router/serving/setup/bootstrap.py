@@ -22,6 +22,7 @@ from ragbandit.router.queue.notifier import Jobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
+from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import UNFINISHED, origin_in
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
@@ -82,6 +83,14 @@ def _fitting(
         first = first or made
     assert first is not None
     return first
+
+
+def encoder_of(settings: Settings) -> Encoder:
+    """`make_encoder` for the store of these settings, where there is one. Raises ConfigError, StoreError."""
+    if not has_store(settings):
+        return make_encoder(settings.encoder)
+    with contextlib.closing(open_database(settings)) as database:
+        return make_encoder(settings.encoder, ledger=Ledger(database, label=PolicyLabel(settings.policy.label)))
 
 
 def choose_encoder(settings: Settings) -> EncoderChoice:

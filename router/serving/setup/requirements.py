@@ -5,11 +5,17 @@
 
 import importlib.util
 import socket
+from pathlib import Path
 
 from ragbandit.router.config.oidc import client_secret
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.shared.errors import ConfigError, missing_package, require_service
 from ragbandit.shared.files.folders import check_root
+
+
+def has_store(settings: Settings) -> bool:
+    """Whether there may be a store: where there is none yet, no database engine need be loaded."""
+    return settings.database_url is not None or Path(settings.database.removeprefix("sqlite:///")).exists()
 
 
 def check_packages(settings: Settings) -> None:

@@ -16,6 +16,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.setup import encoder_choice
+from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies
 from ragbandit.shared.errors import ConfigError, Conflict
 from ragbandit.workers.cli import app
@@ -90,6 +91,7 @@ def test_a_store_that_began_without_torch_keeps_its_encoder_when_torch_comes(sto
     assert "the encoder is hashing: style and words, without a model, since no_such_package is not" in caplog.text
     without_torch(hidden=False)
     assert "encoder.model: auto is hashing: the store began with it" in CliRunner().invoke(app, ["validate"]).output
+    assert encoder_of(load("config.yaml").settings).hash == COUNTED  # of a replay, and of processes that share one
     with store() as router:
         assert goes_on(router, hashed=COUNTED, learned=6)
     status = CliRunner().invoke(app, ["status"]).output

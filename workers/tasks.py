@@ -24,9 +24,9 @@ from ragbandit.router.telemetry.carriers import REQUEST_ID, carrier_of, trace_id
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import Attribute, Span, Tracing
 from ragbandit.shared.errors import RagBanditError, StoreError
-from ragbandit.shared.types import CANCELLED, ArmName, Budget, Decision, Json, Outcome
+from ragbandit.shared.types import CANCELLED, ArmName, Decision, Json, Outcome
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
-from ragbandit.strategies.runner import CANCELLED_ERROR, made_by, run_strategy
+from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
 from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.workers.context import ActiveRun, Context
 from ragbandit.workers.event_loop import EventLoop
@@ -163,12 +163,13 @@ class _AnswerJob:
 
     def _given_up(self) -> Outcome:
         decision, tries = self.decision, self._run.tries
+        arm = self.context.arms.get(decision.arm)
         facts = {"action": "answer", "decision": decision.id, "arm": decision.arm, "tries": tries}
         log.error("workers died or ran out of time over a question; it fails and is not tried again", extra=facts)
         return self._without_run(
             stop_reason="worker_died",
             error=f"{tries} workers died or ran out of time over this question with the arm {decision.arm!r}",
-            known=_made_by(self.context, decision.arm, budget=self._budget),
+            known={} if arm is None else arm.made_by(self._budget),
         )
 
     def _keep(self, outcome: Outcome) -> bool:
@@ -210,16 +211,6 @@ def arm_of_version(context: Context, name: ArmName) -> LoadedArm | None:
         context.arms = {**context.arms, **arms}
         return arms[name]
     return None
-
-
-def _made_by(context: Context, arm: ArmName, *, budget: Budget) -> Mapping[str, Json]:
-    """The parts that would have made the outcome; nothing where this worker has no such arm."""
-    known = context.arms.get(arm)
-    if known is None:
-        return {}
-    return made_by(
-        known.strategy, budget=budget, retriever=known.retriever, generator=known.generator, named=known.named
-    )
 
 
 def _end_process(context: Context, *, loop: EventLoop) -> None:

@@ -1,9 +1,11 @@
 """Generators and retrievers by name: which names there may be, and settings that take a name for a section."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from ragbandit.router.config.grids import NAME
+from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
 
 #: the name of the sections `generator` and `retriever` among those that have names
@@ -19,6 +21,22 @@ Kind = Literal["generator", "retriever"]
 def section_of(kind: Kind, name: str) -> str:
     """The dotted key of the generator or retriever of this name."""
     return kind if name == DEFAULT else f"{kind}s.{name}"
+
+
+@contextmanager
+def errors_of(section: str, *, kind: Kind) -> Iterator[None]:
+    """Errors about the section `generator` or `retriever` name this one."""
+    try:
+        yield
+    except (ConfigError, NotReady) as error:
+        if section == kind:
+            raise
+        field, remedy = error.field, error.remedy
+        if field is not None and (field == kind or field.startswith(f"{kind}.")):
+            field = section + field[len(kind) :]
+        raise type(error)(
+            error.message, field=field, remedy=remedy and remedy.replace(f"{kind}.", f"{section}.")
+        ) from error
 
 
 def check_names(names: Iterable[str]) -> None:

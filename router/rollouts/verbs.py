@@ -88,7 +88,8 @@ def add(
     name is taken, or MAX_OPEN versions are open).
     """
     _check_changes(changes)
-    changes = _without_grids(changes)
+    if isinstance(arms := changes.get("arms"), Mapping):  # workers and routers know arms by the names they come to
+        changes = {**changes, "arms": expanded(arms)}
     check_reason(reason)
     with database.write() as connection:
         _lock(connection, base=base)
@@ -354,16 +355,6 @@ def _check_changes(changes: Mapping[str, Json]) -> None:
             )
     if len(canonical(dict(changes))) > MAX_CHANGES:
         raise InvalidInput(f"more than {MAX_CHANGES:,} characters as JSON", field="changes", remedy="send less")
-
-
-def _without_grids(changes: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The changes with plain arms, by whose names workers and routers know them."""
-    arms = changes.get("arms")
-    try:
-        return {**changes, "arms": expanded(arms)} if isinstance(arms, Mapping) else changes
-    except ValueError as error:
-        field, _, fault = str(error).partition(": ")
-        raise InvalidInput(fault, field=field) from error
 
 
 def _check_arms(changes: Mapping[str, Json], versions: Sequence[PolicyVersion]) -> None:

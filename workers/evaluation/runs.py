@@ -19,7 +19,7 @@ from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files.atomic import append_private
 from ragbandit.shared.files.json_lines import parsed
 from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
-from ragbandit.strategies.runner import made_by, run_strategy
+from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.questions import LabelledQuestion
 from ragbandit.workers.wiring.loading import LoadedArm, parts_of
 
@@ -185,16 +185,7 @@ class Bench:
 
     def work(self, rows: Sequence[LabelledQuestion]) -> list[Work]:
         """Every arm on every question, question by question: what is cut short has whole questions, but for one."""
-        making = {
-            name: made_by(
-                arm.strategy,
-                budget=self.budget,
-                retriever=arm.retriever,
-                generator=arm.generator,
-                named=arm.named,
-            )
-            for name, arm in self.arms.items()
-        }
+        making = {name: arm.made_by(self.budget) for name, arm in self.arms.items()}
         return [
             Work(
                 key=key_of(row.question, arm=name, made_by=making[name], version=arm.version),

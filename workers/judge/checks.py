@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
@@ -11,7 +12,6 @@ from ragbandit.strategies.prompting.prompts import Template, load_templates
 from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
 from ragbandit.workers.judge.rubric import RUBRIC, JudgedAnswer, PromptMaker, mark_of
 from ragbandit.workers.wiring.generators import check_generator, make_generator, without_probe
-from ragbandit.workers.wiring.naming import errors_of
 
 log = logging.getLogger("ragbandit.judge")
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 
-from ragbandit.router.config.named_sections import section_of
+from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
@@ -14,9 +14,8 @@ from ragbandit.workers.context import Judging
 from ragbandit.workers.judge.checks import check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
-from ragbandit.workers.wiring.arms import generators_in_use, retrievers_in_use
+from ragbandit.workers.wiring.arms import names_in_use
 from ragbandit.workers.wiring.generators import concurrency_of, make_generator, model_name
-from ragbandit.workers.wiring.naming import errors_of
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 
@@ -59,9 +58,8 @@ def make_judging(
 
 def _retrievers(settings: Settings) -> list[Retriever]:
     """The retrievers of the arms without their rerankers, which look nothing up, the default one first; or none."""
-    names = retrievers_in_use(settings)
     opened = list[Retriever]()
-    for name in sorted(names, key=lambda name: (name != DEFAULT, name)):
+    for name in sorted(names_in_use(settings)[1], key=lambda name: (name != DEFAULT, name)):
         with errors_of(section_of("retriever", name), kind="retriever"):
             opened.append(kind_of(with_retriever(settings, name)).open())
     return opened or [NoRetriever()]
@@ -69,5 +67,5 @@ def _retrievers(settings: Settings) -> list[Retriever]:
 
 def _threads(settings: Settings) -> int:
     """Threads of a local judge: every core, or half of them where a local model answers beside it."""
-    beside = any(settings.named_generators[name].name == "local" for name in generators_in_use(settings))
+    beside = any(settings.named_generators[name].name == "local" for name in names_in_use(settings)[0])
     return max(1, (os.cpu_count() or 1) // (2 if beside else 1))

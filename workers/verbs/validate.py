@@ -27,7 +27,7 @@ from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.webhooks.secrets import check_webhooks
-from ragbandit.workers.wiring.arms import check_arms, generators_in_use
+from ragbandit.workers.wiring.arms import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
 #: longest wait for all that is tried, and for one connection, seconds
@@ -167,7 +167,7 @@ def _is_service(host: str, port: int) -> bool:
 def _model_servers(settings: Settings) -> dict[str, str]:
     """Setting -> the address that it has of a server of models."""
     named = settings.named_generators
-    chosen = {section_of("generator", name): named[name] for name in sorted(generators_in_use(settings))}
+    chosen = {section_of("generator", name): named[name] for name in names_in_use(settings)[0]}
     chosen |= {"judge.generator": settings.judge.generator} if settings.judge.generator else {}
     return {
         f"{section}.openai.base_url": one.openai.base_url

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ragbandit.router.config.named_sections import section_of
+from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import did_you_mean, known_choices
@@ -13,7 +13,6 @@ from ragbandit.shared.types import ArmName, Json
 from ragbandit.strategies.registry import generates, make_arms, presets_by_default, retrieves, takes, with_preset
 from ragbandit.strategies.run import Strategy
 from ragbandit.workers.wiring.generators import offered
-from ragbandit.workers.wiring.naming import errors_of
 from ragbandit.workers.wiring.retrievers import check_reranker, with_retriever
 
 log = logging.getLogger("ragbandit.arms")
@@ -82,18 +81,15 @@ def make_strategies(settings: Settings, arms: Mapping[str, WorkerArm]) -> dict[A
     return made
 
 
-def generators_in_use(settings: Settings) -> set[str]:
-    """The names of the generators that arms of our workers ask. Raises ConfigError."""
+def names_in_use(settings: Settings) -> tuple[list[str], list[str]]:
+    """The names of the generators that arms of our workers ask, and of the retrievers that they search, sorted.
+
+    Raises ConfigError.
+    """
     arms = worker_arms(settings)
     made = make_strategies(settings, arms) if arms else {}
-    return {arms[name].generator for name, each in made.items() if generates(each)}
-
-
-def retrievers_in_use(settings: Settings) -> set[str]:
-    """The names of the retrievers that arms of our workers search. Raises ConfigError."""
-    arms = worker_arms(settings)
-    made = make_strategies(settings, arms) if arms else {}
-    return {arms[name].retriever for name, each in made.items() if retrieves(each)}
+    asked = {arms[name].generator for name, each in made.items() if generates(each)}
+    return sorted(asked), sorted({arms[name].retriever for name, each in made.items() if retrieves(each)})
 
 
 def check_arms(settings: Settings) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from types import MappingProxyType
 
+from ragbandit.router.config.named_sections import errors_of
 from ragbandit.router.config.settings import GeneratorSettings, Settings, WorkerSettings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.router.telemetry.logs import set_up_log
@@ -22,7 +23,6 @@ from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.generators.priced import PricedGenerator
 from ragbandit.strategies.generators.response_cache import CachedGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.workers.wiring.naming import errors_of
 
 #: questions at once where the generator sets no limit and workers.concurrency is not set
 UNLIMITED_CONCURRENCY = 8

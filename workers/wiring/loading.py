@@ -12,16 +12,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from ragbandit.router.config.named_sections import section_of
+from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import GeneratorSettings, RetrieverSettings, Settings
 from ragbandit.shared.errors import NotReady
-from ragbandit.shared.types import ArmName, Json
+from ragbandit.shared.types import ArmName, Budget, Json
 from ragbandit.strategies.base import Generator, Retriever
 from ragbandit.strategies.generators.unloaded import UnloadedGenerator
 from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.run import Strategy
-from ragbandit.workers.wiring.arms import WorkerArm, generators_in_use, make_strategies, retrievers_in_use
+from ragbandit.strategies.runner import made_by
+from ragbandit.workers.wiring.arms import WorkerArm, make_strategies, names_in_use
 from ragbandit.workers.wiring.generators import (
     check_generator,
     concurrency_of,
@@ -30,8 +31,7 @@ from ragbandit.workers.wiring.generators import (
     model_name,
     without_probe,
 )
-from ragbandit.workers.wiring.naming import errors_of
-from ragbandit.workers.wiring.retrievers import make_retriever, with_retriever
+from ragbandit.workers.wiring.retrievers import open_retriever
 
 log = logging.getLogger("ragbandit.arms")
 
@@ -50,6 +50,11 @@ class LoadedArm:
     #: of the generator's settings: see `generator_version`
     version: str = ""
 
+    def made_by(self, budget: Budget) -> Mapping[str, Json]:
+        """What its outcomes say of it."""
+        parts = {"retriever": self.retriever, "generator": self.generator, "named": self.named}
+        return made_by(self.strategy, budget=budget, **parts)  # type: ignore[arg-type] # each of its own type
+
 
 class ArmLoader:
     """Makes arms of these settings, and what they run on, each generator and each retriever once.
@@ -62,7 +67,6 @@ class ArmLoader:
         self._index_of_all = index_of_all
         #: by their settings as JSON
         self._generators: dict[str, tuple[Generator, int]] = {}
-        self._unloaded: dict[str, tuple[Generator, int]] = {}
         self._retrievers: dict[str, Retriever] = {}
         self._lock = threading.Lock()
 
@@ -96,7 +100,7 @@ class ArmLoader:
         """For arms that ask no model: nothing is loaded for them."""
         made = UnloadedGenerator(name=model_name(chosen), context_tokens=chosen.context_tokens)
         at_once = concurrency_of(chosen, wanted=self._settings.workers.concurrency, generator=None)
-        return self._unloaded.setdefault(_key(chosen), (made, at_once))
+        return self._generators.setdefault(f"unloaded: {_key(chosen)}", (made, at_once))
 
     def _make_generators(self, names: Collection[str]) -> None:
         """Make those of these names that are not there yet.
@@ -123,8 +127,7 @@ class ArmLoader:
     def _open_retriever(self, name: str) -> None:
         key = _key(self._settings.named_retrievers[name])
         if key not in self._retrievers:
-            with errors_of(section_of("retriever", name), kind="retriever"):
-                self._retrievers[key] = make_retriever(with_retriever(self._settings, name))
+            self._retrievers[key] = open_retriever(self._settings, name)
 
 
 def _key(section: GeneratorSettings | RetrieverSettings) -> str:
@@ -162,8 +165,8 @@ def check_generators(settings: Settings, *, fetch: bool) -> None:
 
     Raises ConfigError, and NotReady where every server is away.
     """
-    names, away = generators_in_use(settings), list[NotReady]()
-    for name in sorted(names):
+    (names, _), away = names_in_use(settings), list[NotReady]()
+    for name in names:
         try:
             with errors_of(section_of("generator", name), kind="generator"):
                 check_generator(settings.named_generators[name], fetch=fetch)
@@ -177,6 +180,5 @@ def check_indexes(settings: Settings) -> None:
 
     Raises ConfigError.
     """
-    for name in sorted(retrievers_in_use(settings)):
-        with errors_of(section_of("retriever", name), kind="retriever"):
-            asyncio.run(make_retriever(with_retriever(settings, name)).close())
+    for name in names_in_use(settings)[1]:
+        asyncio.run(open_retriever(settings, name).close())

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.weights import at_hand, resolve
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
@@ -67,6 +68,12 @@ def make_retriever(settings: Settings) -> Retriever:
         return retriever
     rerank = _own_reranker(chosen.rerank) if ":" in chosen.rerank else _cross_encoder(chosen.rerank)
     return RerankedRetriever(retriever, rerank=rerank, depth=chosen.rerank_depth)
+
+
+def open_retriever(settings: Settings, name: str) -> Retriever:
+    """`make_retriever` of the one with this name, whose section errors name."""
+    with errors_of(section_of("retriever", name), kind="retriever"):
+        return make_retriever(with_retriever(settings, name))
 
 
 def check_reranker(settings: Settings) -> None:

@@ -20,9 +20,10 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import next_day
 from ragbandit.router.storage.sql.tables import judge_due
 from ragbandit.shared.errors import ArmFailed, ConfigError
-from ragbandit.shared.types import Query, Retrieved
+from ragbandit.shared.types import DecisionId, Query, Retrieved
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever, NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
@@ -205,6 +206,34 @@ def test_ids_of_another_corpus_are_not_looked_up(bench, answered):
     reranked = answered(found, retriever="memory:reranked:mini:50")
     found.judge(reranked)
     assert found.scores(reranked)[0].facts["passages_from"] == "arm"
+
+
+def test_the_judge_of_arms_with_indexes_of_their_own(tmp_path, database):
+    """It opens every index that an arm searches, the default one first, and looks passages up in the arm's own."""
+    for name in ("default", "wiki"):
+        build_index([Passage(id="p", title=name, text=f"Of {name}.")], tmp_path / "indexes" / name)
+    chosen = {"name": "scripted", "context_tokens": 4000}
+    settings = Settings.model_validate(
+        {
+            "data_dir": str(tmp_path),
+            "generator": chosen,
+            "judge": {"generator": chosen},
+            "retrievers": {"wiki": {"index": "wiki"}, "idle": {"index": "not there"}},
+            "arms": {"ours": {"class": "single_step", "retriever": "wiki"}, "single_step": {}, "no_retrieval": {}},
+        }
+    )
+    judging, _ = loading.make_judging(settings, store=DecisionStore(database, label="main"), loaded=None)
+
+    async def texts():
+        judge = judging.judge
+        names = [each.name for each in (judge._retriever, *judge._others)]
+        made = made_outcome(decision_id=DecisionId("d"), now=1.0, status="answered", answer="x", steps=1.0)
+        outcomes = [replace(made, made_by={"retriever": name}) for name in [*names, "gone"]]
+        passages = [await judge._by_id(each, ids=["p"]) for each in outcomes]
+        await judge.close()
+        return [[passage.text for passage in some] for some in passages]
+
+    assert asyncio.run(texts()) == [["Of default."], ["Of wiki."], []]
 
 
 def test_without_a_retriever_support_is_left_out(bench, answered):

@@ -77,7 +77,7 @@ print(json.dumps(said))
 """
 WORKING = (
     "--help",
-    "validate --changed",
+    "validate",
     "migrate",
     "status",
     "report",

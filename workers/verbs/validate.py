@@ -1,7 +1,6 @@
 """Verb `validate`. It is to be quick: only where one is configured it loads a database engine or Redis."""
 
 import contextlib
-import http.client
 import json
 import socket
 from collections.abc import Callable, Sequence
@@ -39,7 +38,6 @@ def validate(
     config: ConfigOption = None,
     every: Annotated[bool, typer.Option("--all", help="print every setting, not only what is not the default")] = False,
     settings_only: Annotated[bool, typer.Option("--settings-only", help="try no folder, port or server")] = False,
-    changed: Annotated[bool, typer.Option("--changed", hidden=True)] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check the configuration and the packages that it needs, and try data_dir, port, Redis, database, model servers.
@@ -52,8 +50,7 @@ def validate(
     rows = configuration.effective(loaded)
     given = [row for row in rows if row[2] != "default"]
     if as_json:
-        shown = given if changed else rows
-        print_json([{"key": key, "value": value, "source": source} for key, value, source in shown])
+        print_json([{"key": key, "value": value, "source": source} for key, value, source in rows])
     else:
         _print_settings(rows if every else given)
         for line in in_words(loaded.settings.reward):
@@ -141,9 +138,12 @@ def _try_port(server: ServerSettings) -> None:
     try:
         check_port(server)
     except ConfigError:
-        admin = server.admin_port is not None
-        if not _is_service(server.admin_host if admin else server.host, server.admin_port or server.port):
-            raise
+        from ragbandit.client import Client
+
+        host, port = (server.host, server.port) if server.admin_port is None else (server.admin_host, server.admin_port)
+        with Client(f"http://{host}:{port}", timeout_s=CONNECT_S) as client:
+            if not client.ready():
+                raise
 
 
 def _connect(url: str) -> None:
@@ -151,17 +151,6 @@ def _connect(url: str) -> None:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     socket.create_connection((parts.hostname or "", port), timeout=CONNECT_S).close()
-
-
-def _is_service(host: str, port: int) -> bool:
-    connection = http.client.HTTPConnection(host, port, timeout=CONNECT_S)
-    try:
-        connection.request("GET", "/health")
-        return bool(json.loads(connection.getresponse().read(1000)) == {"status": "ok"})
-    except (OSError, ValueError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def _model_servers(settings: Settings) -> dict[str, str]:

@@ -270,7 +270,7 @@ def test_dollar_budgets(doctor, make_world, tmp_path):
     assert "uniform has one weight of cost" in look(9.0, policy={"name": "uniform"})["dollar budgets"][1]
     lines = "tenants: {acme: {dollars_per_day: 9}}\nreward: {weight: 0}\n"
     (tmp_path / "b.yaml").write_text(f"{lines}encoder: {{model: hashing}}\ndata_dir: {tmp_path / 'none'}\n")
-    told = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "b.yaml"), "--changed"]).stdout
+    told = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "b.yaml")]).stdout
     assert "tenants: reward.weight is 0" in told
     assert "tenants: reward.cost prices no dollars" in told
 

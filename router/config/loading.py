@@ -283,7 +283,6 @@ _WORDS = {
 _EXAMPLES = {
     "rate_limits": "for example 600/minute",
     "sources": "for example key:ID, role:app, tenant:acme, rater:NAME or import:NAME",
-    "feedback_origins": "for example https://docs.example.com",
     "label": "1 to 40 small letters, digits and _",
     "prices": "a small letter, then small letters, digits, - or _",
 }

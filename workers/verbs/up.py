@@ -8,7 +8,6 @@ from rich.markup import escape
 from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
 from ragbandit.router.cli.doctor.redis import ping
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.bootstrap import choose_encoder, open_database
@@ -49,7 +48,11 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     if settings.encoder.model == AUTO:
         console.print(escape(f"The encoder is {encoder.in_words()}."), soft_wrap=True, highlight=False)
     check_exposure(settings, now=time.time())
-    _say_redis(settings)
+    if settings.redis_url is not None:
+        try:
+            ping(settings)
+        except QueueError as error:  # no reason not to start: what needs it is late until it replies
+            errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
     supervisor = Supervisor(loaded)
     try:
         supervisor.start()
@@ -63,13 +66,3 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
         with contextlib.suppress(KeyboardInterrupt):
             supervisor.stop()
     console.print("stopped")
-
-
-def _say_redis(settings: Settings) -> None:
-    """A configured Redis that does not reply is no reason not to start: what needs it is late until it does."""
-    if settings.redis_url is None:
-        return
-    try:
-        ping(settings)
-    except QueueError as error:
-        errors.print(f"[yellow]warning[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)

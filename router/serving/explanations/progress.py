@@ -28,7 +28,7 @@ def _waiting(record: DecisionRecord, *, rule: ClosingRule, held: frozenset[str])
         return f"Waits for a worker's answer; without one it is closed at {ends}."
     if not judgements:
         awaited = "the outcome and feedback" if record.outcome is None else "feedback"
-        return f"Waits for {awaited}; without it is closed at {ends}."
+        return f"Waits for {awaited}; else it is closed at {ends}."
     window = decision.made_at + rule.wait_s
     if rule.wait_s > 0:
         return f"Has feedback, and collects more until {moment(window)}; then the learner takes it."

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from secrets import token_bytes
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import JudgeSettings
@@ -84,10 +83,12 @@ class Judge:
         template: Template,
         retriever: Retriever,
         model: str,
+        secret: bytes,
         owns_generator: bool = True,
         others: Sequence[Retriever] = (),
     ) -> None:
-        """model: the rater's name. owns_generator: it is closed with the judge.
+        """model: the rater's name. secret: of the store; a caller may choose the id of its decision, so that the mark
+        in the prompt is made with what it cannot know. owns_generator: it is closed with the judge.
 
         retriever: what the judge searches in. others: that arms search beside it: passages of theirs are looked up.
         """
@@ -99,8 +100,7 @@ class Judge:
         self._template = template
         self._retriever, self._others = retriever, tuple(others)
         self._owns_generator = owns_generator
-        #: a caller may choose the id of its decision, so that the mark is made with what it cannot know
-        self._mark = partial(mark_of, secret=token_bytes(16))
+        self._mark = partial(mark_of, secret=secret)
 
     async def verdict(
         self, decision: Decision, *, outcome: Outcome, reference: Sequence[str], attempt: int

@@ -1,10 +1,12 @@
 """Loading of a worker's judge: from settings to its model, its prompt and its passages."""
 
 import os
+import time
 from collections.abc import Callable
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
+from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.shared.errors import ConfigError
@@ -47,6 +49,7 @@ def make_judging(
         retriever=retriever,
         others=others,
         model=model_name(chosen.generator),
+        secret=shared_secret(store.database, name="judge", now=time.time()),
         owns_generator=shared is None,
     )
     budget = DayBudget(

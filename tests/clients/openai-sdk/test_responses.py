@@ -112,7 +112,7 @@ def test_store(client):
     [
         ({"model": "gpt-5"}, openai.NotFoundError, "model_not_found", "model"),
         ({"input": []}, openai.BadRequestError, "invalid_input", "input"),
-        ({"tools": [{"type": "web_search"}]}, openai.BadRequestError, "unsupported_parameter", "tools"),
+        ({"tool_choice": "required"}, openai.BadRequestError, "unsupported_parameter", "tool_choice"),
         ({"background": True}, openai.BadRequestError, "unsupported_parameter", "background"),
         ({"conversation": "conv_1"}, openai.BadRequestError, "unsupported_parameter", "conversation"),
     ],

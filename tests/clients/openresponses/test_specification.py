@@ -92,10 +92,10 @@ def test_the_previous_response(http):
 @pytest.mark.parametrize(
     "body",
     [
-        {"tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]},
+        {"tools": [{"type": "function", "name": "weather"}], "tool_choice": "required"},
         {"input": [said("user", [{"type": "input_image", "image_url": "data:image/png;base64,AA=="}])]},
         {"input": [said("user", [{"type": "input_file", "filename": "a.pdf", "file_data": "AA=="}])]},
-        {"input": [{"type": "function_call_output", "call_id": "c", "output": "4"}]},
+        {"input": [{"type": "item_reference", "id": "msg_1"}]},
     ],
 )
 def test_what_is_not_served(http, body):

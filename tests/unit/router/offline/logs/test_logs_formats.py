@@ -236,7 +236,7 @@ def test_format_by_name(tmp_path):
     assert json.loads((tmp_path / "log.txt").read_text())["_label_Action"] in (1, 2, 3)
     with pytest.raises(InvalidInput, match="name the format"):
         read_rows(tmp_path / "log.txt")
-    with pytest.raises(InvalidInput, match="use jsonl, parquet, dsjson"):
+    with pytest.raises(InvalidInput, match="known: jsonl, parquet, dsjson"):
         read_rows(tmp_path / "log.txt", format="csv")
 
 

@@ -162,7 +162,7 @@ class _Passes:
         if not plan.tuned:
             return [Estimator.parse(plan.estimator)] * len(summary.weights)
         work = partial(try_part, model=model, middles=summary.middles, name=plan.estimator)
-        return [one.chosen("mse") for one in self._merged("tried", work, merged_trials, jobs=self._jobs(first))]
+        return [one.chosen() for one in self._merged("tried", work, merged_trials, jobs=self._jobs(first))]
 
     def measured(self, first: SummedPart, *, model: Model, columns: ScoreColumns) -> ScoreSums:
         """The sums of the estimates."""

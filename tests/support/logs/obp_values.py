@@ -96,7 +96,7 @@ def obp_inputs(log):
 
 
 def values_of(log):
-    """Key -> number or list, by OBP; keys such as "dr", "dros:5", "mse dros bound", "slope dros", "mrdr"."""
+    """Key -> number or list, by OBP; keys such as "dr", "dros:5", "mse dros", "mse dros value", "mrdr"."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from obp import ope
@@ -107,16 +107,9 @@ def values_of(log):
             for parameter in GRID:
                 value = getattr(ope, made)(lambda_=parameter).estimate_policy_value(**inputs)
                 found[f"{name}:{parameter:g}"] = value
-            for bound in (True, False):
-                tuning = getattr(ope, f"{made}Tuning")(
-                    lambdas=list(GRID), tuning_method="mse", use_bias_upper_bound=bound, delta=0.1
-                )
-                value = tuning.estimate_policy_value_with_tuning(**inputs)
-                kind = "bound" if bound else "direct"
-                found[f"mse {name} {kind}"] = [tuning.estimated_mse_score_dict[each] for each in GRID]
-                found[f"mse {name} {kind} value"] = value
-            tuning = getattr(ope, f"{made}Tuning")(lambdas=list(GRID), tuning_method="slope", delta=0.1)
-            found[f"slope {name} value"] = tuning.estimate_policy_value_with_tuning(**inputs)
+            tuning = getattr(ope, f"{made}Tuning")(lambdas=list(GRID), tuning_method="mse", use_bias_upper_bound=False)
+            found[f"mse {name} value"] = tuning.estimate_policy_value_with_tuning(**inputs)
+            found[f"mse {name}"] = [tuning.estimated_mse_score_dict[each] for each in GRID]
         found["mrdr"] = _mrdr(inputs)
     return {
         key: [float(each) for each in value] if isinstance(value, list) else float(value)

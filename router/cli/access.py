@@ -102,7 +102,6 @@ def revoke_key(key: _IdArgument, config: ConfigOption = None, as_json: JsonOptio
 
 @contextmanager
 def _key_store(config: str | None) -> Iterator[KeyStore]:
-
     with opened(config, make=True) as (_, ledger):
         yield KeyStore(ledger.database)
 
@@ -137,20 +136,17 @@ def _public_id(text: str) -> str:
 
 
 def _seconds(text: str, *, now: float) -> float:
-
     if not is_age(text):
         raise InvalidInput(f"{text!r:.40} is no time span", field="grace", remedy="for example 30m, 24h or 7d")
     return now - parse_time(text, now=now, field="grace")
 
 
 def _end(text: str, *, now: float) -> float:
-
     at = parse_time(text, now=now, field="expires")
     return 2 * now - at if is_age(text) else at
 
 
 def _scopes(given: Sequence[str]) -> dict[str, object]:
-
     scopes: dict[str, object] = {}
     for each in given:
         name, equals, text = each.partition("=")

@@ -157,7 +157,6 @@ def promote(
 
 
 def _perform(verb: Verb, name: str, *, reason: str, config: str | None, as_json: bool, **more: Any) -> None:
-
     with opened(config) as (settings, ledger):
         act = verbs.Act(verb=verb, name=name, base=ledger.label, actor=actor(), reason=reason, now=time.time(), **more)
         _tell(verbs.perform(ledger.database, act, settings=settings.rollout), as_json=as_json)
@@ -187,7 +186,6 @@ def unkill(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json
 
 
 def _switch(control: PolicyControl, *, as_json: bool) -> None:
-
     facts = asdict(control)
     if not as_json:
         facts = {"switch": _decides(control), **_in_words(facts | {"killed": None, "arm": None})}
@@ -195,7 +193,6 @@ def _switch(control: PolicyControl, *, as_json: bool) -> None:
 
 
 def _tell(version: PolicyVersion, *, as_json: bool) -> None:
-
     facts = asdict(version)
     show(facts if as_json else _in_words(facts), as_json=as_json)
 

@@ -4,8 +4,7 @@ Notation, for n rows and K arms: r rewards (n,); a the arms that were drawn (n,)
 candidate's pmfs (n, K); M predicted rewards (n, K), of models that did not see the row; w = Q[a] / P[a].
 
 An estimate is made of three numbers per row (`Terms`) and of nothing else, so that a log can be read in pieces: `terms`
-of each piece, their `Moments` merged, `estimated` of the whole. `estimate` does all this at once, with checks, for
-arrays that fit in memory. Formulas and papers stand in one table, `ESTIMATORS`.
+of each piece, their `Moments` merged, `estimated` of the whole. Formulas and papers stand in one table, `ESTIMATORS`.
 
 No estimator sees an arm that P never plays. Where Q plays one, IPS counts its reward as 0, SNIPS as that of the other
 arms, and those with a model take the model's word.
@@ -14,19 +13,14 @@ arms, and those with a model take the model's word.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from types import MappingProxyType
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.bandit_log import wrong_pmfs
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import effective_rows
-
-#: rows taken at a time: new pages for whole columns cost more time than the arithmetic
-_BLOCK = 1 << 14
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,13 +181,6 @@ class Estimate:
     #: the standard error leaves out a bias that does not fade with more rows
     biased: bool
 
-    def interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
-        """Normal interval around the value, confidence in (0, 1). Undercovers on few effective rows; holds no bias."""
-        if not 0.0 < confidence < 1.0:
-            raise InvalidInput(f"{confidence!r} is not between 0 and 1", field="confidence", remedy="for example 0.95")
-        reach = NormalDist().inv_cdf(0.5 + confidence / 2.0) * self.standard_error
-        return self.value - reach, self.value + reach
-
 
 def terms(
     estimator: Estimator,
@@ -204,7 +191,7 @@ def terms(
     candidate: Matrix,
     predicted: Matrix | None = None,
 ) -> Terms:
-    """The terms of every row; the arrays must be true, as a checked log's are (`check_rows`), nothing is checked here.
+    """The terms of every row; the arrays must be true, as a checked `Log`'s are: nothing is checked here.
 
     With s(w) the weight that the estimator gives to a row (`shrunk`): correction s(w) r without a model, with one
     s(w) (r - M[a]); baseline the sum over the arms of Q M. Raises InvalidInput where a model is needed and missing.
@@ -266,83 +253,3 @@ def combination(estimator: Estimator, *, moments: Moments) -> Vector:
     if not weight > 0.0:
         return np.full(3, math.nan)
     return np.array([-correction / weight / weight, 1.0 / weight, 1.0])
-
-
-def estimate(
-    estimator: Estimator | str,
-    reward: Vector,
-    *,
-    action: Choices,
-    logged: Matrix,
-    candidate: Matrix,
-    predicted: Matrix | None = None,
-) -> Estimate:
-    """The estimate of arrays that are in one place, checked. estimator: as `Estimator.parse` reads it, "dros:4" say.
-
-    Raises InvalidInput for an estimator that is not known or lacks its model, and for rows that cannot be true.
-    """
-    estimator = Estimator.parse(estimator) if isinstance(estimator, str) else estimator
-    check_rows(reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-    moments = Moments.of(*np.empty((3, 0)))
-    for start in range(0, len(reward), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        parts = terms(
-            estimator,
-            reward=reward[rows],
-            action=action[rows],
-            logged=logged[rows],
-            candidate=candidate[rows],
-            predicted=None if predicted is None else predicted[rows],
-        )
-        moments = moments.merged(parts.moments)
-    return estimated(estimator, moments=moments)
-
-
-def check_rows(
-    reward: Vector, *, action: Choices, logged: Matrix, candidate: Matrix, predicted: Matrix | None = None
-) -> None:
-    """Raises InvalidInput with the field, the first bad row and the remedy, if the arrays cannot be a log."""
-    if logged.ndim != 2 or logged.size == 0:
-        raise InvalidInput(f"shape {logged.shape}", field="logged", remedy="give a pmf per row, shape (n, K)")
-    rows, arms = logged.shape
-    for name, array, shape in (
-        ("reward", reward, (rows,)),
-        ("action", action, (rows,)),
-        ("candidate", candidate, (rows, arms)),
-        ("predicted", predicted, (rows, arms)),
-    ):
-        if array is not None and array.shape != shape:
-            raise InvalidInput(f"shape {array.shape}, not {shape}", field=name, remedy="align it with the logged pmfs")
-    _check_finite("reward", reward)
-    if not np.issubdtype(action.dtype, np.integer):
-        raise InvalidInput(f"of {action.dtype}", field="action", remedy="give the drawn arms' columns as integers")
-    if action.min() < 0 or action.max() >= arms:
-        row = int(np.flatnonzero((action < 0) | (action >= arms))[0])
-        raise InvalidInput(f"{action[row]} in row {row}", field="action", remedy=f"use columns 0 to {arms - 1}")
-    _check_pmf("logged", logged)
-    _check_pmf("candidate", candidate)
-    propensity = np.take(logged, np.arange(rows) * arms + action)
-    if not propensity.min() > 0.0:
-        row = int(propensity.argmin())
-        raise InvalidInput(
-            f"the drawn arm has probability 0 in row {row}",
-            field="logged",
-            remedy="log the pmf that the arm was drawn from",
-        )
-    if predicted is not None:
-        _check_finite("predicted", predicted)
-
-
-def _check_finite(name: str, values: Vector | Matrix) -> None:
-    good = np.isfinite(values)
-    if not good.all():
-        index = tuple(int(number) for number in np.argwhere(~good)[0])
-        raise InvalidInput(f"{values[index]} in row {index[0]}", field=name, remedy="drop the row or correct it")
-
-
-def _check_pmf(name: str, pmf: Matrix) -> None:
-    wrong = wrong_pmfs(pmf)
-    if len(wrong):
-        row = int(wrong[0])
-        remedy = "give numbers of at least 0 that sum to 1"
-        raise InvalidInput(f"{pmf[row].tolist()} in row {row} is not a pmf", field=name, remedy=remedy)

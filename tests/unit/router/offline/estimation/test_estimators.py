@@ -12,13 +12,13 @@ from ragbandit.router.offline.estimation.estimators import (
     ESTIMATORS,
     Estimator,
     combination,
-    estimate,
     estimated,
     shrunk,
     terms,
 )
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.shared.errors import InvalidInput
+from tests.support.logs.estimates import estimate
 
 #: one of each kind
 KINDS = [Estimator(name=name, parameter=3.0 if facts.has_parameter else None) for name, facts in ESTIMATORS.items()]
@@ -292,19 +292,6 @@ def test_one_row_has_no_error_to_tell(estimator):
     assert (nothing.standard_error, nothing.rows, nothing.effective_rows) == (math.inf, 0, 0.0)
 
 
-def test_intervals():
-    """The interval of confidence .95 reaches 1.96 errors to both sides; a confidence of 1 is refused."""
-    log = log_of(11)
-    found = estimate("ips", log["reward"], **plain(log))
-
-    low, high = found.interval()
-    assert high - found.value == pytest.approx(1.959963984540054 * found.standard_error)
-    assert found.value - low == pytest.approx(high - found.value)
-    assert found.interval(confidence=0.5)[1] < high
-    with pytest.raises(InvalidInput, match="confidence"):
-        found.interval(confidence=1.0)
-
-
 @pytest.mark.parametrize("estimator", KINDS, ids=str)
 def test_names_are_read_back(estimator):
     """The text of an estimator is read as that estimator."""
@@ -332,69 +319,3 @@ def test_a_missing_model_is_refused():
 
     with pytest.raises(InvalidInput, match="needs a model"):
         terms(Estimator(name="dr"), reward=log["reward"], **plain(log))
-
-
-def _changed(log, name, place, value):
-    values = log[name].copy()
-    values[place] = value
-    return {name: values}
-
-
-@pytest.mark.parametrize(
-    ("name", "place", "value", "row"),
-    [
-        ("reward", 4, math.nan, 4),
-        ("reward", 4, math.inf, 4),
-        ("action", 5, 3, 5),
-        ("action", 5, -1, 5),
-        ("logged", 6, [0.5, 0.4, 0.0], 6),
-        ("logged", 6, [1.5, -0.5, 0.0], 6),
-        ("logged", 6, [math.nan, 0.5, 0.5], 6),
-        ("logged", 6, [math.inf, -math.inf, 0.5], 6),
-        ("candidate", 7, [0.5, 0.6, 0.0], 7),
-        ("candidate", 7, [-0.1, 0.6, 0.5], 7),
-        ("predicted", 8, [0.0, math.nan, 0.0], 8),
-    ],
-)
-def test_bad_rows_are_refused(name, place, value, row):
-    """A row that makes the number meaningless is refused by field and row, with a remedy."""
-    log = log_of(13)
-    log |= _changed(log, name, place, value)
-
-    with pytest.raises(InvalidInput) as caught:
-        estimate("dr", log["reward"], **modelled(log))
-
-    assert caught.value.field == name
-    assert f"in row {row}" in caught.value.message
-    assert caught.value.remedy
-
-
-def test_a_drawn_arm_without_probability_is_refused():
-    """A logged pmf that could not have drawn the arm is refused by row."""
-    log = log_of(14)
-    log["logged"][9] = np.eye(3)[(log["action"][9] + 1) % 3]
-
-    with pytest.raises(InvalidInput, match="probability 0 in row 9"):
-        estimate("ips", log["reward"], **plain(log))
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("reward", np.ones(59)),
-        ("action", np.ones(60)),
-        ("action", np.ones((60, 1), dtype=int)),
-        ("logged", np.ones(60)),
-        ("logged", np.ones((0, 3))),
-        ("candidate", np.full((60, 2), 0.5)),
-        ("predicted", np.ones((60, 4))),
-    ],
-)
-def test_wrong_shapes_are_refused(name, values):
-    """Arrays that are not aligned, empty or of no integers are refused by name."""
-    log = log_of(15) | {name: values}
-
-    with pytest.raises(InvalidInput) as caught:
-        estimate("dr", log["reward"], **modelled(log))
-
-    assert caught.value.field == name

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from ragbandit.router.offline.estimation import tuning
-from ragbandit.router.offline.estimation.estimators import Estimator, estimate
+from ragbandit.router.offline.estimation.estimators import Estimator
+from ragbandit.router.offline.estimation.intervals import normal
 from ragbandit.router.offline.estimation.reward_models import mrdr_weights
+from tests.support.logs.estimates import estimate
 from tests.support.logs.obp_values import CASES, GRID, PLAIN, RECORDED, TUNED, Case, log_of, obp_inputs, values_of
 
 _LIVE = (
@@ -101,8 +103,9 @@ def test_snips_interval_differs(ope):
         **inputs, n_bootstrap_samples=500, random_state=1
     )
     plain = {name: log[name] for name in ("action", "logged", "candidate")}
-    low, high = estimate("snips", log["reward"], **plain).interval()
-    wide_low, wide_high = estimate("ips", log["reward"], **plain).interval()
+    snips, ips = (estimate(name, log["reward"], **plain) for name in ("snips", "ips"))
+    low, high = normal(snips.value, standard_error=snips.standard_error, confidence=0.95)
+    wide_low, wide_high = normal(ips.value, standard_error=ips.standard_error, confidence=0.95)
 
     width = theirs["95.0% CI (upper)"] - theirs["95.0% CI (lower)"]
     assert width == pytest.approx(wide_high - wide_low, rel=0.2)

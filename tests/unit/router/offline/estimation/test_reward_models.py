@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragbandit.router.offline.estimation import reward_models
-from ragbandit.router.offline.estimation.estimators import estimate
 from ragbandit.router.offline.estimation.reward_models import (
     Ridge,
     cross_fitted,
@@ -19,6 +18,7 @@ from ragbandit.router.offline.estimation.reward_models import (
     regressor_named,
 )
 from ragbandit.shared.errors import ConfigError, InvalidInput
+from tests.support.logs.estimates import estimate
 
 ARMS = 3
 

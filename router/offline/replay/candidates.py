@@ -35,8 +35,6 @@ class CandidatePmf:
     #: shape (n, K); empty where the batches have them
     pmf: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     notes: tuple[str, ...] = ()
-    #: a snapshot that has learned rows that it is judged on
-    in_sample: bool = False
     #: of a candidate that learns along the log: the rows that its rejection sampling accepted, shape (n,)
     accepted: Flags | None = None
 

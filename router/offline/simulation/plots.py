@@ -1,7 +1,7 @@
 """Figures of a simulation: quality against cost, and what policies earn while they learn."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,7 +155,7 @@ def _draw_learning(figure: "Figure", curves: Curves) -> None:
     ahead, regret = figure.subplots(1, 2)
     first = curves[0][1]
     ahead.axhline(0.0, color=GREY, linewidth=1.4, label=f"always {first.incumbent} (incumbent)")
-    for name, one, colour in _coloured(curves):
+    for (name, one), colour in zip(curves, itertools.cycle(COLOURS), strict=False):
         label = f"{name}, 10th to 90th percentile"
         _draw_band(ahead, one, colour=colour, band=lambda s: (s.ahead_low, s.ahead, s.ahead_high), label=label)
         even = one.break_even.of_mean
@@ -181,11 +181,6 @@ def _draw_learning(figure: "Figure", curves: Curves) -> None:
     regret.set_title("Against the best arm of each question", loc="left")
     regret.set_ylim(bottom=0.0)
     _finish(figure, label="questions learned", columns=5)
-
-
-def _coloured(curves: Curves) -> Iterator[tuple[str, FirstPass, str]]:
-    for (name, one), colour in zip(curves, itertools.cycle(COLOURS), strict=False):
-        yield name, one, colour
 
 
 def _draw_band(

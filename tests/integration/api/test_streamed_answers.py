@@ -186,7 +186,7 @@ def test_a_silent_stream_has_comments(place, monkeypatch):
 
 def test_a_short_answer_comes_whole(place):
     """Of an answer that only its end decides there are notes, and then one piece."""
-    service, _ = place(text="No. The answer is: Ohio.", arms={"single_step": {}})
+    service, _ = place(text="No. The answer is: Ohio.", arms={"single_step": {}}, word_seconds=0.1)
     with ask(service) as response:
         events = list(sse(response))
     assert [data["text"] for name, data, _ in events if name == "text"] == ["Ohio"]

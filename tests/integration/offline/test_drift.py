@@ -78,6 +78,7 @@ def test_without_forgetting():
     assert missing("linucb") > 2 * missing("mba")
 
 
+@pytest.mark.slow
 def test_it_is_the_alarm():
     """With its alarm out of reach mba needs longer too: its memory alone is too long for a stream like this."""
     assert missing("mba", alarm=1e18) > 2 * missing("mba")

@@ -201,17 +201,17 @@ class _Server:
 
     async def call(self, question: str) -> "CallToolResult":
         """The tool's result. Raises what the server refuses, and whatever broke the connection, also in groups."""
-        asked = self.loop.create_task(self._ask(question))
+        call = self.loop.create_task(self._ask(question))
         try:
-            await asyncio.wait({asked, self.task}, return_when=asyncio.FIRST_COMPLETED)
-            if asked.done():
-                return asked.result()
+            await asyncio.wait({call, self.task}, return_when=asyncio.FIRST_COMPLETED)
+            if call.done():
+                return call.result()
             if self.task.cancelled():
                 raise ConnectionError("another call over this connection failed")
             self.task.result()
             raise ConnectionError("the connection was closed")
         finally:
-            asked.cancel()
+            call.cancel()
 
     async def _ask(self, question: str) -> "CallToolResult":
         from mcp.types import CallToolRequest, CallToolRequestParams, CallToolResult

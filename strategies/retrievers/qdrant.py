@@ -131,8 +131,8 @@ class QdrantRetriever(VectorRetriever):
         client.update_collection(building, metadata={"ragbandit": facts})
         if client.get_collection(building).config.metadata is None:
             raise ConfigError("Qdrant keeps no metadata", field="retriever.url", remedy="use Qdrant 1.16 or newer")
-        made = models.CreateAlias(collection_name=building, alias_name=self.index)
-        moves: list[Any] = [models.CreateAliasOperation(create_alias=made)]
+        alias = models.CreateAlias(collection_name=building, alias_name=self.index)
+        moves: list[Any] = [models.CreateAliasOperation(create_alias=alias)]
         if live is not None:
             moves.insert(0, models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name=self.index)))
         client.update_collection_aliases(moves)

@@ -61,8 +61,8 @@ class AnswerChecks:
             try:
                 value = self._process.score(**given)
             except CheckFailed as error:
-                told = {"action": "check", "decision": key, "reason": str(error)}
-                log.warning("the check gives no score; an answer is tried three times", extra=told)
+                details = {"action": "check", "decision": key, "reason": str(error)}
+                log.warning("the check gives no score; an answer is tried three times", extra=details)
                 return
         if value is None:
             with store.database.write() as connection:

@@ -72,12 +72,12 @@ async def _called(context: "Context", endpoint: str, arguments: Mapping[str, Any
     streams = endpoint == "POST /v1/answer" and "progress_token" in (context.meta or {})
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        async def told(message: Message) -> None:
+        async def tapped(message: Message) -> None:
             if streams:
                 await progress.tell(message.get("body", b""))
             await send(message)
 
-        await outer["app"]({**scope, PART: "mcp"}, receive, told)
+        await outer["app"]({**scope, PART: "mcp"}, receive, tapped)
 
     headers = {name: value for name, value in context.request.headers.items() if name in _KEPT}
     request = _request(endpoint, arguments, streams=streams, headers={**headers, "x-request-id": outer[SCOPE_ID]})

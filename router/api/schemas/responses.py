@@ -57,8 +57,8 @@ def error_reply(scope: Scope, status: int, body: ErrorReply, *, headers: Mapping
 def mcp_error(_scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
     """The reply of an error on the path of MCP: as JSON-RPC has them, with a code of the server's own."""
     message = f"{error['message']} ({error['remedy']})" if error["remedy"] else error["message"]
-    told = {"code": _SERVER_ERROR, "message": message, "data": error}
-    return JsonReply({"jsonrpc": "2.0", "id": None, "error": told}, status, headers)
+    shape = {"code": _SERVER_ERROR, "message": message, "data": error}
+    return JsonReply({"jsonrpc": "2.0", "id": None, "error": shape}, status, headers)
 
 
 def gone() -> Response:

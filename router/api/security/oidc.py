@@ -77,7 +77,7 @@ class OidcClient:
         self._http = httpx.AsyncClient(timeout=CALL_S, follow_redirects=False)
         self._lock = asyncio.Lock()
         #: what was read, and when (time.monotonic)
-        self._said: tuple[Mapping[str, Any], float] | None = None
+        self._metadata: tuple[Mapping[str, Any], float] | None = None
         self._keys: tuple[KeySet, float] | None = None
 
     async def close(self) -> None:
@@ -86,10 +86,10 @@ class OidcClient:
 
     async def begin(self) -> tuple[str, dict[str, str]]:
         """Where the browser goes, and the state, nonce and verifier of this sign-in. Raises NotReady."""
-        said = await self._provider()
+        metadata = await self._provider()
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
-        asked = {
+        parameters = {
             "response_type": "code",
             "client_id": self.settings.client_id,
             "redirect_uri": self._redirect,
@@ -99,13 +99,13 @@ class OidcClient:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        there = said["authorization_endpoint"]
-        url = f"{there}{'&' if '?' in there else '?'}{urlencode(asked)}"
+        there = metadata["authorization_endpoint"]
+        url = f"{there}{'&' if '?' in there else '?'}{urlencode(parameters)}"
         return url, {"state": state, "nonce": nonce, "verifier": verifier}
 
     async def finish(self, *, code: str, nonce: str, verifier: str) -> Person:
         """Who has signed in. Raises Unauthorized for what proves nobody, Forbidden for who has no role, NotReady."""
-        said = await self._provider()
+        metadata = await self._provider()
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -115,12 +115,12 @@ class OidcClient:
         }
         auth = None
         if self._secret is not None:
-            if "client_secret_basic" in said.get("token_endpoint_auth_methods_supported", ["client_secret_basic"]):
+            if "client_secret_basic" in metadata.get("token_endpoint_auth_methods_supported", ["client_secret_basic"]):
                 del form["client_id"]
                 auth = httpx.BasicAuth(self.settings.client_id, self._secret)
             else:
                 form["client_secret"] = self._secret
-        reply = await self._call("POST", said["token_endpoint"], data=form, auth=auth)
+        reply = await self._call("POST", metadata["token_endpoint"], data=form, auth=auth)
         token = reply.get("id_token")
         if not isinstance(token, str):
             raise Unauthorized("the provider gave no ID token for this sign-in", remedy=_AGAIN)
@@ -175,23 +175,23 @@ class OidcClient:
     async def _provider(self) -> Mapping[str, Any]:
         """What the provider says of itself."""
         async with self._lock:
-            if self._said is None or time.monotonic() - self._said[1] > CACHE_S:
+            if self._metadata is None or time.monotonic() - self._metadata[1] > CACHE_S:
                 url = f"{self.settings.issuer.rstrip('/')}/.well-known/openid-configuration"
-                said = await self._call("GET", url)
-                if said.get("issuer") != self.settings.issuer:
+                metadata = await self._call("GET", url)
+                if metadata.get("issuer") != self.settings.issuer:
                     raise _failing("says that its issuer is another one: correct server.oidc.issuer")
                 for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
-                    there = said.get(name)
+                    there = metadata.get(name)
                     if not isinstance(there, str) or urlsplit(there).scheme not in ("https", self._scheme):
                         raise _failing(f"names no {name}, or one without https")
-                self._said = said, time.monotonic()
-            return self._said[0]
+                self._metadata = metadata, time.monotonic()
+            return self._metadata[0]
 
     async def _key_set(self, *, at_most_s: float) -> "KeySet":
-        said = await self._provider()
+        metadata = await self._provider()
         async with self._lock:
             if self._keys is None or time.monotonic() - self._keys[1] > at_most_s:
-                read = await self._call("GET", said["jwks_uri"])
+                read = await self._call("GET", metadata["jwks_uri"])
                 make = required_module("joserfc.jwk", extra="oidc", field="server.oidc").KeySet.import_key_set
                 try:
                     self._keys = make(read), time.monotonic()

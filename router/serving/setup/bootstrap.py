@@ -55,8 +55,8 @@ def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None, aga
     with, and `encoder.features: auto` follows it. again: it need not be that one, since features are made again.
     """
     known = None if ledger is None else encoder_hash_of(ledger)
-    found = choices(settings) if ledger is None or again else _choices(settings, ledger)
-    full, choice = _fitting(settings, found, known=known)
+    options = choices(settings) if ledger is None or again else _choices(settings, ledger)
+    full, choice = _fitting(settings, options, known=known)
     wanted = settings.features
     if wanted == "auto":
         wanted = "float32" if known == full.hash else "float16"
@@ -67,20 +67,20 @@ def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None, aga
 
 
 def _fitting(
-    settings: EncoderSettings, found: Sequence[EncoderChoice], *, known: str | None
+    settings: EncoderSettings, options: Sequence[EncoderChoice], *, known: str | None
 ) -> tuple[Encoder, EncoderChoice]:
     """The first of these that makes the features of the encoder with the hash `known`; none does: the first."""
     first: tuple[Encoder, EncoderChoice] | None = None
-    for choice in found:
+    for choice in options:
         try:
-            made = _make_full_encoder(settings, choice), choice
+            attempt = _make_full_encoder(settings, choice), choice
         except ConfigError:
             if first is None or not choice.stand_in:
                 raise
             continue
-        if len(found) == 1 or known in (made[0].hash, half_hash(made[0].hash)):
-            return made
-        first = first or made
+        if len(options) == 1 or known in (attempt[0].hash, half_hash(attempt[0].hash)):
+            return attempt
+        first = first or attempt
     assert first is not None
     return first
 

@@ -42,6 +42,7 @@ __all__ = [
     "StoreError",
     "TooManyRequests",
     "Unauthorized",
+    "encodable",
     "missing_module",
     "missing_package",
     "require_service",
@@ -54,6 +55,11 @@ __all__ = [
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
 
+def encodable(text: str) -> str:
+    """The text with ? for each lone surrogate: a message may repeat a caller, and JSON can carry such halves."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 class RagBanditError(Exception):
     """RagBandit failed."""
 
@@ -63,9 +69,9 @@ class RagBanditError(Exception):
     repeats: ClassVar[bool] = False
 
     def __init__(self, message: str = "", *, field: str | None = None, remedy: str | None = None) -> None:
-        self.message = message or (type(self).__doc__ or "").strip()
-        self.field = field
-        self.remedy = remedy
+        self.message = encodable(message or (type(self).__doc__ or "").strip())
+        self.field = field and encodable(field)
+        self.remedy = remedy and encodable(remedy)
         if self.repeats:
             from ragbandit.shared.redaction import without_secrets  # its patterns take a while to compile
 

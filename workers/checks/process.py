@@ -53,7 +53,11 @@ class CheckProcess:
                 start_new_session=True,  # it is killed as a group
             )
         settings = self._settings
-        self._asked({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
+        try:
+            self._asked({"check": settings.check, "params": settings.check_params, "path": sys.path}, seconds=_START_S)
+        except CheckFailed:
+            self.close()  # the next answer imports it again: its file may be whole by then
+            raise
 
     def _asked(self, given: Mapping[str, Any], *, seconds: float) -> Any:
         assert self._pipe is not None

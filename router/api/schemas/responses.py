@@ -73,9 +73,7 @@ def error_json(error: RagBanditError) -> ErrorReply:
 
 def error_body(code: str, message: str, *, field: str | None = None, remedy: str | None = None) -> ErrorReply:
     """The shape of every error: stable code, message, field, remedy."""
-    # A message may quote what was sent, and that may not be valid Unicode.
-    safe = json.loads(json.dumps(message).encode("utf-8", "replace"))
-    return {"error": {"code": code, "message": safe, "field": field, "remedy": remedy}}
+    return {"error": {"code": code, "message": message, "field": field, "remedy": remedy}}
 
 
 def described(text: str, model: Any) -> dict[str, Any]:

@@ -78,5 +78,4 @@ def _shown(sent: object) -> str:
     """The value that was sent, in a few words: a whole list may be deep."""
     if isinstance(sent, dict | list):
         return "this object" if isinstance(sent, dict) else "this list"
-    # No reply can hold half a surrogate pair, which JSON may bring.
-    return f"{json.dumps(sent, ensure_ascii=False):.80}".encode("utf-8", "backslashreplace").decode()
+    return f"{json.dumps(sent, ensure_ascii=False):.80}"

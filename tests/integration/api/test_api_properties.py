@@ -4,6 +4,8 @@ A hundred of them here, always the same; API_FUZZ=10000 (`make api-fuzz`) makes 
 """
 
 import contextlib
+import itertools
+import json
 import os
 import random
 import re
@@ -137,6 +139,58 @@ def test_requests_of_the_document(operations):
         broken = sum(count for (_, status), count in counts.items() if status >= 500)
         sys.stderr.write("\n".join([*lines, f"{sum(counts.values())} requests, {broken} with 5xx", ""]))
     assert not failures, "\n\n".join(f"{key}: {told}" for key, told in failures.items())
+
+
+#: requests with parts that the document's generator seldom reaches: path, body
+NESTED = [
+    ("/v1/responses", {"model": "auto", "input": [{"type": "message", "role": "user", "content": "x"}]}),
+    ("/v1/responses", {"model": "auto", "input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]}),
+    ("/v1/responses", {"model": "auto", "input": "x", "metadata": {"a": "b"}, "text": {"format": {"type": "text"}}}),
+    ("/v1/chat/completions", {"model": "auto", "messages": [{"role": "user", "content": "x"}], "metadata": {"a": "b"}}),
+    (
+        "/v1/chat/completions",
+        {"model": "auto", "messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
+    ),
+    ("/v1/route", {"question": "x", "arms": ["single_step"], "context": {"a": "b"}, "aim": {"quality": 0.5}}),
+    ("/mcp", {"jsonrpc": "2.0", "id": "1", "method": "tools/call", "params": {"name": "x", "arguments": {"a": "b"}}}),
+]
+
+
+def with_half_pairs(value):
+    """The value, once for each string and each key of it that is a lone surrogate instead."""
+    if isinstance(value, str):
+        yield "\ud800"
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, part in list(parts):
+        for other in with_half_pairs(part):
+            copy = value.copy()
+            copy[key] = other
+            yield copy
+        if isinstance(value, dict):
+            yield {name: one for name, one in value.items() if name != key} | {"\ud800": part}
+
+
+def test_lone_surrogates(answering, operations):
+    """Half a surrogate pair, which JSON can carry, is no 5xx in any string or key of a body that the document knows."""
+    bodies, broken = list(NESTED), []
+
+    def collect(case):
+        if isinstance(case.body, dict) and len(json.dumps(case.body)) < 2000:
+            bodies.append((case.formatted_path, case.body))
+
+    for operation in operations:
+        if operation.method.upper() == "POST":
+            run(operation.as_strategy(generation_mode=GenerationMode.POSITIVE), collect, examples=3)
+    sent = 0
+    for path, body in bodies:
+        for other in itertools.islice(with_half_pairs(body), 40):
+            headers = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+            reply = answering.http.post(path, content=json.dumps(other), headers=headers)
+            sent += 1
+            if reply.status_code >= 500:
+                broken.append(f"{path} {json.dumps(other)[:300]} {reply.text[:300]}")
+    assert sent > 100
+    assert not broken, "\n".join(broken)
 
 
 def test_without_a_key_nothing_is_done(serve, operations):

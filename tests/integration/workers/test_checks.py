@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -215,6 +216,20 @@ def test_a_worker_that_learns_checks_answers(bench):
     child = next(iter(Path(f"/proc/{os.getpid()}/task/{routine._thread.native_id}/children").read_text().split()))
     routine.close()
     assert not runs(child)
+
+
+def test_a_module_that_is_whole_again_works_again(tmp_path, monkeypatch):
+    """A module that cannot be imported for a while fails the answers of that while; a restart is not needed."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module, whole = tmp_path / "replaced_checks.py", "def polite(*, answer, question, sources):\n    return True\n"
+    asked = {"answer": "please", "question": "q", "sources": []}
+    module.write_text("def polite(")
+    with closing(CheckProcess(Settings(reward={"check": "replaced_checks:polite"}).reward)) as process:
+        for _ in range(2):
+            with pytest.raises(CheckFailed, match="SyntaxError"):
+                process.score(**asked)
+        module.write_text(whole)
+        assert process.score(**asked) == 1.0
 
 
 def test_a_check_that_hangs_ends_with_its_worker(module):

@@ -10,9 +10,8 @@ The children read a copy of the configuration as it was accepted last, so that o
 whatever the file says by then.
 """
 
-import fcntl
+import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -27,12 +26,11 @@ from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.redis_server import RedisServer
-from ragbandit.router.serving.setup.data_dir import prepare_data_dir
+from ragbandit.router.serving.setup.data_dir import hold, hold_store, prepare_data_dir
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.child_process import Child, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError
-from ragbandit.shared.files.atomic import append_private, private_folder, write_file
-from ragbandit.shared.formats import printable
+from ragbandit.shared.files.atomic import private_folder, write_file
 from ragbandit.workers.wiring.arms import check_arms
 
 log = logging.getLogger("ragbandit.up")
@@ -100,7 +98,10 @@ class Supervisor:
                 field=f"server.{zero[0]}",
                 remedy="set a port from 1 to 65535",
             )
-        self._lock = _locked(Path(self.settings.data_dir) / "up.lock", url=self.url)
+        lock = Path(self.settings.data_dir) / "up.lock"
+        self._lock = hold(lock, process="ragbandit up", at=self.url, field="data_dir")
+        with hold_store(self.settings, at=self.url) or contextlib.nullcontext():
+            pass  # a `serve` that runs without `up` is named here, not in the log of a child
         check_port(self.settings.server)
         self._hand_on(self._tree)
         if self.redis is not None:
@@ -231,21 +232,3 @@ class Supervisor:
             redis.stop()
         redis.start()
         self._redis_misses = 0
-
-
-def _locked(file: Path, *, url: str) -> IO[bytes]:
-    """An open file that only one process holds, and that says which; the kernel lets go of it however that ends."""
-    opened = append_private(file)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        opened.close()
-        raise ConfigError(
-            f"another `ragbandit up` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}",
-            field="data_dir",
-            remedy="stop it, or give this one a data_dir of its own",
-        ) from error
-    opened.truncate(0)
-    opened.write(f"process {os.getpid()}, {url}".encode())
-    opened.flush()
-    return opened

@@ -108,7 +108,7 @@ def test_what_cannot_start_ends_the_service(tmp_path, capfd, caplog):
     tree = {
         "encoder": {"model": "hashing"},
         "server": {"processes": 2, "port": 0},
-        "database_url": "sqlite:////proc/none/x.db",
+        "database_url": "postgresql+psycopg://nobody@127.0.0.1:9/none",
     }
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
     signals = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
@@ -119,5 +119,5 @@ def test_what_cannot_start_ends_the_service(tmp_path, capfd, caplog):
             signal.signal(number, handler)
     assert done.exit_code == 3
     assert "did not start" in caplog.text
-    assert "database_url" in capfd.readouterr().err
+    assert "STORE_UNAVAILABLE" in capfd.readouterr().err
     assert children(os.getpid()) == {}

@@ -20,7 +20,7 @@ from ragbandit.router.serving.processes.process_group import run_encoder, run_pr
 from ragbandit.router.serving.processes.service_process import ServiceProcess, shared_port
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
-from ragbandit.router.serving.setup.data_dir import narrow_data_dir
+from ragbandit.router.serving.setup.data_dir import check_database_file, hold_store, narrow_data_dir
 from ragbandit.router.serving.setup.exposure import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port, check_sign_in
 from ragbandit.router.telemetry.logs import set_log_format
@@ -44,14 +44,17 @@ def run_service(config: str | None) -> None:
         check_exposure(settings, now=time.time())
         check_port(settings.server)
         check_sign_in(settings.server)
+        check_database_file(settings, make=True)
     die_with_parent()
-    if process is None and settings.server.processes > 1:
-        arguments = [] if config is None else ["--config", config]
-        raise typer.Exit(run_processes(settings, arguments=arguments))
-    if process is not None and process.kind == "encoder":
-        run_encoder(settings, place=process)
-    else:
-        _run_router(loaded, process=process)
+    at = f"http://{settings.server.host}:{settings.server.port}"
+    with (None if process else hold_store(settings, at=at)) or contextlib.nullcontext():
+        if process is None and settings.server.processes > 1:
+            arguments = [] if config is None else ["--config", config]
+            raise typer.Exit(run_processes(settings, arguments=arguments))
+        if process is not None and process.kind == "encoder":
+            run_encoder(settings, place=process)
+        else:
+            _run_router(loaded, process=process)
 
 
 def _run_router(loaded: configuration.LoadedSettings, *, process: ServiceProcess | None) -> None:

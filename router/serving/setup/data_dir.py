@@ -5,20 +5,23 @@ wider is narrowed.
 """
 
 import contextlib
+import fcntl
 import logging
 import os
 import stat
 import tempfile
 from pathlib import Path
+from typing import IO
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import private_folder
+from ragbandit.shared.files.atomic import append_private, private_folder
+from ragbandit.shared.formats import printable
 
 log = logging.getLogger("ragbandit.data_dir")
 
 #: of a data_dir: what holds questions, answers, or the words of both
-_FILES = ("redis.log", "up.lock", "accepted.yaml", "logs/*.log")
+_FILES = ("redis.log", "up.lock", "service.lock", "accepted.yaml", "logs/*.log")
 _FOLDERS = ("logs", "snapshots", "checkpoints", "indexes", "archive")
 #: in a data_dir into which a restore has begun, and has not ended
 RESTORING = ".restoring"
@@ -61,18 +64,12 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
 
     make: also make its folder.
     """
-    from sqlalchemy.engine import make_url  # `validate` does without
-
     if os.path.exists(Path(settings.data_dir, RESTORING)):
         remedy = "remove the folder, then restore the backup again: what is in it is not whole"
         raise ConfigError(f"a restore into {settings.data_dir} did not end", field="data_dir", remedy=remedy)
-    url = make_url(settings.database)
-    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+    if (file := _sqlite_file(settings)) is None:
         return
-    if str(url.database).startswith("file:"):  # SQLite's own URLs
-        return
-    file = Path(str(url.database))
-    field = "data_dir" if settings.database_url is None else "database_url"
+    field = _field(settings)
     _check(file.parent, field=field, make=make)
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
         path = file.with_name(name)
@@ -80,6 +77,54 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
             if not os.access(path, os.R_OK | os.W_OK):
                 raise ConfigError(f"{path} cannot be read and written by this user", field=field, remedy=_REMEDY)
             _narrow(path, mode=0o600)
+
+
+def hold_store(settings: Settings, *, at: str) -> IO[bytes] | None:
+    """A lock on the folder of a SQLite store, which one service at a time holds; None where the store is elsewhere.
+
+    at: URL of the service. Raises ConfigError that names the process which holds it.
+    """
+    file = _sqlite_file(settings)
+    if file is None:
+        return None
+    _check(file.parent, field=_field(settings), make=True)
+    return hold(file.with_name("service.lock"), process="ragbandit serve", at=at, field=_field(settings))
+
+
+def hold(file: Path, *, process: str, at: str, field: str) -> IO[bytes]:
+    """An open file that only one process holds, and that says which; the kernel lets go of it however that ends.
+
+    Raises ConfigError where another process holds it.
+    """
+    opened = append_private(file)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        opened.close()
+        raise ConfigError(
+            f"another `{process}` runs on this folder: {printable(file.read_text('utf-8', 'replace'))[:200]}",
+            field=field,
+            remedy="stop it, or give this one a data_dir of its own; several services take PostgreSQL",
+        ) from error
+    opened.truncate(0)
+    opened.write(f"process {os.getpid()}, {at}".encode())
+    opened.flush()
+    return opened
+
+
+def _sqlite_file(settings: Settings) -> Path | None:
+    """The file of a SQLite database; None for one in memory, and of another engine."""
+    from sqlalchemy.engine import make_url  # `validate` does without
+
+    url = make_url(settings.database)
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return None if str(url.database).startswith("file:") else Path(str(url.database))  # file: SQLite's own URLs
+
+
+def _field(settings: Settings) -> str:
+    """The setting that says where the SQLite store is."""
+    return "data_dir" if settings.database_url is None else "database_url"
 
 
 def _check(folder: Path, *, field: str, make: bool) -> None:

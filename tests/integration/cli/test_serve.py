@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 from typer.testing import CliRunner
 
+from ragbandit.router.config.loading import load
+from ragbandit.router.serving.setup.data_dir import hold_store
 from ragbandit.workers.cli import app
 from tests.support.waiting import until
 
@@ -25,6 +27,19 @@ def test_serve_refuses_a_port_that_is_taken(tmp_path, monkeypatch):
         done = CliRunner().invoke(app, ["serve"])
     assert done.exit_code == 2
     assert "CONFIG_INVALID server.port" in done.stderr
+
+
+def test_one_service_for_a_sqlite_folder(tmp_path, monkeypatch):
+    """A second `serve` on a SQLite folder, whatever its port, names the process and the address of the first."""
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\n")
+    monkeypatch.chdir(tmp_path)
+    with hold_store(load("config.yaml").settings, at="http://127.0.0.1:8100"):
+        done = CliRunner().invoke(app, ["serve", "--port", "18999"])
+    assert done.exit_code == 2
+    assert (
+        f"CONFIG_INVALID data_dir: another `ragbandit serve` runs on this folder: process {os.getpid()}, "
+        in done.stderr
+    )
 
 
 def test_serve_says_where_it_listens_and_ends_while_clients_wait(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
+from ragbandit.router.serving.setup.data_dir import hold, hold_store
 from ragbandit.shared import child_process
 from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError
@@ -258,7 +259,8 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
     """A second `up` on a folder is refused, and takes neither Redis nor its socket away from the first one."""
     first, second = make_supervisor(TEXT), make_supervisor(TEXT)
     hangup = signal.getsignal(signal.SIGHUP)
-    with supervisor._locked(tmp_path / ".ragbandit" / "up.lock", url="http://127.0.0.1:8100"):
+    lock = tmp_path / ".ragbandit" / "up.lock"
+    with hold(lock, process="ragbandit up", at="http://127.0.0.1:8100", field="data_dir"):
         first.redis.start()
         try:
             with pytest.raises(
@@ -270,6 +272,21 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
         finally:
             first.redis.stop()
             signal.signal(signal.SIGHUP, hangup)
+
+
+def test_up_beside_a_service_is_refused(make_supervisor):
+    """`up` on a SQLite folder that a `serve` of its own holds is refused before any child starts."""
+    made = make_supervisor(TEXT)
+    hangup = signal.getsignal(signal.SIGHUP)
+    try:
+        with hold_store(made.settings, at="http://127.0.0.1:8100"):
+            named = rf"another `ragbandit serve` runs on this folder: process {os.getpid()}, http://127.0.0.1:8100"
+            with pytest.raises(ConfigError, match=named):
+                made.start()
+    finally:
+        made.stop()
+        signal.signal(signal.SIGHUP, hangup)
+    assert all(child.death is None for child in made.children)
 
 
 @pytest.mark.parametrize("fault", ["socket", "hangs"])

@@ -64,7 +64,7 @@ class Fallback:
             policy="",
             version="",
             explored=False,
-            fault=f"the service was away: {error.message}",
+            fault=f"the service {'refused' if error.status == 403 else 'was away'}: {error.message}",
             cost_weight=None,
             price=None,
             route_ms=0.0,
@@ -77,5 +77,7 @@ class Fallback:
             return isinstance(decision_id, str) and (is_degraded(decision_id) or decision_id in self._own_ids)
 
     def may_replace(self, error: RagBanditError, *, arm: str, arms: object) -> bool:
-        """Whether the service cannot serve (and did not refuse the request), and the arm is one of those allowed."""
-        return (error.status >= 500 or error.status == 429) and (not isinstance(arms, list | tuple) or arm in arms)
+        """Whether the service cannot serve, or refuses the arms, and this arm is one of those allowed."""
+        refused_arms = error.status == 403 and error.field == "arms"  # by a budget, or by the scope of the key
+        away = error.status >= 500 or error.status == 429
+        return (away or refused_arms) and (not isinstance(arms, list | tuple) or arm in arms)

@@ -1,6 +1,7 @@
 """Retries: which replies of HTTP are worth another attempt, and the pause before it."""
 
 import email.utils
+import math
 import random
 import time
 from typing import Final
@@ -18,7 +19,7 @@ def is_retryable(status: int, *, code: object = None) -> bool:
 
 
 def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header asks for, written as a number or a date; 0 if it asks for none."""
+    """Seconds that a Retry-After header asks for, written as a number or a date; 0 for none that can be read."""
     if header is None:
         return 0.0
     try:
@@ -26,9 +27,9 @@ def retry_after_s(header: str | None) -> float:
     except ValueError:
         try:
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError):
             return 0.0
-    return seconds if seconds > 0 else 0.0
+    return seconds if 0.0 < seconds < math.inf else 0.0
 
 
 def back_off(attempts: int, *, base_s: float, longest_s: float) -> float:

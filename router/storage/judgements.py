@@ -186,6 +186,12 @@ class Judgements:
             again = {"attempts": claim.attempt - 1, "failures": claim.failures + failed, "due_at": due_at}
             connection.execute(_of(claim).values(**again))
 
+    def postpone(self, claim: JudgeClaim, *, due_at: float) -> None:
+        """Let a decision that was not tried be due later; it takes nothing of the day's judgements."""
+        with self.database.write() as connection:
+            move_day(connection, {"begun": -1}, now=claim.claimed_at)
+            connection.execute(_of(claim).values(attempts=claim.attempt - 1, due_at=due_at))
+
     def withhold(self, claim: JudgeClaim, *, suspicious: bool) -> None:
         """End the wait of a decision without a score; it takes nothing of the day's judgements."""
         with self.database.write() as connection, moving(connection, shard=self.database.shard) as moves:

@@ -13,7 +13,9 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
+from ragbandit.router.api.limiting.budgets import stopped_until
 from ragbandit.router.storage import judgements
+from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import JudgeClaim, Spent
 from ragbandit.router.telemetry.carriers import carrier_of
 from ragbandit.router.telemetry.evaluations import tell_evaluation
@@ -72,7 +74,16 @@ def judge(context: Context, decision_id: str) -> None:
     if record.outcome is None or not record.decision.query.text.strip():
         judging.store.withhold(claim, suspicious=False)
         return
+    query, database = record.decision.query, context.store.database
+    stopped = stopped_until(query, settings=context.settings, database=database, now=time.time())
+    if stopped is not None:
+        _log(claim, "the dollar budget of its tenant or key is spent; it is judged when that begins again")
+        judging.store.postpone(claim, due_at=stopped)
+        return
     feedback, spent = _judged(context, judging, claim, record=record)
+    spenders = spenders_of(query.tenant, key=query.api_key)
+    booked = partial(book, database, spenders, dollars=spent.dollars, now=time.time())
+    insist(booked, seconds=KEEP_S, ending=context.ending)
     if feedback is None:
         return
     # It was paid for, so that it is offered for a while.
@@ -87,7 +98,7 @@ def judge(context: Context, decision_id: str) -> None:
 def _judged(
     context: Context, judging: Judging, claim: JudgeClaim, *, record: "DecisionRecord"
 ) -> tuple[Feedback | None, Spent]:
-    """The feedback and what it cost; None where this try gives none, which is stored then."""
+    """The feedback, None where this try gives none, which is stored then; and what the try cost."""
     outcome, settings = record.outcome, judging.judge.settings
     assert outcome is not None
     assert context.loop is not None
@@ -106,11 +117,13 @@ def _judged(
         judging.failed(error)
         spent = error.spent if isinstance(error, ServerFailed) else Spent()
         judging.store.put_back(claim, spent=spent, now=time.time(), pause_s=settings.retry_s)
+        return None, spent
     except NoVerdict as error:
         judging.worked()
         result = judging.store.fail(claim, spent=error.spent, now=time.time(), pause_s=settings.retry_s)
         given_up = "; it is given up" if result == "given_up" else "; it is tried again"
         _log(claim, f"no score{given_up}", reason=str(error), attempt=claim.attempt)
+        return None, error.spent
     except CancelledError:
         judging.store.put_back(claim, spent=Spent(), now=time.time(), pause_s=0)
         if not context.ending.is_set():

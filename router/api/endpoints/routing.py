@@ -78,7 +78,6 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     metrics: Metrics = request.app.state.metrics
     router = router_of(request)
     questions = await _questions(request, items)
-    questions = [await _within_budgets(request, question) for question in questions]
     questions = await _within_quotas(request, questions)
     queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
     began = time.perf_counter()
@@ -118,15 +117,6 @@ def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException
         span.end()
 
 
-async def _within_budgets(request: Request, question: Query | BaseException) -> Query | BaseException:
-    """The question as its budgets leave it, or their refusal."""
-    budgets: Budgets = request.app.state.budgets
-    try:
-        return await budgets.paced(question, caller=caller_of(request)) if isinstance(question, Query) else question
-    except BudgetSpent as error:
-        return error
-
-
 async def _within_quotas(request: Request, questions: Sequence[Query | BaseException]) -> list[Query | BaseException]:
     """The items in order; in place of a question beyond its tenant's quota the refusal."""
     quotas: Quotas = request.app.state.quotas
@@ -146,20 +136,20 @@ async def _within_quotas(request: Request, questions: Sequence[Query | BaseExcep
 
 async def _questions(request: Request, items: Sequence[Mapping[str, Any]]) -> list[Query | BaseException]:
     """The query of each item, or what is wrong with it; all rewrites are waited for at once."""
-    queries = [_item_query(request, item) for item in items]
+    queries = [await _item_query(request, item) for item in items]
     waiting = [query for query in queries if isinstance(query, Future)]
     rewritten = iter(await awaited_all(request, waiting, what="decision_id") if waiting else ())
     return [next(rewritten) if isinstance(query, Future) else query for query in queries]
 
 
-def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
+async def _item_query(request: Request, item: Mapping[str, Any]) -> "Query | Future[Query] | RagBanditError":
     try:
         body = RouteBody.model_validate(item)
     except ValidationError as error:
         return complaint(error.errors()[0])
     try:
-        return _query(request, body, key=None, run_by="caller")
-    except (InvalidInput, Forbidden) as error:
+        return await _query(request, body, key=None, run_by="caller")
+    except (InvalidInput, Forbidden, BudgetSpent) as error:
         return error
 
 
@@ -190,8 +180,6 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     """
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
-    budgets: Budgets = request.app.state.budgets
-    query = await budgets.paced(query, caller=caller_of(request))
     quotas: Quotas = request.app.state.quotas
     await quotas.take("decisions", tenant=query.tenant)
     tracing = tracing_of(request)
@@ -210,16 +198,22 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
 async def whole_query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> Query:
     """The query of a body and of the header Idempotency-Key; one with messages is rewritten first, if it can be.
 
-    Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, and CallerGone.
+    Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, BudgetSpent, and CallerGone.
     """
-    query = _query(request, body, key=key, run_by=run_by, traceparent=request.headers.get("traceparent"))
+    query = await _query(request, body, key=key, run_by=run_by, traceparent=request.headers.get("traceparent"))
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
-def _query(
+async def paced(request: Request, query: Query) -> Query:
+    """The query as its dollar budgets leave it: before anything is paid for. Raises BudgetSpent, StoreError."""
+    budgets: Budgets = request.app.state.budgets
+    return await budgets.paced(query, caller=caller_of(request))
+
+
+async def _query(
     request: Request, body: RouteBody, *, key: str | None, run_by: RunBy, traceparent: str | None = None
 ) -> "Query | Future[Query]":
-    """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden."""
+    """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden, BudgetSpent."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
@@ -242,6 +236,7 @@ def _query(
             **noted_prices(request, tenant=tenant),
         },
     )
+    query = await paced(request, query)
     if not body.messages:
         return query
     turns = [Message(role=message.role, text=message.content) for message in body.messages]

@@ -22,6 +22,7 @@ from typing import Final, Literal
 
 from ragbandit.router.config.settings import Settings, TenantSettings
 from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR
+from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.throttle import Throttle
@@ -131,8 +132,8 @@ class Budgets:
         self._settings, self._database, self._read = settings, database, read
         self._paces, self._clock = paces, clock
         self._lock = asyncio.Lock()
-        #: what was read, and until when it is used (`clock`)
-        self._known: dict[Spender, tuple[Spent, float]] = {}
+        #: what was read, and when: by `clock` and by time.monotonic
+        self._known: dict[Spender, tuple[Spent, float, float]] = {}
         self._throttle = Throttle(_QUIET_S)
 
     async def paced(self, query: Query, *, caller: Caller) -> Query:
@@ -142,7 +143,7 @@ class Budgets:
             return query
         now, paces = self._clock(), self._paces()
         sums = await self._spent({one.spender for one in held}, now=now)
-        beyond = [one for one in held if one.spent_of(sums[one.spender]) >= one.dollars]
+        beyond = _beyond(held, sums)
         if stopping := [one for one in beyond if one.stop or not paces]:
             raise refusal(max(stopping, key=lambda one: bounds(one.period, now=now)[1]), now=now)
         for one in beyond:
@@ -159,16 +160,38 @@ class Budgets:
                     if len(self._known) > MOST_SPENDERS:
                         self._known.clear()
                     for one, sums in (await self._read(lambda: self._sums(stale, now=now))).items():
-                        self._known[one] = sums, now + FRESH_S
+                        self._known[one] = sums, now, time.monotonic()
         return {one: self._known[one][0] for one in spenders}
 
     def _is_stale(self, spender: Spender, *, now: float) -> bool:
-        known = self._known.get(spender)
-        return known is None or not now < known[1]
+        if (known := self._known.get(spender)) is None:
+            return True
+        _, read_at, since = known  # a clock that was set back, or stands still, keeps no sum alive
+        return not (0.0 <= now - read_at < FRESH_S and time.monotonic() - since < FRESH_S)
 
     def _sums(self, spenders: list[Spender], *, now: float) -> Mapping[Spender, Spent]:
         with self._database.read() as connection:
             return spent(connection, spenders, now=now)
+
+
+def _beyond(held: Iterable[DollarBudget], sums: Mapping[Spender, Spent]) -> list[DollarBudget]:
+    """Those of the budgets that are spent."""
+    return [one for one in held if one.spent_of(sums[one.spender]) >= one.dollars]
+
+
+def stopped_until(query: Query, *, settings: Settings, database: Database, now: float) -> float | None:
+    """When the last spent budget that stops this stored question's spenders begins again; None: money may be spent.
+
+    For what workers spend beside the answer. Raises StoreError.
+    """
+    scopes = {} if query.api_key is None else KeyStore(database).scopes(query.api_key)
+    budgets = budgets_of(query.tenant, key=query.api_key, scopes=scopes, tenants=settings.tenants)
+    held = [one for one in budgets if one.stop]
+    if not held:
+        return None
+    with database.read() as connection:
+        sums = spent(connection, list({one.spender for one in held}), now=now)
+    return max((bounds(one.period, now=now)[1] for one in _beyond(held, sums)), default=None)
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:

@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import CallerGone, awaited, router_of
-from ragbandit.router.api.endpoints.routing import decide
+from ragbandit.router.api.endpoints.routing import decide, paced
 from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fault_of
 from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
@@ -68,7 +68,7 @@ async def answered(
     fails later is replied so that clients do not ask again by themselves: they would have a second decision made for
     the same question.
     """
-    query = query_of(request, body, key=key, session=session, facts=facts or {})
+    query = await paced(request, query_of(request, body, key=key, session=session, facts=facts or {}))
     router = router_of(request)
     with router.answers.place(query):
         query = await awaited(request, router.conversations.submit(turns, query=query), what="Idempotency-Key")

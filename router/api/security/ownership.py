@@ -64,9 +64,11 @@ def permitted_arms(
     Forbidden.
     """
     caller, router = caller_of(request), router_of(request)
-    if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
-        _check_unforced(arms, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
+    if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
+        own = set(offered) - set(router.service.worker_arms)  # the others its code cannot run
+        chooses = arms is not None and not set(arms) >= (own or set(offered))
+        _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     return _narrowed(arms, caller=caller, offered=offered)
 
 
@@ -78,13 +80,17 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
     return not budgets_of(tenant, key=caller.key, scopes=caller.scopes, tenants=tenants)
 
 
-def _check_unforced(arms: tuple[ArmName, ...] | None, *, turns: int | None, sticky_turns: int) -> None:
-    """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn."""
-    if arms is not None:
+def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
+    """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn.
+
+    chooses: it names some of the arms. Naming all of them, as who runs them itself does, leaves the choice open.
+    """
+    if chooses:
         raise Forbidden(
             "this caller leaves the choice of the arm to the policy",
             field="arms",
-            remedy="leave arms out, or use the model auto; under a dollar budget the scope forced=true is the right to",
+            remedy="leave arms out, name all of them, or use the model auto; under a dollar budget the scope "
+            "forced=true is the right to choose",
         )
     most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
     if turns is not None and turns > most:

@@ -1,19 +1,24 @@
 """Queries of conversations: a router's way from a list of chat messages to the question that it decides on."""
 
 import asyncio
+import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.questions import Chat, chat_of, with_chat
-from ragbandit.router.serving.conversations.rewriting import Rewriter, rewriter_of
+from ragbandit.router.serving.conversations.rewriting import Rewrite, Rewriter, rewriter_of
+from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.decisions.sessions import MOST_LISTED, TurnRecord, turns_of
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.errors import InvalidInput, NotFound, StoreError
 from ragbandit.shared.openai_client import event_loop
 from ragbandit.shared.types import Decision, DecisionId, Message, Query
+
+log = logging.getLogger("ragbandit.conversations")
 
 
 class ConversationQueries:
@@ -44,7 +49,19 @@ class ConversationQueries:
         if query.id is not None and self._store.text == "full":  # else the store has no texts
             known = partial(self._decided_text, DecisionId(query.id))
         rewrite = await rewriter.rewrite(chat.history, question=chat.question, known=known)
+        await self._book(query, rewrite)
         return with_chat(query, chat=chat, text=rewrite.text, facts=dict(rewrite.facts))
+
+    async def _book(self, query: Query, rewrite: Rewrite) -> None:
+        """Count what a rewrite cost, whatever becomes of its question."""
+        dollars = rewrite.facts.get("dollars")
+        if isinstance(dollars, float):
+            spenders = spenders_of(query.tenant, key=query.api_key)
+            try:
+                await asyncio.to_thread(book, self._store.database, spenders, dollars=dollars, now=time.time())
+            except StoreError as error:
+                facts = {"action": "rewrite", "dollars": dollars, "reason": str(error)}
+                log.warning("what a rewrite cost is not counted in the budgets", extra=facts)
 
     def _decided_text(self, decision_id: DecisionId) -> str | None:
         """The text that was decided on; None where there is no such decision, or its texts were erased."""

@@ -200,6 +200,12 @@ class KeyStore:
         stored = (StoredKey(key=_KEYS.value(row), secret_sha256=row["secret_sha256"]) for row in rows)
         return KeysInForce(keys={each.key.public_id: each for each in stored}, unrevoked=unrevoked, ever=ever)
 
+    def scopes(self, public_id: str) -> Mapping[str, Json]:
+        """The scopes of a key; none of one that is not there."""
+        with self.database.read() as connection:
+            row = connection.execute(select(api_keys).where(api_keys.c.public_id == public_id)).mappings().first()
+        return {} if row is None else _KEYS.value(row).scopes
+
     def note_uses(self, uses: Mapping[str, float]) -> None:
         """Write when keys were last used: public id -> seconds since the epoch."""
         if not uses:

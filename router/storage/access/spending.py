@@ -1,4 +1,4 @@
-"""Dollars that tenants and API keys have spent on answers, by day (UTC).
+"""Dollars that tenants and API keys have spent, by day (UTC): on answers, on rewriting questions, on the judge.
 
 Each is a counter of `counters`, moved in the transaction that writes the outcome: exact at once, whatever Redis forgets
 and whatever moves to the archive. Its label is a hash, as names of tenants are longer than labels; its name is the day.
@@ -12,7 +12,8 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, delete, func, select
 
-from ragbandit.router.storage.sql.counters import Moves, Row
+from ragbandit.router.storage.sql.counters import Moves, Row, moving
+from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters
 from ragbandit.shared.types import Outcome
 
@@ -38,6 +39,11 @@ class Spender:
         return _PREFIX + hashlib.blake2b(f"{self.kind}\0{self.name}".encode(), digest_size=16).hexdigest()
 
 
+def spenders_of(tenant: str, *, key: str | None) -> list[Spender]:
+    """Who pays for a question of this tenant that came with this key."""
+    return [Spender("tenant", tenant), *([] if key is None else [Spender("key", key)])]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Spent:
     """Dollars that a spender has spent in the day and in the month (UTC) of a time."""
@@ -49,13 +55,22 @@ class Spent:
 def count_spending(moves: Moves, outcomes: Iterable[Outcome], *, rows: Mapping[str, Row]) -> None:
     """Count what new outcomes cost. rows: decision id -> a row with the `tenant` and the `api_key` of the decision."""
     for outcome in outcomes:
-        amount = round(min(max(outcome.cost.dollars, 0.0), MOST_DOLLARS) / _UNIT)
-        if not amount:
-            continue
-        row, day = rows[outcome.decision_id], day_of(outcome.made_at)
-        moves.tally(Spender("tenant", row["tenant"]).label, name=day, amount=amount)
-        if row["api_key"] is not None:
-            moves.tally(Spender("key", row["api_key"]).label, name=day, amount=amount)
+        row = rows[outcome.decision_id]
+        spenders = spenders_of(row["tenant"], key=row["api_key"])
+        _tally(moves, spenders, dollars=outcome.cost.dollars, day=day_of(outcome.made_at))
+
+
+def book(database: Database, spenders: Iterable[Spender], *, dollars: float, now: float) -> None:
+    """Count what was spent beside an answer: on rewriting its question, on judging it. Raises StoreError."""
+    if dollars > 0.0:
+        with database.write() as connection, moving(connection, shard=database.shard) as moves:
+            _tally(moves, spenders, dollars=dollars, day=day_of(now))
+
+
+def _tally(moves: Moves, spenders: Iterable[Spender], *, dollars: float, day: str) -> None:
+    amount = round(min(max(dollars, 0.0), MOST_DOLLARS) / _UNIT)
+    for spender in spenders if amount else ():
+        moves.tally(spender.label, name=day, amount=amount)
 
 
 def spent(connection: Connection, spenders: Sequence[Spender], *, now: float) -> dict[Spender, Spent]:

@@ -1,7 +1,10 @@
 """HTTP: questions with what was said before them."""
 
+import time
+
 import pytest
 
+from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 
 ASKED, ALONE = "And when was he born?", "When was Bram Stoker born?"
@@ -99,3 +102,33 @@ def test_a_model_that_fails_is_told_and_costs_no_reply(serve):
         record = http.get(f"/v1/decisions/{reply['decision_id']}").json()
     assert reply["question"] == record["question"] == ASKED
     assert record["request"]["rewrite"]["failed"] == "http_503"
+
+
+def test_a_rewrite_is_paid_from_the_budget(serve, monkeypatch):
+    """What rewrites cost is spent by their tenant, and once the budget is spent no door asks the model again."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+    with ScriptedServer({"": ALONE}) as server:
+        rewrite = rewritten_by(server)
+        rewrite["rewrite"]["generator"]["price"] = {"input": 1000.0, "output": 1000.0}
+        tenants = {"default": {"dollars_per_day": 0.01, "budget_stop": True}}
+        service = serve(conversation=rewrite, tenants=tenants, reward={"cost": {"dollars": 1.0}})
+        first = service.http.post("/v1/route", json={**BODY, "arms": None})
+        assert first.status_code == 200, first.text
+        record = service.http.get(f"/v1/decisions/{first.json()['decision_id']}").json()
+        cost = record["request"]["rewrite"]["dollars"]
+        assert cost > 0.01
+        with service.router.database.read() as connection:
+            spender = Spender("tenant", "default")
+            assert spent(connection, [spender], now=time.time())[spender].day == pytest.approx(cost, rel=1e-6)
+        service.app.state.budgets._known.clear()
+        chat = {"model": "auto", "messages": [*SAID, {"role": "user", "content": ASKED}]}
+        for path, body in (
+            ("/v1/route", BODY),
+            ("/v1/answer", BODY),
+            ("/v1/chat/completions", chat),
+            ("/v1/responses", {"model": "auto", "input": chat["messages"]}),
+        ):
+            assert service.http.post(path, json=body).status_code == 429, path
+        (item,) = service.http.post("/v1/route/batch", json={"items": [BODY]}).json()["items"]
+        assert item["error"]["code"] == "TOO_MANY_REQUESTS"
+        assert len(server.requests) == 1

@@ -24,6 +24,22 @@ def client(service):
         yield opened
 
 
+def test_under_a_dollar_budget(serve):
+    """Naming every arm that callers run forces none, so a budget refuses nothing; naming some of them is refused."""
+    given = {"tenants": {"default": {"dollars_per_day": 8.0}}, "reward": {"cost": {"dollars": 1.0}}}
+    service = serve(arms={**OURS, "single_step": {}}, **given)
+    functions = {name: lambda question: "x" for name in OURS}
+    with Client(service.url) as client:
+        run = client.arms(functions, outcome_of=lambda value: {"answer": value, "cost": {"dollars": 0.01}})(QUESTION)
+        assert (run.reported, run.degraded) == (True, False)
+        assert set(client.decision(run.decision_id)["pmf"]) == set(OURS)
+        with pytest.raises(errors.Forbidden, match="leaves the choice of the arm to the policy"):
+            client.arms({"fast": str})(QUESTION)
+    with Client(service.url, default_arm="fast") as client:
+        run = client.arms({"fast": str})(QUESTION)
+        assert (run.arm, run.degraded) == ("fast", True)
+
+
 def test_one_call(client):
     """The arms are drawn among the functions alone; answer and seconds are stored, and no steps that nobody counted."""
     arms = client.arms({"fast": lambda question: f"fast: {question}", "deep": lambda question: f"deep: {question}"})

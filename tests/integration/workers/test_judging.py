@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
+from ragbandit.router.api.limiting.budgets import bounds
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample
+from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.judge_rows import next_day
@@ -99,7 +101,7 @@ def bench(database):
     """A factory of benches."""
     made = []
 
-    def make(replies=GOOD, *, generator=None, retriever=None, server=None, **judging):
+    def make(replies=GOOD, *, generator=None, retriever=None, server=None, tenants=None, **judging):
         chosen = {"name": "scripted", "context_tokens": 4000}
         if server is not None:
             openai = {"base_url": server.url, "retries": 0, "prices": {"gpt": [1000.0, 2000.0]}}
@@ -111,6 +113,7 @@ def bench(database):
                 "judge": {"generator": chosen, **FAST, **judging},
                 "arms": {"ours": {"run_by": "caller"}},
                 "policy": {"name": "uniform", "fallback": "ours"},
+                "tenants": tenants or {},
             }
         )
         made.append(
@@ -354,6 +357,27 @@ def test_a_budget_in_dollars_is_exceeded_by_one_call_at_most(bench, answered):
     assert found.today()["dollars"] == pytest.approx(sum(spent))
     assert len(spent) < 5
     assert {row["due_at"] for row in found.due().values()} == {next_day(time.time())}
+
+
+def test_a_judge_spends_the_budget_of_who_asked(bench, answered):
+    """A judgement is booked on its tenant; where that budget is spent and stops, the answer waits for the next one."""
+    tenants = {"default": {"dollars_per_day": 0.001, "budget_stop": True}}
+    with ScriptedServer({"": GOOD}) as server:
+        found = bench(server=server, tenants=tenants)
+        first, second = answered(found), answered(found)
+        found.judge(first)
+        (score,) = found.scores(first)
+        spender, now = Spender("tenant", "default"), time.time()
+        with found.database.read() as connection:
+            day = spent(connection, [spender], now=now)[spender].day
+        assert day == pytest.approx(score.facts["dollars"], rel=1e-6)
+        assert day > 0.001
+        found.judge(second)
+        assert found.scores(second) == []
+        assert len(server.requests) == 1
+    due = found.due()[second]
+    assert (due["attempts"], due["due_at"]) == (0, bounds("day", now=now)[1])
+    assert found.today()["begun"] == 1
 
 
 @pytest.mark.parametrize("place", ["passage", "answer", "question"])

@@ -35,6 +35,21 @@ def test_retry_after_as_a_number(header, seconds):
     assert retry_after_s(header) == seconds
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        *("nan", "inf", "1e999", "a", "1 2 3", "\x00"),
+        "Mon, 01 Jan 0001 00:00:00 +2359",
+        "Mon, 01 Jan 9999 00:00:00 -2359",
+        "Mon, 01 Jan 2026 00:00:00 +99999999999999999",
+        "Mon, 99999999999 Jan 2026 00:00:00 GMT",
+    ],
+)
+def test_a_header_that_cannot_be_read_is_none(header):
+    """No server can make a wait without an end, or an error, of a Retry-After header."""
+    assert 0.0 <= retry_after_s(header) < 1e12
+
+
 def test_retry_after_as_a_date():
     """A date is the time until it; one that has passed asks for no pause."""
     assert 55 < retry_after_s(email.utils.formatdate(time.time() + 60, usegmt=True)) <= 60

@@ -1,12 +1,16 @@
 """Dollar budgets: the factor on the price, the periods, and which budgets hold for a question."""
 
+import asyncio
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
 
-from ragbandit.router.api.limiting.budgets import MOST, bounds, budgets_of, price_factor
-from ragbandit.router.config.settings import TenantSettings
+from ragbandit.router.api.limiting import budgets
+from ragbandit.router.api.limiting.budgets import MOST, Budgets, BudgetSpent, bounds, budgets_of, price_factor
+from ragbandit.router.config.settings import Settings, TenantSettings
+from ragbandit.router.storage.access.spending import Spender, Spent
+from ragbandit.shared.types import Caller, Query
 
 
 def test_the_factor():
@@ -50,3 +54,33 @@ def test_whose_budgets_hold():
     assert of("free", dollars_per_month=5) == [("key", "k", "month", 5.0, False)]
     assert of("acme", dollars_per_day=2.5, budget_stop=False) == [own, ("key", "k", "day", 2.5, False)]
     assert budgets_of("acme", key=None, scopes={}, tenants={}) == ()
+
+
+def test_sums_grow_old_by_either_clock(monkeypatch):
+    """A wall clock that is set back, or stands still, keeps no sum of before: the stop holds at the next read."""
+    now, since, day = [1_795_000_000.0], [100.0], [0.0]
+    monkeypatch.setattr(budgets.time, "monotonic", lambda: since[0])
+
+    async def read(_):
+        return {Spender("tenant", "acme"): Spent(day=day[0])}
+
+    tenants = {"acme": TenantSettings(dollars_per_day=5.0, budget_stop=True)}
+    of_acme = Budgets(Settings(tenants=tenants), database=None, read=read, paces=lambda: True, clock=lambda: now[0])
+
+    def stopped():
+        try:
+            asyncio.run(of_acme.paced(Query(text="x", tenant="acme"), caller=Caller()))
+        except BudgetSpent:
+            return True
+        return False
+
+    assert not stopped()
+    day[0] = 1000.0
+    assert not stopped()  # within FRESH_S
+    now[0] -= 3600.0
+    assert stopped()
+    day[0] = 0.0
+    now[0] += 1e-6
+    assert stopped()
+    since[0] += budgets.FRESH_S
+    assert not stopped()

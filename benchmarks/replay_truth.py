@@ -111,6 +111,7 @@ def lived(
     }
     bar = progress.add_task("decisions", total=decisions)
     with Router.open(settings, encoder=encoder, jobs=MemoryJobs()) as router:
+        router.service.secret = None  # draws by the ids alone, so the same in every run
         for start in range(0, decisions, BATCH):
             numbers = range(start, min(start + BATCH, decisions))
             rows = [table.rows[int(place)] for place in draw.integers(len(table.rows), size=len(numbers))]

@@ -9,6 +9,7 @@ import itertools
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +29,12 @@ from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database, migrate
-from ragbandit.router.storage.sql.tables import leases, updates
+from ragbandit.router.storage.sql.tables import leases, service_secrets, updates
 from ragbandit.shared.types import Counters, Decision, DecisionId, Query, Receipt
 from tests.support.certificates import share_certificates
 from tests.support.examples import made_decision
@@ -118,12 +122,33 @@ def postgres():
     server.stop()
 
 
+def fixed_draws(database: Database) -> None:
+    """Give a store that has none yet the secret of draws that all stores of tests have: an id always draws the same."""
+    row = {"name": DRAWS, "value": "5eed" * 16, "made_at": time.time()}
+    with database.write() as connection:
+        insert_new(connection, service_secrets, [row], key="name")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fixed_secret():
+    """Routers of this process make no secret of draws of their own, in stores that are no copies of a template too."""
+
+    def shared(database: Database, *, name: str, now: float) -> bytes:
+        fixed_draws(database)
+        return shared_secret(database, name=name, now=now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "shared_secret", shared)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgres_template(postgres):
     """The name of a database with our schema, to be copied."""
     name = postgres.new_database()
     database = Database(postgres.url(name))
     migrate(database)
+    fixed_draws(database)
     database.close()
     return name
 
@@ -134,6 +159,7 @@ def sqlite_template(tmp_path_factory):
     file = tmp_path_factory.mktemp("template") / "ragbandit.db"
     database = Database(f"sqlite:///{file}")
     migrate(database)
+    fixed_draws(database)
     database.close()
     return file
 

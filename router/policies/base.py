@@ -2,7 +2,7 @@
 
 From values to a decision in pure steps: `Policy.pmf` -> `gate` (finite, sums to 1) -> `with_floor` (exploration
 floor) -> `held_back` (to an incumbent arm, where the policy asks for it) -> holdback (a standing share for one arm)
--> `choose` (draw seeded by the decision id). `draw` takes all after the first at once, wherever a decision is made or
+-> `choose` (draw by the decision's seed). `draw` takes all after the first at once, wherever a decision is made or
 made again: live, in `verify --deep`, in `simulate`. Anybody who has the row can take the last step again.
 """
 

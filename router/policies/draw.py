@@ -1,6 +1,7 @@
 """The draw: from a policy's pmf to a decision, through gate, floor and seeded choice; live and offline use the same."""
 
 import hashlib
+import hmac
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,9 +103,15 @@ def _raised_parts(
     return more, scale, max(0.0, room - scale * wanted)
 
 
-def seed_of(decision_id: str) -> int:
-    """The 64-bit seed of a decision's draw: the first eight bytes of the sha256 of its id, big-endian."""
-    return int.from_bytes(hashlib.sha256(decision_id.encode()).digest()[:8], "big")
+def seed_of(decision_id: str, *, secret: bytes | None = None) -> int:
+    """The 64-bit seed of a decision's draw: the first eight bytes of HMAC-SHA256(secret, its id), big-endian.
+
+    secret: the store's, so that a caller who names the id cannot foresee the draw. None: the sha256 of the id alone, as
+    offline, where nobody outside names ids, and as earlier releases drew.
+    """
+    text = decision_id.encode()
+    digest = hashlib.sha256(text).digest() if secret is None else hmac.digest(secret, text, "sha256")
+    return int.from_bytes(digest[:8], "big")
 
 
 def choose(pmf: Sequence[float], *, seed: int) -> int:
@@ -332,14 +339,15 @@ def made_decisions(
     encoder_hash: str,
     now: float,
     cost_weights: Sequence[float | None] = (),
+    secret: bytes | None = None,
 ) -> list[Decision]:
     """The decisions that follow from a policy's outputs for queries with an id, in their order.
 
     seen: the outcomes of each arm that the policy has learned, for the cold-start floor. cost_weights: those that the
-    queries were served at; none: that of the reward setting.
+    queries were served at; none: that of the reward setting. secret: as in `seed_of`.
     """
     label = PolicyLabel(settings.policy.label)
-    seeds = [seed_of(query.id or "") for query in queries]
+    seeds = [seed_of(query.id or "", secret=secret) for query in queries]
     drawn = drawn_by_arms(outputs, arms=arms, seeds=seeds, settings=settings, seen=seen)
     decisions = []
     for at, (query, one) in enumerate(zip(queries, drawn, strict=True)):

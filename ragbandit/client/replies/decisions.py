@@ -216,7 +216,7 @@ class RecordReply(DecisionFields):
     budget: dict[str, float]
     """Caps that the question asked for."""
     seed: str
-    """Seed of the draw, made from the decision's id."""
+    """Seed of the draw, made from the decision's id and a secret of the store."""
     floor: float
     """Exploration floor in force, per arm."""
     encoder_hash: str

@@ -49,6 +49,10 @@ CANCELLED: Final = "cancelled"
 #: stop reason of an outcome that came with a log; facts of a decision and made_by of an outcome have the log's format
 #: under this key where they were made elsewhere: such a draw cannot be made again
 IMPORTED: Final = "imported"
+#: in the facts of a decision that came with the log of another store, whose secret made the seed of its draw
+SEEDED_ELSEWHERE: Final = "seeded_elsewhere"
+#: in `Query.request` of a decision whose id came with the request: whether the caller named it
+NAMED_ID: Final = "named_id"
 #: in the facts of a decision that stayed on the arm of an earlier turn of its session: it is no draw of the policy
 STICKY: Final = "sticky"
 #: in the facts of a decision: what a candidate version says to it (rollouts/served.py)

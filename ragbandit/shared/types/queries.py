@@ -114,7 +114,7 @@ class Decision:
     policy: the ledger that the decision waits for and is learned in
     version: the snapshot that decided
     encoder_hash: of the encoder that made `features`
-    seed: 64-bit seed of the draw, made from the decision id
+    seed: 64-bit seed of the draw, made from the decision id and a secret of the store
     floor: exploration floor in force, per arm
     explored: another arm was at least as likely as the one drawn
     fault: why the policy's own pmf was not used; None: it was

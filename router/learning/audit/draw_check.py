@@ -1,12 +1,14 @@
-"""Draws made again from the rows of decisions: seeds from the ids, arms from pmf and seed."""
+"""Draws made again from the rows of decisions: seeds from the ids and the store's secret, arms from pmf and seed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select, tuple_
 
-from ragbandit.router.learning.audit.rules import draw_fault
+from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.learning.audit.verdict import Verdict
+from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.storage.access.service_secrets import DRAWS, Secret, known_secret
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -29,8 +31,9 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
         verdict.fail("propensity_mismatches", text)
 
     stayed: list[Decision] = []
+    secret = known_secret(ledger.database, name=DRAWS)
     for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
-        _check(decision, verdict=verdict)
+        _check(decision, secret=secret, verdict=verdict)
         if STICKY in decision.facts and IMPORTED not in decision.facts:
             stayed.append(decision)
         if len(stayed) == PAGE:
@@ -67,6 +70,7 @@ def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, 
         verdict.fail("archive_mismatches", broken)
     if verdict.archive_mismatches:
         return  # what a changed file says of its decisions means nothing
+    secret = known_secret(ledger.database, name=DRAWS)
     for segment, rows in archived_decisions(ledger.database):
         verdict.archived += len(rows)
         for row in rows:
@@ -75,16 +79,22 @@ def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, 
                 verdict.decisions += 1
                 verdict.fail("propensity_mismatches", f"{segment.name}: {decision.message}")
             else:
-                _check(decision, verdict=verdict)
+                _check(decision, secret=secret, verdict=verdict)
         progress(verdict.decisions, 0)
 
 
-def _check(decision: Decision, *, verdict: Verdict) -> None:
+def _check(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> None:
     verdict.decisions += 1
     elsewhere = IMPORTED in decision.facts
     verdict.made_elsewhere += elsewhere
     verdict.erased += ERASED in decision.facts
-    fault = None if elsewhere else draw_fault(decision)
+    if elsewhere:
+        return
+    # A release before this one that still runs beside it draws so.
+    verdict.seeded_by_id += (
+        secret is not None and decision.made_at >= secret.made_at and decision.seed == seed_of(decision.id)
+    )
+    fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
 

@@ -1,7 +1,7 @@
 """Rules of an audit: what must hold in the row of a decision and in the row of an update, each said once.
 
-A rule gives the fault in words, or None. Nothing is trusted but the row: seeds come from the ids, arms from pmf and
-seed, the pmf of a canary from its parts.
+A rule gives the fault in words, or None. Nothing is trusted but the row: seeds come from the ids and
+the store's secret, arms from pmf and seed, the pmf of a canary from its parts.
 """
 
 import math
@@ -11,14 +11,22 @@ from typing import Any, Final
 
 from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.draw import choose, seed_of
-from ragbandit.shared.types import CANDIDATE, Decision, Update
+from ragbandit.shared.types import CANDIDATE, SEEDED_ELSEWHERE, Decision, Update
 
 #: a mixture is made of floats that the row has: but for this, another release may add them up in another order
 _ROUNDING: Final = 1e-12
 
 
+def seed_fault(decision: Decision, *, secret: bytes | None) -> str | None:
+    """Why the seed is not one of this store: neither of its secret, nor of the id alone, as earlier releases drew."""
+    if SEEDED_ELSEWHERE in decision.facts or decision.seed == seed_of(decision.id):
+        return None
+    follows = secret is not None and decision.seed == seed_of(decision.id, secret=secret)
+    return None if follows else "the seed does not follow from the id"
+
+
 def draw_fault(decision: Decision) -> str | None:
-    """The first rule of a draw that the row breaks; None where it breaks none."""
+    """The first rule of a draw from its seed that the row breaks; None where it breaks none."""
     return next(_draw_faults(decision), None)
 
 
@@ -31,8 +39,6 @@ def _draw_faults(decision: Decision) -> Iterator[str]:
         yield f"pmf is no distribution: {pmf}"
     if min(pmf) < min(decision.floor, 1.0 / len(pmf)) - 1e-12:
         yield f"pmf falls below the floor {decision.floor}"
-    if decision.seed != seed_of(decision.id):
-        yield "the seed does not follow from the id"
     index = choose(pmf, seed=decision.seed)
     if decision.arms[index] != decision.arm:
         yield f"the draw gives {decision.arms[index]}, the row says {decision.arm}"

@@ -26,6 +26,8 @@ class Verdict:
     archived: int = 0
     #: of all, the ones that were not drawn by us: their draws cannot be made again
     made_elsewhere: int = 0
+    #: of all, the ones that were drawn by their ids alone after the store had a secret for seeds
+    seeded_by_id: int = 0
     #: seed, drawn arm, logged propensity, sum or floor of the pmf
     propensity_mismatches: int = 0
     updates: int = 0

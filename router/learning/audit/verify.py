@@ -1,8 +1,8 @@
 """Audit of a store by replay: every draw is made again, and the ledger is learned again (promises 2 and 4).
 
-Nothing of the running system is trusted: seeds come from the ids, arms from pmf and seed, the policy from the ledger
-alone. What an earlier audit has found right, up to a checkpoint, is not looked at again unless the whole is asked for:
-it begins at that checkpoint, whose sha256 and chain the database has.
+Nothing of the running system is trusted: seeds come from the ids and the store's secret, arms from pmf and seed, the
+policy from the ledger alone. What an earlier audit has found right, up to a checkpoint, is not looked at again unless
+the whole is asked for: it begins at that checkpoint, whose sha256 and chain the database has.
 
 Policies are compared by sha256. One that says a `tolerance` (it runs on torch) is rounded by the processor that learned
 it: where only its sha256 differs, its arrays are compared.
@@ -77,6 +77,11 @@ def verify(
     check_draws(ledger, since=since, verdict=verdict, progress=progress)
     if since is None:
         check_archive(ledger, verdict=verdict, progress=progress)
+    if verdict.seeded_by_id:
+        verdict.note(
+            f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them beside this "
+            "one, or they were imported without their seeds; callers who name ids could foresee such draws"
+        )
     registered = ledger.registered()
     passed: Checkpoint | None = None
     if live is not None or (registered is not None and registered["algorithm"] == IMPORTED):

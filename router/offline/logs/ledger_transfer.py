@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
-from ragbandit.router.learning.audit.rules import draw_fault
+from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.offline.logs.records import Logged
+from ragbandit.router.storage.access.service_secrets import DRAWS, known_secret
 from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry
@@ -36,7 +37,17 @@ from ragbandit.router.storage.sql.tables import closures, decisions, feedback, o
 from ragbandit.router.storage.sql.waiting import labels_in_use
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
 from ragbandit.shared.process_identity import lease_holder
-from ragbandit.shared.types import IMPORTED, Cost, DecisionId, Feedback, FeedbackId, Outcome, Update
+from ragbandit.shared.types import (
+    IMPORTED,
+    SEEDED_ELSEWHERE,
+    Cost,
+    DecisionId,
+    Feedback,
+    FeedbackId,
+    Json,
+    Outcome,
+    Update,
+)
 
 T = TypeVar("T")
 
@@ -56,7 +67,7 @@ class ImportCounts:
     added: int = 0
     #: rows that it had already
     known: int = 0
-    #: of the added ones, those whose draws do not follow from their ids
+    #: of the added ones, those whose draws do not follow from their seeds
     made_elsewhere: int = 0
 
 
@@ -73,6 +84,9 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
             if isinstance(decision, StoreError):
                 raise decision
             update = update_value(row, decision=decision)
+            if SEEDED_ELSEWHERE in decision.facts:  # the store that takes the row in finds out anew
+                own = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
+                decision = replace(decision, facts=own)
             if since is None or decision.made_at >= since:
                 yield Logged(
                     decision=decision,
@@ -141,6 +155,8 @@ def take_in(
     """
     holder = lease_holder("import")
     encoder: str | None = None
+    known = known_secret(ledger.database, name=DRAWS)
+    secret = None if known is None else known.value
     taken = ImportCounts()
     try:
         for page in _pages(iter(rows), size=PAGE):
@@ -150,7 +166,7 @@ def take_in(
             # A decision of the log may be here already.
             while inherit(ledger, holder=holder) != "done":
                 _acquire(ledger, holder=holder, lease_s=lease_s, patience_s=patience_s)
-            marked = [_marked(row, origin=origin) for row in page]
+            marked = [_marked(row, origin=origin, secret=secret) for row in page]
             decision_rows = {row.decision.id: decision_row(row.decision) for row in marked}
             with ledger.writing(holder=holder) as (connection, moves, end):
                 work = _ImportPage(
@@ -208,16 +224,20 @@ def _acquire(ledger: Ledger, *, holder: str, lease_s: float, patience_s: float) 
         time.sleep(0.1)
 
 
-def _marked(row: Logged, *, origin: str) -> Logged:
+def _marked(row: Logged, *, origin: str, secret: bytes | None) -> Logged:
     """The row; one whose draw nobody can make again says in its facts where it comes from.
 
-    Ours are the rows that name a snapshot of a ledger like ours and whose draw follows from their ids.
+    Ours are the rows that name a snapshot of a ledger like ours and whose draw follows from their seeds. One that the
+    secret of another store has seeded says that.
     """
     decision = row.decision
     ours = decision.version.startswith(f"{decision.policy}-") and _VERSION.search(decision.version)
     if IMPORTED in decision.facts or (ours and draw_fault(decision) is None):
-        return row
-    return replace(row, decision=replace(decision, facts={**decision.facts, IMPORTED: origin}))
+        elsewhere = IMPORTED not in decision.facts and seed_fault(decision, secret=secret) is not None
+        mark: dict[str, Json] = {SEEDED_ELSEWHERE: True} if elsewhere else {}
+    else:
+        mark = {IMPORTED: origin}
+    return replace(row, decision=replace(decision, facts={**decision.facts, **mark})) if mark else row
 
 
 def _feedback_id(decision_id: str) -> FeedbackId:

@@ -37,6 +37,7 @@ OURS = (
     "policy",
     "version",
     "encoder_hash",
+    "seed",
     "floor",
     "explored",
     "fault",
@@ -141,6 +142,7 @@ def record_of(row: Logged) -> Record:
     record: Record = dict(zip(OURS, map(_listed, _VALUES(row)), strict=True))
     budget, reward = record["budget"], record["reward"]
     record["context"], record["facts"] = dict(record["context"]), dict(record["facts"])
+    record["seed"] = str(record["seed"])  # many readers of JSON round whole numbers of 64 bits
     record["price"], record["aim"] = price_text(record["price"]), dict(record["aim"])
     record["budget"] = {name: cap for name in _CAPS if (cap := getattr(budget, name)) is not None}
     record["reward"] = _reward_parts(reward) | {"terms": dict(reward.terms)}

@@ -96,6 +96,16 @@ def _count(value: object, field: str) -> int:
     return value
 
 
+def _seed(value: object, field: str) -> int:
+    """A whole number of 64 bits, or its decimal digits."""
+    try:
+        if not isinstance(value, bool) and isinstance(value, int | str) and 0 <= (seed := int(value)) < 2**64:
+            return seed
+    except ValueError:
+        pass
+    raise InvalidInput(f"{value!r:.40} is no seed", field=field, remedy="log 64 bits in decimal, or leave it out")
+
+
 def _flag(value: object, field: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidInput(f"{value!r:.40} is neither true nor false", field=field, remedy="write true or false")
@@ -285,7 +295,7 @@ def _decision(record: Mapping[str, Any]) -> Decision:
         arms=arms,
         pmf=pmf,
         propensity=_propensity(record, logged=pmf[drawn]),
-        seed=seed_of(key),
+        seed=_seed(record["seed"], "seed") if "seed" in record else seed_of(key),
         explored=_flag(record.get("explored", is_explored(pmf, drawn)), "explored"),
         **values,
     )

@@ -13,7 +13,7 @@ from typing import Any
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
-from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, is_explored, outputs_of, seed_of
+from ragbandit.router.policies.draw import Drawn, choose, drawn_by_arms, fallback_arm, is_explored, outputs_of
 from ragbandit.router.serving.deciding.live import Candidate, LiveVersions
 from ragbandit.router.serving.deciding.question import Question
 from ragbandit.router.storage.rows.conversion import canonical
@@ -63,7 +63,7 @@ def _draws(
     draws = drawn_by_arms(
         outputs_of(candidate.serving.policy, queries, features=features, arms=arms),
         arms=arms,
-        seeds=[seed_of(query.id or "") for query in queries],
+        seeds=[0] * len(queries),  # its arm is not read: a mixture is drawn from by the seed of the decision
         settings=candidate.settings,
         seen=candidate.serving.seen,
     )

@@ -21,12 +21,13 @@ from ragbandit.router.serving.deciding.prices import served_weight, with_terms
 from ragbandit.router.serving.deciding.question import Question, offer_arms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
+from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.idempotency import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import Forbidden, InvalidInput
-from ragbandit.shared.types import STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
+from ragbandit.shared.types import NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 
 log = logging.getLogger("ragbandit.service")
 
@@ -60,6 +61,8 @@ class RouteService:
         self._live = live
         #: of the policy in use, by which aims become weights; None: not known yet
         self.frontier: Frontier | None = None
+        #: of the store, which the seeds of draws are made with; read by `start`
+        self.secret: bytes | None = None
         # Both counts are written by the batcher's thread alone; others read them without a lock.
         #: decisions made by the fallback since the start
         self.faults = 0
@@ -77,7 +80,8 @@ class RouteService:
         )
 
     def start(self) -> None:
-        """Start the thread that serves requests."""
+        """Start the thread that serves requests. Raises StoreError."""
+        self.secret = shared_secret(self.store.database, name=DRAWS, now=time.time())
         self.batcher.start()
 
     def close(self) -> None:
@@ -124,6 +128,8 @@ class RouteService:
             context_bytes=settings.server.max_context_bytes,
         )
         checked = with_terms(checked, settings=settings)
+        if query.id is not None:
+            checked = replace(checked, request={NAMED_ID: True, **checked.request})
         policy, rebuilding = serving.policy, serving.rebuilding
         weight = served_weight(checked, settings=settings, policy=policy, rebuilding=rebuilding, frontier=self.frontier)
         if checked.context or settings.context:
@@ -225,6 +231,7 @@ class RouteService:
             encoder_hash=self.encoder.hash,
             now=now,
             cost_weights=[one.cost_weight for one in questions],
+            secret=self.secret,
         )
         if is_pinned:
             return [pinned(one, control=live.control, settings=settings) for one in decisions]

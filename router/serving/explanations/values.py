@@ -63,7 +63,7 @@ class DrawShown:
     """The draw, so that anybody can repeat it."""
 
     seed: str
-    """Seed of the draw, made from the decision's id: an unsigned number of 64 bits."""
+    """Seed of the draw, made from the decision's id and a secret of the store: an unsigned number of 64 bits."""
     u: float
     """The number in [0, 1) that the seed gives; the arm whose part of the line it lies in is drawn."""
     floor: float

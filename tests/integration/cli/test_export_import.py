@@ -21,7 +21,15 @@ from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
+from ragbandit.router.storage.sql.tables import (
+    closures,
+    decisions,
+    feedback,
+    outcomes,
+    service_secrets,
+    updates,
+    waiting,
+)
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import IMPORTED, Query
 from ragbandit.workers.cli import app
@@ -261,6 +269,30 @@ def test_own_rows_of_another_store(world, new_ledger, tmp_path):
     assert verdict.ok, verdict.notes
     assert (verdict.updates, verdict.not_checkable, verdict.deep_decisions, verdict.made_elsewhere) == (15, 15, 0, 0)
     assert verdict.notes == ["the ledger was imported and no policy has learned it: there is nothing to replay"]
+
+
+def test_own_rows_under_another_secret(world, new_ledger, tmp_path):
+    """Rows that another store's secret has seeded draw the same arms here, and come out of it as they went in."""
+    whole = exported(world.ledger, tmp_path / "log.jsonl")
+    there = new_ledger("main")
+    with there.database.write() as connection:
+        connection.execute(update(service_secrets).values(value="0f" * 32))
+    assert imported(there, tmp_path / "log.jsonl").made_elsewhere == 0
+    assert exported(there, tmp_path / "again.jsonl") == whole
+    assert imported(there, tmp_path / "again.jsonl").added == 0
+    verdict = verify(there, files=SnapshotFiles(str(tmp_path)), serving=None)
+    assert (verdict.ok, verdict.decisions, verdict.made_elsewhere) == (True, 15, 0), verdict.notes
+    with there.database.write() as connection:
+        connection.execute(update(decisions).values(seed="1", facts="{}"))
+    assert verify(there, files=SnapshotFiles(str(tmp_path)), serving=None).propensity_mismatches == 15
+
+
+@pytest.mark.parametrize("seed", ["x", -1, 2**64, 1.5, True])
+def test_seed_that_is_none(tmp_path, seed):
+    """A seed that is no number of 64 bits is named; without one it is the id's sha256."""
+    write_json(tmp_path / "log.jsonl", [LEAST | {"seed": seed}, LEAST | {"id": "q2", "seed": None}])
+    bad, good = read_rows(tmp_path / "log.jsonl")
+    assert (bad.field, good.decision.seed) == ("seed", seed_of("q2"))
 
 
 def test_own_rows_in_a_live_ledger(make_world, new_url, tmp_path):

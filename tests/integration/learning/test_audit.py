@@ -10,7 +10,7 @@ from sqlalchemy import delete, update
 
 from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.policies.draw import choose, seed_of
+from ragbandit.router.policies.draw import choose
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -147,12 +147,12 @@ def test_pmf_same_draw(world):
 
 
 def test_from_the_rows_alone(world):
-    """Verifying needs the ledger and its files, no settings and no running router: the seed follows from the id."""
+    """Verifying needs the ledger and its files, no settings and no running router: the row has the seed."""
     ledger, files = Ledger(world.database, label=world.store.label), SnapshotFiles(world.files.root)
     verdict = verify(ledger, files=files, serving=MbaRag(), deep=True)
     assert verdict.ok
     assert all(
-        choose(decision.pmf, seed=seed_of(decision.id)) == decision.arms.index(decision.arm)
+        choose(decision.pmf, seed=decision.seed) == decision.arms.index(decision.arm)
         for decision in (world.router.decision(row["decision_id"]).decision for row in world.updates())
     )
 

@@ -18,7 +18,7 @@ from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_body, error_reply
 from ragbandit.router.serving.checks.fields import new_id
-from ragbandit.shared.types import Message
+from ragbandit.shared.types import NAMED_ID, Message
 
 _RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
 
@@ -61,7 +61,7 @@ async def create(body: ResponseBody, request: Request, idempotency_key: Idempote
         whole=response,
         stream=ResponseStream,
         session=session,
-        facts=body.facts,
+        facts=body.facts if key is not None else {**body.facts, NAMED_ID: False},  # the id is ours
     )
 
 

@@ -172,6 +172,7 @@ def test_what_is_kept_of_a_request(serve, http, answers, service):
         "ignored": ["max_tokens", "other", "seed", "stop", "temperature", "tool_choice", "tools"],
         "user": "u-17",
         "metadata": {"page": "faq"},
+        "named_id": True,
     }
     assert (query.session, query.context) == ("talk-1", {})
     assert http.get("/v1/decisions/mine-1").json()["request"] == query.request

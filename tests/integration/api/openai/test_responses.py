@@ -98,7 +98,12 @@ def test_a_response(client, service, answers):
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (310, 12, 322)
     assert (reply.metadata, reply.safety_identifier, reply.store) == ({"page": "faq"}, "u-1", True)
     assert reply.ragbandit["cost"]["retriever_calls"] == COST.retriever_calls
-    assert record.decision.query.request == {"surface": "responses", "metadata": {"page": "faq"}, "user": "u-1"}
+    assert record.decision.query.request == {
+        "surface": "responses",
+        "metadata": {"page": "faq"},
+        "user": "u-1",
+        "named_id": False,
+    }
     assert client.responses.retrieve(reply.id) == reply
     judged = service.http.post("/v1/feedback", json={"decision_id": reply.id, "rating": True})
     assert judged.status_code == 202

@@ -1,6 +1,7 @@
 """From a policy's word to a draw: gate, floor, seed and choose are exact and can be taken again from the row."""
 
 import hashlib
+import hmac
 import math
 
 import numpy as np
@@ -173,15 +174,17 @@ def test_who_plays_for_a_broken_policy(fallback, arms, played):
 
 
 @pytest.mark.parametrize("decision_id", ["0197", "d-1", "", "é"])
-def test_seed_is_the_head_of_a_sha256(decision_id):
-    """The seed is the first eight bytes, big-endian, of the id's sha256: whoever has the row can compute it."""
-    digest = hashlib.sha256(decision_id.encode("utf-8")).hexdigest()
-    assert seed_of(decision_id) == int(digest[:16], 16)
+def test_seed_is_the_head_of_a_digest(decision_id):
+    """The seed is the first eight bytes, big-endian, of the id's sha256, with a secret of its HMAC-SHA256."""
+    text = decision_id.encode("utf-8")
+    assert seed_of(decision_id) == int(hashlib.sha256(text).hexdigest()[:16], 16)
+    assert seed_of(decision_id, secret=b"s" * 32) == int(hmac.new(b"s" * 32, text, "sha256").hexdigest()[:16], 16)
 
 
 def test_seed_vector():
-    """The seed of decision "d-1" never changes between versions."""
+    """The seeds of decision "d-1" never change between versions."""
     assert seed_of("d-1") == 0x0741A320E613BAAC
+    assert seed_of("d-1", secret=bytes(32)) == 0xC9C923860D9724D8
 
 
 @pytest.mark.parametrize(

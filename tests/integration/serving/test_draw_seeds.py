@@ -1,0 +1,64 @@
+"""Seeds of draws: of the id and a secret of the store, so that a caller who names ids chooses no arm."""
+
+import time
+
+import pytest
+from sqlalchemy import delete, update
+
+from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.serving.deciding import service
+from ragbandit.router.storage.access.service_secrets import DRAWS, known_secret, shared_secret
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, service_secrets, waiting
+
+IDS = [f"mine-{number}" for number in range(8)]
+
+
+@pytest.fixture
+def new_world(make_world, settings, tmp_path, monkeypatch):
+    """A factory of worlds that make a secret of their own; the same name is the same store."""
+    monkeypatch.setattr(service, "shared_secret", shared_secret)  # other tests' stores all have the same
+
+    def make(name):
+        folder = str(tmp_path / name)
+        if not (tmp_path / name).exists():
+            database = Database(settings(data_dir=folder).database)
+            with database.write() as connection:
+                connection.execute(delete(service_secrets))
+            database.close()
+        return make_world(data_dir=folder, now=time.time() + 60.0)
+
+    return make
+
+
+def test_a_store_draws_the_same_and_another_store_does_not(new_world):
+    """After a restart the same ids have the same seeds; in another store, and by the ids alone, they have others."""
+    first, other = new_world("first"), new_world("other")
+    seeds = [first.route(key=key).seed for key in IDS]
+    first.write(delete(waiting))
+    first.write(delete(decisions))  # as if no reply had come: the callers ask again
+    first.close()
+    again = new_world("first")
+    assert [again.route(key=key).seed for key in IDS] == seeds
+    assert set(seeds).isdisjoint(other.route(key=key).seed for key in IDS)
+    assert set(seeds).isdisjoint(map(seed_of, IDS))
+
+
+def test_seeds_of_an_earlier_release(new_world):
+    """Seeds of ids alone pass; those made after the store had its secret are counted, and others are mismatches."""
+    world = new_world("first")
+    made = [world.route(key=key) for key in IDS]
+    assert world.router.verify().seeded_by_id == 0
+    secret = known_secret(world.database, name=DRAWS)
+    for at, decision in enumerate(made):
+        pmf = (0.5, 0.5)
+        arm = decision.arms[seed_of(decision.id) >> 63]
+        before = {"made_at": secret.made_at - 1.0} if at < 3 else {}
+        values = {"seed": str(seed_of(decision.id)), "pmf": str(list(pmf)), "propensity": 0.5, "arm": arm}
+        values |= {"arms": str(list(decision.arms[:2])).replace("'", '"'), "floor": 0.0}
+        world.write(update(decisions).where(decisions.c.id == decision.id).values(**values, **before))
+    verdict = world.router.verify()
+    assert (verdict.ok, verdict.seeded_by_id) == (True, 5), verdict.notes
+    assert "5 decisions have seeds of their ids alone" in verdict.notes[0]
+    world.write(update(decisions).where(decisions.c.id == made[0].id).values(seed=str(seed_of("another"))))
+    assert world.router.verify().propensity_mismatches == 1

@@ -7,8 +7,9 @@ from typing import Final, Literal
 #: upper edges of the latency histogram, seconds; what is slower is in one bucket more. Never changed: rows have it.
 LATENCY_EDGES: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
-#: rows of which the arms are counted: all decisions, those with an outcome, those that were judged
-SampleStage = Literal["drawn", "ended", "judged"]
+#: rows of which the arms are counted: decisions under ids that callers named, all, those with an outcome, those that
+#: were judged
+SampleStage = Literal["named", "drawn", "ended", "judged"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,8 +60,10 @@ class ArmTotals:
     cost: float = 0.0
     cost_squares: float = 0.0
 
-    #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions,
-    #: those with an outcome, and those that were judged (storage/totals/excesses.py)
+    #: by how much oftener the arm was drawn than the probabilities promise, and the variance of that: over decisions
+    #: under ids that callers named, all, those with an outcome, those that were judged (storage/totals/excesses.py)
+    named_excess: float = 0.0
+    named_spread: float = 0.0
     drawn_excess: float = 0.0
     drawn_spread: float = 0.0
     ended_excess: float = 0.0

@@ -1,14 +1,15 @@
 """Sample ratios: whether draws, outcomes and ratings came to the arms as the logged probabilities promise.
 
-Of all decisions, of those with an outcome and of those that were judged, S_a = sum of [a was drawn] - p_a and V_a = sum
-of p_a (1 - p_a) come from the hourly totals (router/storage/totals/excesses.py). Where none of the three hangs on the
-arm, S_a is a martingale with differences of at most 1 and variance V_a, and by Bennett's inequality so is at most
+Of decisions under ids that callers named, of all decisions, of those with an outcome and of those that were judged,
+S_a = sum of [a was drawn] - p_a and V_a = sum of p_a (1 - p_a) come from the hourly totals
+(router/storage/totals/excesses.py). Where none of the four hangs on the arm, S_a is a martingale with differences of at
+most 1 and variance V_a, and by Bennett's inequality so is at most
 
     C_a = mean over b of exp(b S_a - V_a (e^b - 1 - b)),        b: _BETS, and for -S_a as well,
 
 a supermartingale that begins at 1, whatever the policy, the questions and their ratings did before. By Ville's
-inequality the mean of C_a over the arms reaches 3 / alpha with probability alpha / 3 at most, at whatever look; there
-are three tests. S_a / V_a estimates by how much oftener than the other arms, relatively, arm a has a row, a rating.
+inequality the mean of C_a over the arms reaches 4 / alpha with probability alpha / 4 at most, at whatever look; there
+are four tests. S_a / V_a estimates by how much oftener than the other arms, relatively, arm a has a row, a rating.
 """
 
 import math
@@ -34,7 +35,7 @@ _WEEK_H: Final = 7 * 24
 _MONDAY_H: Final = 3 * 24
 #: relative differences that are bet on
 _BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
-_STAGES: Final[tuple[SampleStage, ...]] = ("drawn", "ended", "judged")
+_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
 _COUNTS: Final = (
     *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
     *("decided", "answered", "failed", "cancelled", "learned"),
@@ -78,7 +79,7 @@ def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) ->
         favoured = _favoured(
             {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
             alpha=alpha / len(_STAGES),
-            matters=0.0 if stage == "drawn" else MATTERS,
+            matters=0.0 if stage in ("named", "drawn") else MATTERS,
         )
         if favoured is not None:
             more, less = favoured
@@ -113,6 +114,10 @@ def log_capital(excess: Vector, *, spread: Vector) -> Vector:
 
 
 def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
+    if stage == "named":
+        oftener = f"under ids that callers named, arm {more} was drawn oftener and {less} more seldom"
+        why = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
+        return f"{oftener} than the logged probabilities promise: {why}; no comparison of arms counts"
     if stage == "drawn":
         one = arms[less]
         promised = one.decided - one.drawn_excess

@@ -17,7 +17,7 @@ from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
 from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
-from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, STICKY
+from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, NAMED_ID, STICKY
 
 #: name of the reader
 TRAFFIC: Final = "arm_hours"
@@ -28,7 +28,8 @@ RECHECKED_S: Final = 900.0
 #: columns of a decision that its draw is read of
 _DRAW: Final = ("arm", "arms", "pmf")
 _START: Final = (-1.0, "")
-_FORCED: Final = '"forced":true'
+#: column of a row that is counted -> what its request holds where it is so
+_MARKS: Final = {"was_forced": '"forced":true', "was_named": f'"{NAMED_ID}":true'}
 _COUNTED_AGAIN: Final = (
     *("decided", "explored", "sticky", "forced", "killed", "faults", "answered", "failed", "cancelled"),
     *("dollars", "prompt_tokens", "completion_tokens", "steps", "seconds", "latency"),
@@ -95,9 +96,9 @@ def _page(
     connection: Connection, table: Table, *, after: tuple[Any, ...], until: float, limit: int, since: float = -1.0
 ) -> list[Mapping[str, Any]]:
     if table is decisions:
-        faulty, forced = decisions.c.fault.is_not(None), decisions.c.request.contains(_FORCED)
         names = decisions.c["id", "made_at", "policy", *_DRAW, "explored", "facts"]
-        query, key = select(*names, faulty.label("faulty"), forced.label("was_forced")), decisions.c.id
+        marks = [decisions.c.request.contains(mark).label(name) for name, mark in _MARKS.items()]
+        query, key = select(*names, decisions.c.fault.is_not(None).label("faulty"), *marks), decisions.c.id
     else:
         names = outcomes.c["decision_id", "made_at", "status", "stop_reason", "cost", "steps"]
         query = select(*names, *decisions.c["policy", *_DRAW, "facts"], decisions.c.made_at.label("decided_at"))
@@ -119,6 +120,8 @@ def _count(table: Table, rows: Iterable[Mapping[str, Any]], deltas: Deltas) -> N
             flags |= {"sticky": _has(row["facts"], STICKY), "killed": _has(row["facts"], KILLED)}
             deltas.add(key, decided=1, **{name: 1 for name, counts in flags.items() if counts})
             add_excess(deltas, row, policy=key[0], hour=key[1], stage="drawn")
+            if row["was_named"]:
+                add_excess(deltas, row, policy=key[0], hour=key[1], stage="named")
         else:
             _count_outcome(key, row, deltas)
             add_excess(deltas, row, policy=key[0], hour=hour_of(row["decided_at"]), stage="ended")
@@ -149,7 +152,8 @@ def _count_segment(segment: Segment, *, positions: Mapping[str, tuple[Any, ...]]
     rows = read_segment(segment, tables=[decisions, outcomes])
     by_id = {row["id"]: row for row in rows["decisions"]}
     first = [
-        {**row, "faulty": row["fault"] is not None, "was_forced": _FORCED in (row.get("request") or "")}
+        {**row, "faulty": row["fault"] is not None}
+        | {name: mark in (row.get("request") or "") for name, mark in _MARKS.items()}
         for row in by_id.values()
         if (row["made_at"], row["id"]) > positions["decisions"]
     ]

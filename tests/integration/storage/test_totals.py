@@ -44,7 +44,7 @@ def lived(world, count=10):
     made = []
     for number in range(count):
         world.now += 700.0
-        decision = world.route()
+        decision = world.route(key=f"mine-{int(world.now)}" if number % 2 else None)
         cost = {"prompt_tokens": 10, "completion_tokens": 2, "dollars": 0.5, "seconds_total": 0.3 * number}
         world.outcome(decision, cost=cost)
         if number % 3:
@@ -78,10 +78,11 @@ def test_totals_are_what_the_tables_hold(world):
 
 
 def assert_excesses(world, made):
-    """By how much oftener each arm was drawn than promised, over all rows, those with an outcome, those judged."""
+    """By how much oftener each arm was drawn than promised, over all rows, by ids, outcomes and judgements."""
     judged = {update.decision_id for update in world.ledger.read(after=0)}
     for arm, one in totals(world).items():
-        for stage, rows in (("drawn", made), ("ended", made), ("judged", [d for d in made if d.id in judged])):
+        mine, learned = [d for d in made if d.id.startswith("mine-")], [d for d in made if d.id in judged]
+        for stage, rows in (("named", mine), ("drawn", made), ("ended", made), ("judged", learned)):
             chances = [d.pmf[d.arms.index(arm)] for d in rows]
             excess = sum(d.arm == arm for d in rows) - sum(chances)
             assert getattr(one, f"{stage}_excess") == pytest.approx(excess, abs=1e-9)

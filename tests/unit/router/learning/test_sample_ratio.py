@@ -44,6 +44,13 @@ def test_the_sentence_says_which_side_is_favoured_and_by_how_much():
             {"cheap": ArmTotals(decided=500, learned=3), "premium": ArmTotals(decided=500, learned=400)},
             None,
         ),
+        "named": (
+            {
+                "cheap": ArmTotals(named_excess=-50.0, named_spread=20.0),
+                "dear": ArmTotals(named_excess=50.0, named_spread=20.0),
+            },
+            "under ids that callers named, arm dear was drawn oftener and cheap more seldom than",
+        ),
         "lost": (
             totals(p=0.5, drawn=0.9),
             "arm cheap was drawn 9,000 times where the logged probabilities promise 9,500",

@@ -1,4 +1,4 @@
-"""Haystack: a component sends the query to the branch that the service chooses (pip install 'ragbandit[haystack]').
+"""Haystack: a component sends the query to the branch that the service chooses (pip install '.[haystack]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
     python -m ragbandit.examples.haystack_router

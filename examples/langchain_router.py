@@ -1,4 +1,4 @@
-"""LangChain: the service chooses which of two chains answers (pip install 'ragbandit[langchain]').
+"""LangChain: the service chooses which of two chains answers (pip install '.[langchain]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
     python -m ragbandit.examples.langchain_router

@@ -1,4 +1,4 @@
-"""LangGraph: a node goes to the arm that the service chooses (pip install 'ragbandit[langgraph]').
+"""LangGraph: a node goes to the arm that the service chooses (pip install '.[langgraph]').
 
 ragbandit up --config examples/bring_your_own_pipelines.yaml
 python -m ragbandit.examples.langgraph_router

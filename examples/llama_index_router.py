@@ -1,4 +1,4 @@
-"""LlamaIndex: the service selects the query engine (pip install 'ragbandit[llama_index]').
+"""LlamaIndex: the service selects the query engine (pip install '.[llama-index]').
 
     ragbandit up --config examples/bring_your_own_pipelines.yaml
     python -m ragbandit.examples.llama_index_router

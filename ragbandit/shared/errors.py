@@ -202,7 +202,7 @@ def missing_package(name: str, *, extra: str, field: str | None = None, note: st
     name: of the package, or of a module in it. extra: the extra of ours that brings it. field: the setting that needs
     it. note: added to the remedy.
     """
-    remedy = f"pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]'"
+    remedy = f"pip install '.[{extra}]' in a clone of the repository"
     if note:
         remedy += f"; {note}"
     return ConfigError(f"the package {name.partition('.')[0]} is missing", field=field, remedy=remedy)

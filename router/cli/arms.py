@@ -25,7 +25,7 @@ def changed(
 ) -> None:
     """Declare that an arm answers by other means from now on: another model, index or prompt under the same name.
 
-    Every ledger begins the arm anew before it learns the first decision of after this moment: its estimates stay, count
+    Every ledger resets the arm before learning the first decision made after this moment: its estimates stay, count
     for little, and the arm is tried again.
     """
     with opened(config, label=label) as (settings, ledger):

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
-from ragbandit.shared.formats import printable
+from ragbandit.shared.formats import one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 
@@ -108,7 +108,9 @@ def interruptible(message: str) -> Iterator[None]:
 
 
 def _fail(error: RagBanditError) -> NoReturn:
-    errors.print(f"[red]{error.code}[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
+    errors.print(
+        f"[red]{error.code}[/red] {escape(' '.join(one_line(error).split()))}", soft_wrap=True, highlight=False
+    )
     raise typer.Exit(2) from None
 
 

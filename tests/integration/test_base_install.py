@@ -112,8 +112,8 @@ def test_a_base_install_decides_learns_and_reports(tmp_path):
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["learned"] == 8
-    assert "pip install 'ragbandit[replay]'" in said["replay"]
-    assert said["redis"].startswith("redis_url: the package redis is missing (pip install 'ragbandit[service]'")
+    assert "pip install '.[replay]'" in said["replay"]
+    assert said["redis"].startswith("redis_url: the package redis is missing (pip install '.[service]'")
     for words in WORKING:
         code, out, err = said["commands"][words]
         assert (code, "Traceback" in out + err) == (0, False), (words, out, err)
@@ -121,7 +121,7 @@ def test_a_base_install_decides_learns_and_reports(tmp_path):
     for words, extra in REFUSED.items():
         code, out, err = said["commands"][words]
         assert (code, out, err.count("\n")) == (2, "", 1), (words, out, err)
-        assert f"is missing (pip install 'ragbandit[{extra}]'" in err, words
+        assert f"is missing (pip install '.[{extra}]'" in err, words
 
 
 def test_the_modules_that_an_extra_brings_are_those_of_the_project():

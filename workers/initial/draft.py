@@ -1,14 +1,16 @@
 """Draft of a first configuration: every choice with its reason, as lines for a terminal and as a commented file."""
 
+import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.formats import number, one_line
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.workers.initial.servers import OPENAI, USUAL_PORTS, Model
@@ -16,9 +18,9 @@ from ragbandit.workers.initial.surroundings import Params, Surroundings
 
 #: what matters to the user -> reward.weight by the cost that is charged. 1 / weight is what a right answer is worth
 WEIGHTS: Final = {
-    "economy": {"steps": 0.2, "seconds_total": 0.05},
-    "balanced": {"steps": 0.05, "seconds_total": 0.01},
-    "quality": {"steps": 0.01, "seconds_total": 0.002},
+    "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
+    "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
+    "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
 }
 #: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
 _CONTEXT_TOKENS: Final = 4096
@@ -30,9 +32,13 @@ _HEAD: Final = (
 )
 _NO_PRICE: Final = (
     "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
-    "price: {{input: ..., output: ...}}. Then charge them by reward: cost {{dollars: 1.0}}, and weight 1 / the dollars "
-    "that a right answer is worth."
+    "price: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge them by "
+    "reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
 )
+
+
+#: {"input", "output"} of each model, dollars per million tokens
+Prices = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,10 +52,13 @@ class Choice:
     note: str = ""
 
 
-def draft(here: Surroundings, *, preference: str, key_env: str) -> list[Choice]:
-    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key."""
+def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
+    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key.
+
+    prices: those of the models, in their order; none: they are not known.
+    """
     arms = _arms(here)
-    choices = [_server(here, key_env=key_env) if here.server else _no_server(here)]
+    choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
     if here.index is not None:
         name, contents = here.index
         why = f"The index {name} has {contents} (bm25)"
@@ -57,7 +66,7 @@ def draft(here: Surroundings, *, preference: str, key_env: str) -> list[Choice]:
     choices.append(Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}))
     if len(arms) > 1:
         choices.append(_incumbent(arms))
-    return [*choices, _reward(preference, unit=cost_unit(pipelines=bool(here.pipelines)))]
+    return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
 
 
 def as_yaml(choices: Sequence[Choice]) -> str:
@@ -70,14 +79,28 @@ def as_yaml(choices: Sequence[Choice]) -> str:
     return "\n".join(parts)
 
 
-def cost_unit(*, pipelines: bool) -> str:
-    """The cost that is charged: steps, but seconds where pipelines are arms, each of which counts as one step."""
-    return "seconds_total" if pipelines else "steps"
+def cost_unit(here: Surroundings, *, prices: Prices) -> str:
+    """The cost that is charged: dollars where prices are known, else steps; seconds where pipelines are arms, each of
+    which counts as one step.
+    """
+    return "seconds_total" if here.pipelines else "dollars" if prices else "steps"
 
 
 def worth(preference: str, *, unit: str) -> str:
     """What a right answer is worth, in words."""
     return f"{number(1 / WEIGHTS[preference][unit])} {'seconds' if unit == 'seconds_total' else unit}"
+
+
+def parsed_price(text: str) -> dict[str, float]:
+    """The price of a model as a user writes it: "INPUT/OUTPUT", dollars per million tokens. Raises ConfigError."""
+    try:
+        read, written = (float(part) for part in text.split("/"))
+    except ValueError:
+        read = written = math.nan
+    if not (0.0 <= read < math.inf and 0.0 <= written < math.inf):
+        remedy = "give dollars per million tokens as INPUT/OUTPUT, for example 0.15/0.6"
+        raise ConfigError(f"{text!r:.40} is not a price", field="--price", remedy=remedy)
+    return {"input": read, "output": written}
 
 
 def _comment(text: str) -> str:
@@ -102,23 +125,28 @@ def _no_server(here: Surroundings) -> Choice:
         why = (
             f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your "
             "own code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
-            "pip install 'ragbandit[models]'"
+            "pip install '.[models]'"
         )
     return Choice(topic="model", why=why, sections=sections)
 
 
-def _server(here: Surroundings, *, key_env: str) -> Choice:
+def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
     """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
     assert here.server is not None
     url, names = here.server.url, [model.name for model in here.models]
     sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
+    for section, price in zip(sections, prices, strict=False):
+        section["price"] = price
     preset = {"arms_preset": "chat"}
+    charged = "" if prices else "; no price is known, so steps are charged"
     if len(sections) == 1:
-        why = f"{url}: {names[0]} writes the answers ({here.picked}); no price is known, so steps are charged"
-        note = _NO_PRICE.format(who="tokens cost nothing")
+        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}"
+        note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
         return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
-    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}); no price is known, so steps are charged"
-    note = _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
+    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}"
+    note = (
+        "" if prices else _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
+    )
     named = dict(zip(("small", "large"), sections, strict=True))
     return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
 
@@ -168,8 +196,9 @@ def _incumbent(arms: dict[str, Params]) -> Choice:
     harm = Settings().policy.harm
     why = (
         f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): while "
-        f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). A larger harm learns faster, "
-        "incumbent: null fastest"
+        f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). That costs time: most of the "
+        "first thousand questions go to it. A larger harm learns faster, incumbent: null fastest; labelled "
+        "questions of before shorten it (ragbandit policy warm)"
     )
     return Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})
 

@@ -95,7 +95,8 @@ def _pipeline_arm(given: str) -> tuple[str, Params]:
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     """The index that is there, else one that is built of documents. named: they are indexed in any case.
 
-    Documents that nobody named and that cannot be indexed are left out, and said.
+    Documents that nobody named and that cannot be read are left out, and said. Raises ConfigError where a package for
+    them is missing.
     """
     folder = Path(settings.data_dir).absolute() / "indexes"
     names = sorted({file.parent.name for file in folder.glob("*/index.json")})
@@ -110,7 +111,7 @@ def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
     try:
         facts = build_index(settings, corpus=documents)
     except RagBanditError as error:
-        if named:
+        if named or isinstance(error, ConfigError):  # a package is missing: arms that search would be left out
             raise
         errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
         return None

@@ -1,4 +1,4 @@
-"""Verb `init`: a first config.yaml out of what is on this machine, and one question."""
+"""Verb `init`: a first config.yaml out of what is on this machine, and what the user says it is worth."""
 
 import os
 import sys
@@ -13,8 +13,8 @@ from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, worth
-from ragbandit.workers.initial.surroundings import look_around
+from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, parsed_price, worth
+from ragbandit.workers.initial.surroundings import Surroundings, look_around
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"
@@ -34,12 +34,16 @@ def init(
         list[str] | None,
         typer.Option(metavar="NAME=PACKAGE.MODULE:OBJECT", help="LangChain or LlamaIndex object as an arm; repeatable"),
     ] = None,
-    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: answers the one question")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}")] = False,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUT/OUTPUT", help="dollars per million tokens of a model; twice: the small one first"),
+    ] = None,
+    prefer: Annotated[str | None, typer.Option(help=f"{', '.join(WEIGHTS)}: what a right answer is worth")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help=f"ask nothing: {_BALANCED}, prices unknown")] = False,
     force: Annotated[bool, typer.Option("--force", help="overwrite the file if it is there")] = False,
     config: ConfigOption = None,
 ) -> None:
-    """Write a first config.yaml: looks for models and documents, and asks one question.
+    """Write a first config.yaml: looks for models and documents, asks for the prices of two models and for one choice.
 
     Only lists of models are requested of servers. No secret is written.
     """
@@ -49,12 +53,19 @@ def init(
         raise ConfigError(f"{prefer!r} is unknown", field="--prefer", remedy=f"known: {', '.join(WEIGHTS)}")
     sys.path.append(configuration.class_folder(file))  # as for classes that the file names
     settings = Settings(data_dir=os.environ.get("RAGBANDIT_DATA_DIR") or Settings().data_dir)
-    unit = cost_unit(pipelines=bool(pipeline))
-    chosen = prefer or (_BALANCED if yes else _preference(unit=unit))
+    prices = [parsed_price(text) for text in price or []]
+    asks = not (yes or prefer) and sys.stdin.isatty()
+    if not (asks or yes or prefer):
+        raise _nobody_to_ask()
     here = look_around(
         url=url, key_env=key_env, wanted=model or [], documents=documents, pipelines=pipeline or [], settings=settings
     )
-    choices = draft(here, preference=chosen, key_env=key_env)
+    if prices and len(prices) != len(here.models):
+        message = f"{len(prices)} prices for {len(here.models)} models"
+        raise ConfigError(message, field="--price", remedy="give one for each model, the small one first")
+    prices = prices or (_asked_prices(here) if asks else [])
+    chosen = prefer or (_preference(unit=cost_unit(here, prices=prices)) if asks else _BALANCED)
+    choices = draft(here, preference=chosen, key_env=key_env, prices=prices)
     written = _write(as_yaml(choices), file=file, force=force)
     for choice in choices:
         console.print(escape(f"{choice.topic:<7} {choice.why}."), soft_wrap=True, highlight=False)
@@ -70,16 +81,36 @@ def _check_target(file: Path, *, force: bool) -> None:
         )
 
 
-def _preference(*, unit: str) -> str:
-    """The answer to the one question. Raises ConfigError where nobody can answer."""
-    worths = ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
-    if not sys.stdin.isatty():
-        raise ConfigError(
-            "there is no terminal to ask what a right answer is worth",
-            field="--prefer",
-            remedy=f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}",
+def _nobody_to_ask() -> ConfigError:
+    worths = ", ".join(f"{name} ({worth(name, unit='steps')})" for name in WEIGHTS)
+    return ConfigError(
+        "there is no terminal to ask what a right answer is worth",
+        field="--prefer",
+        remedy=f"give --yes, which is --prefer {_BALANCED}, or --prefer with one of: {worths}",
+    )
+
+
+def _asked_prices(here: Surroundings) -> list[dict[str, float]]:
+    """The prices of two models, as the user gives them; none where one is not known."""
+    prices = list[dict[str, float]]()
+    if len(here.models) == 2:
+        console.print(
+            escape(f"{here.server.url if here.server else ''} has two models, {here.picked}."), highlight=False
         )
-    question = f"What is a right answer worth? {worths}"
+    for model in here.models if len(here.models) == 2 else ():
+        question = f"Price of {model.name} in dollars per million tokens, INPUT/OUTPUT (Enter: unknown)"
+        given = Prompt.ask(escape(question), default="", show_default=False, console=console)
+        if not given.strip():
+            return []
+        prices.append(parsed_price(given))
+    return prices
+
+
+def _preference(*, unit: str) -> str:
+    """The answer to the question of what a right answer is worth."""
+    worths = ", ".join(f"{name} ({worth(name, unit=unit)})" for name in WEIGHTS)
+    means = " (a step is one round of search and generation)" if unit == "steps" else ""
+    question = f"What is a right answer worth{means}? {worths}"
     return Prompt.ask(question, choices=list(WEIGHTS), default=_BALANCED, show_choices=False, console=console)
 
 

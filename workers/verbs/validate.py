@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
-from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks
+from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks, warning
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
@@ -112,6 +112,8 @@ def _tries(settings: Settings) -> list[Check]:
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
     checks: list[Check] = [(name, partial(_tried, name, *each)) for name, each in attempts.items()]
+    if len(settings.arms) == 1:
+        checks.append(("arms", _one_arm))
     if not has_store(settings):
         return checks
     from ragbandit.router.cli.doctor import database, price
@@ -122,6 +124,13 @@ def _tries(settings: Settings) -> list[Check]:
         ("arms", database.renamed_arms),
         ("reward.weight", price.weight),
     ]
+
+
+def _one_arm(installation: Installation) -> Sequence[Finding]:
+    """The finding of a configuration with one arm."""
+    (arm,) = installation.settings.arms
+    remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
+    return [warning("arms", f"{arm} is the only arm", means="there is nothing to route", remedy=remedy)]
 
 
 def _tried(check: str, attempt: Callable[[], object], means: str, _: Installation) -> Sequence[Finding]:

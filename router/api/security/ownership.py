@@ -89,8 +89,8 @@ def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> N
         raise Forbidden(
             "this caller leaves the choice of the arm to the policy",
             field="arms",
-            remedy="leave arms out, name all of them, or use the model auto; under a dollar budget the scope "
-            "forced=true is the right to choose",
+            remedy="leave arms out, name all of them, or use the model auto; under a dollar budget "
+            "choosing requires a key with scope forced=true",
         )
     most = max(1, sticky_turns)  # 1 is every turn drawn, as 0 is
     if turns is not None and turns > most:
@@ -98,7 +98,7 @@ def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> N
             f"this caller leaves the choice to the policy, and may not stay on an arm for {turns} turns",
             field="sticky_turns",
             remedy=f"leave sticky_turns out, or send at most {most} (conversation.sticky_turns); under a dollar budget "
-            "the scope forced=true is the right to more",
+            "more requires a key with scope forced=true",
         )
 
 

@@ -68,7 +68,7 @@ _MOST_REWARD: Final = 1e100
 class ConservativeParams(WrappingParams):
     """Settings of conservative."""
 
-    #: the arm that must not be fallen behind
+    #: the arm that the policy must not do worse than
     incumbent: ArmParam
     #: share of the incumbent's reward that may be lost
     harm: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.05

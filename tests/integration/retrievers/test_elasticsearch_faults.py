@@ -13,9 +13,7 @@ from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES
 from tests.support.servers.tcp_proxy import TcpProxy
 
-es = pytest.importorskip(
-    "ragbandit.strategies.retrievers.elasticsearch", reason="pip install 'ragbandit[elasticsearch]'"
-)
+es = pytest.importorskip("ragbandit.strategies.retrievers.elasticsearch", reason="pip install '.[elasticsearch]'")
 
 
 @pytest.fixture

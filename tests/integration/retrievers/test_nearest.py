@@ -85,7 +85,7 @@ def test_a_missing_package_is_named_before_anything_is_encoded(encoder, tmp_path
     build_index(PASSAGES, tmp_path / "i", encoder=encoder, search_by="faiss")
     monkeypatch.setitem(sys.modules, "faiss", None)
 
-    with pytest.raises(ConfigError, match=r"package faiss is missing.*pip install 'ragbandit\[faiss\]'"):
+    with pytest.raises(ConfigError, match=r"package faiss is missing.*pip install '\.\[faiss\]'"):
         build_index(iter(lambda: pytest.fail("read"), None), tmp_path / "j", encoder=encoder, search_by="faiss")
     with pytest.raises(ConfigError, match=r"ragbandit\[faiss\]"):
         DenseRetriever(tmp_path / "i", encoder=encoder, search_by="faiss")

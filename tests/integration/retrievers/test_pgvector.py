@@ -15,7 +15,7 @@ from tests.support.arms.retriever_checks import PASSAGES, RETRIEVER_CHECKS, foun
 from tests.support.cases import every_case
 from tests.support.tiny_models import tiny_encoder
 
-pytest.importorskip("pgvector", reason="pip install 'ragbandit[pgvector]'")
+pytest.importorskip("pgvector", reason="pip install '.[pgvector]'")
 
 import psycopg
 

@@ -21,7 +21,7 @@ from tests.support.cases import every_case
 from tests.support.servers.scripted_http import ScriptedHttp, json_reply
 from tests.support.tiny_models import tiny_encoder
 
-pytest.importorskip("qdrant_client", reason="pip install 'ragbandit[qdrant]'")
+pytest.importorskip("qdrant_client", reason="pip install '.[qdrant]'")
 
 from qdrant_client import QdrantClient, models
 

@@ -9,7 +9,7 @@ def test_a_missing_package_is_named_with_its_extra():
     """The message names the package and the setting, the remedy is the command that installs it."""
     with pytest.raises(ConfigError, match=r"^index: the package no_such_package is missing") as caught:
         required_module("no_such_package.part", extra="documents", field="index")
-    assert caught.value.remedy == "pip install 'ragbandit[documents]', or in a clone: pip install '.[documents]'"
+    assert caught.value.remedy == "pip install '.[documents]' in a clone of the repository"
     assert isinstance(caught.value.__cause__, ImportError)
 
 
@@ -20,4 +20,6 @@ def test_a_module_that_is_there_is_returned():
 
 def test_a_note_is_added_to_the_remedy():
     """More than the command can be said."""
-    assert missing_package("a", extra="b", note="not on Sundays").remedy.endswith("'.[b]'; not on Sundays")
+    assert missing_package("a", extra="b", note="not on Sundays").remedy.endswith(
+        "'.[b]' in a clone of the repository; not on Sundays"
+    )

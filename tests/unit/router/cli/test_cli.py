@@ -213,10 +213,7 @@ def test_validate_names_the_missing_package(whole, monkeypatch, text, package, e
     )
     done = whole(text, "validate", bare=text.startswith("encoder"))
     assert done.exit_code == 2
-    assert (
-        f"the package {package} is missing (pip install 'ragbandit[{extra}]', or in a clone: pip install '.[{extra}]'"
-        in done.output
-    )
+    assert f"the package {package} is missing (pip install '.[{extra}]' in a clone of the repository" in done.output
 
 
 @pytest.fixture
@@ -230,8 +227,8 @@ def base_install(monkeypatch):
 
 #: what an installation without the extra `models` is told of an encoder that needs it, wherever it is started
 NO_MODELS = (
-    "encoder.model: the package torch is missing (pip install 'ragbandit[models]', or in a clone: pip install "
-    "'.[models]'; or set encoder: {model: hashing})"
+    "encoder.model: the package torch is missing (pip install '.[models]' in a clone of the repository"
+    "; or set encoder: {model: hashing})"
 )
 DISTILBERT = "distilbert/distilbert-base-uncased"
 
@@ -282,3 +279,22 @@ def test_host_and_port_are_settings(monkeypatch):
     assert (os.environ["RAGBANDIT_SERVER__HOST"], os.environ["RAGBANDIT_SERVER__PORT"]) == ("0.0.0.0", "8200")
     listen_on(host=None, port=None)
     assert load(environ=os.environ).settings.server.port == 8200
+
+
+def test_an_error_is_one_line(tmp_path, monkeypatch):
+    """An exception whose text has line breaks is still one line of the error, without a break at its end."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_arms_of_two_lines.py").write_text('raise ValueError("first\\nsecond\\n")')
+    (tmp_path / "config.yaml").write_text('arms: {a: {class: "own_arms_of_two_lines:Arm"}}')
+    done = CliRunner().invoke(app, ["validate"])
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    assert "ValueError: first second (correct the module" in line
+
+
+def test_one_arm_leaves_nothing_to_route(tmp_path, monkeypatch):
+    """`validate` warns of a configuration with a single arm."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\narms: {fast: {run_by: caller}}")
+    done = CliRunner().invoke(app, ["validate"])
+    assert "warning arms: fast is the only arm; there is nothing to route" in done.output

@@ -107,7 +107,7 @@ def test_one_hop_families_repair_broken_text(monkeypatch):
         assert judged(prediction, gold=[gold], family="nq")["exact_match"] == 1.0
         assert judged(prediction, gold=[gold], family="musique")["exact_match"] == 0.0
     monkeypatch.setitem(sys.modules, "ftfy", None)
-    with pytest.raises(ConfigError, match=r"pip install 'ragbandit\[families\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[families\]'"):
         judged("Ohio", gold=["Ohio"], family="nq")
 
 

@@ -374,7 +374,7 @@ def test_without_matplotlib_the_page_has_no_charts(tmp_path, monkeypatch):
     write_page(FOUND, tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text()
     assert "<svg" not in text
-    assert "The charts are left out, since the package matplotlib is missing: pip install 'ragbandit[plots]'." in text
+    assert "The charts are left out, since the package matplotlib is missing: pip install '.[plots]'." in text
     assert "The candidates" in text
 
 
@@ -383,7 +383,7 @@ def test_a_figure_without_matplotlib_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError) as caught:
         drawn(FOUND)
-    assert "ragbandit[plots]" in caught.value.remedy
+    assert "pip install '.[plots]'" in caught.value.remedy
 
 
 def test_a_disk_that_fails_is_named(tmp_path, monkeypatch):

@@ -213,4 +213,4 @@ def test_missing_matplotlib_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(charts.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ConfigError, match="matplotlib") as caught:
         check_png(tmp_path / "a.png")
-    assert "ragbandit[plots]" in caught.value.remedy
+    assert "pip install '.[plots]'" in caught.value.remedy

@@ -354,4 +354,4 @@ def test_missing_wheel_names_the_extra(monkeypatch):
     with pytest.raises(ConfigError, match="vowpal-wabbit-next") as caught:
         make_policy("vw", params={})
     assert caught.value.field == "policy.name"
-    assert "ragbandit[vw]" in caught.value.remedy
+    assert "pip install '.[vw]'" in caught.value.remedy

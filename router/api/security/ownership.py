@@ -66,8 +66,10 @@ def permitted_arms(
     caller, router = caller_of(request), router_of(request)
     offered = router.service.worker_arms if run_by == "worker" else router.service.arms
     if not may_force(caller, tenant=tenant, tenants=router.settings.tenants):
-        own = set(offered) - set(router.service.worker_arms)  # the others its code cannot run
-        chooses = arms is not None and not set(arms) >= (own or set(offered))
+        allowed = caller.scopes.get("arms")
+        whole = {arm for arm in offered if not isinstance(allowed, list) or arm in allowed}
+        own = whole - set(router.service.worker_arms)  # the others its code cannot run
+        chooses = arms is not None and set(arms).intersection(offered) not in (whole, own or whole)
         _check_unforced(chooses=chooses, turns=turns, sticky_turns=router.settings.conversation.sticky_turns)
     return _narrowed(arms, caller=caller, offered=offered)
 
@@ -83,7 +85,8 @@ def may_force(caller: Caller, *, tenant: str, tenants: Mapping[str, TenantSettin
 def _check_unforced(*, chooses: bool, turns: int | None, sticky_turns: int) -> None:
     """Raises Forbidden where the caller chooses the arm: by its name, or by staying longer on one that was drawn.
 
-    chooses: it names some of the arms. Naming all of them, as who runs them itself does, leaves the choice open.
+    chooses: it names some of the arms that it could get. Naming all of them, or all that callers run, leaves the choice
+    open.
     """
     if chooses:
         raise Forbidden(

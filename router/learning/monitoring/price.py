@@ -150,7 +150,7 @@ def budget_warnings(settings: "Settings") -> list[str]:
     if not settings.reward.cost.get("dollars"):
         words.append("reward.cost prices no dollars: as a dollar budget is spent, the price of other terms rises")
     if len(settings.worker_arms) < len(settings.arms):
-        words.append("a caller that names some of its arms, not all, is refused (403) but by a key with forced=true")
+        words.append("a caller that names some of its arms, not all, is refused (403) unless its key has forced=true")
     return words
 
 

@@ -27,7 +27,7 @@ def client(service):
 def test_under_a_dollar_budget(serve):
     """Naming every arm that callers run forces none, so a budget refuses nothing; naming some of them is refused."""
     given = {"tenants": {"default": {"dollars_per_day": 8.0}}, "reward": {"cost": {"dollars": 1.0}}}
-    service = serve(arms={**OURS, "single_step": {}}, **given)
+    service = serve(arms={**OURS, "single_step": {}, "multi_step": {}}, **given)
     functions = {name: lambda question: "x" for name in OURS}
     with Client(service.url) as client:
         run = client.arms(functions, outcome_of=lambda value: {"answer": value, "cost": {"dollars": 0.01}})(QUESTION)
@@ -35,6 +35,9 @@ def test_under_a_dollar_budget(serve):
         assert set(client.decision(run.decision_id)["pmf"]) == set(OURS)
         with pytest.raises(errors.Forbidden, match="leaves the choice of the arm to the policy"):
             client.arms({"fast": str})(QUESTION)
+        client.route(QUESTION, arms=[*OURS, "single_step", "multi_step"])
+        with pytest.raises(errors.Forbidden, match="leaves the choice"):  # all of its own, and one of two others
+            client.route(QUESTION, arms=[*OURS, "single_step"])
     with Client(service.url, default_arm="fast") as client:
         run = client.arms({"fast": str})(QUESTION)
         assert (run.arm, run.degraded) == ("fast", True)

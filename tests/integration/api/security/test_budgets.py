@@ -119,6 +119,9 @@ def test_nobody_chooses_an_arm_at_will(world):
     assert routed(allowed, arms=["multi_step"])["arm"] == "multi_step"
     assert len(allowed.get("/v1/models").json()["data"]) > 1
     assert routed(world.client(tenant="other"), arms=["multi_step"])["arm"] == "multi_step"
+    narrowed = world.client(tenant="paced", scopes={"arms": ["multi_step", "single_step"]})
+    assert set(routed(narrowed, arms=["single_step", "multi_step"])["pmf"]) == {"single_step", "multi_step"}
+    refused(narrowed.post("/v1/route", json=body), 403, "FORBIDDEN", field="arms")
 
 
 def test_a_policy_without_prices_stops(tmp_path):

@@ -32,6 +32,8 @@ log = logging.getLogger("ragbandit.judge")
 
 #: how long a score is kept in hand that the database does not take
 KEEP_S: Final = 60.0
+#: an answer whose budget is spent is looked at again after that long, seconds: the budget may have been raised
+LOOK_AGAIN_S: Final = 3600.0
 #: answers to judge that are looked up at once
 DUE: Final = 64
 
@@ -77,8 +79,10 @@ def judge(context: Context, decision_id: str) -> None:
     query, database = record.decision.query, context.store.database
     stopped = stopped_until(query, settings=context.settings, database=database, now=time.time())
     if stopped is not None:
-        _log(claim, "the dollar budget of its tenant or key is spent; it is judged when that begins again")
-        judging.store.postpone(claim, due_at=stopped)
+        log.info(
+            "a dollar budget is spent; the answer is judged later", extra={"action": "judge", "decision": decision_id}
+        )
+        judging.store.postpone(claim, due_at=min(stopped, time.time() + LOOK_AGAIN_S))
         return
     feedback, spent = _judged(context, judging, claim, record=record)
     spenders = spenders_of(query.tenant, key=query.api_key)

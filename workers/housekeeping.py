@@ -68,7 +68,7 @@ def routines_of(context: Context) -> list[Routine]:
     ]
     if context.learner is None:
         return routines
-    extender = Extender(database, holder=lease_holder("totals"))
+    extender = Extender(database, holder=lease_holder("totals"), weight=settings.reward.weight)
     evaluator = Evaluator(database, settings=settings)
 
     def ring_again() -> None:

@@ -18,6 +18,11 @@ NOT_TRIED: Final = "not tried enough"
 _FARTHEST: Final = 1000
 
 
+def pace(questions: float, *, first: float, until: float) -> float:
+    """Questions in a second, of so many since the first of them. first, until: seconds since the epoch."""
+    return questions / max(until - first, 1.0)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
     """How much a log has of one comparison."""

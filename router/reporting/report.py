@@ -19,6 +19,7 @@ from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, com
 from ragbandit.router.reporting.reading import UNITS, Log, ReportScope, Unit, read_log
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.evidence import pace
 from ragbandit.shared.formats import duration
 from ragbandit.shared.types import Matrix, Vector
 
@@ -100,7 +101,7 @@ def report_of(
 ) -> Report:
     """`report` of rows that are read. alarm: a sentence on the side that the log favours. Raises InvalidInput."""
     unit = _unit(log)
-    lines = _Lines(log, unit=unit, days=(scope.until - scope.since) / 86_400.0, alarm=alarm)
+    lines = _Lines(log, unit=unit, days=(scope.until - log.made_at.min(initial=scope.until)) / 86_400.0, alarm=alarm)
     everything = np.ones(len(log.arm), dtype=np.bool_)
     arms = [lines.line(f"always {arm}", everything, against=place) for place, arm in enumerate(log.arms)]
     chosen, why = _against(log, arms, policy=policy, given=against)
@@ -171,7 +172,7 @@ class _Lines:
 
     log: Log
     unit: Unit
-    #: length of the time, days
+    #: since the first of the questions
     days: float
     alarm: str | None
 
@@ -218,7 +219,7 @@ def _clipped(comparison: Comparison, low: float, high: float) -> Comparison:
 def line_of(
     name: str, against: str, *, quality: Comparison, cost: Comparison, days: float, alarm: str | None = None
 ) -> Line:
-    """The line of two comparisons over the same questions. days: in which these came."""
+    """The line of two comparisons over the same questions. days: since the first of these came."""
     worth, price = _quality_word(quality), _cost_word(cost)
     missing = [alarm] if alarm is not None else []
     if worth is None and alarm is None:
@@ -269,7 +270,7 @@ def _missing(comparison: Comparison, half: float, *, days: float) -> str:
     if not times < _FARTHEST:
         return "the two are too near each other: no end in sight at this rate"
     more = float(f"{max(more, 1.0):.1e}")  # a forecast is no more precise than two digits
-    wait = duration(86_400.0 * days * more / comparison.questions)
+    wait = duration(more / pace(comparison.questions, first=0.0, until=86_400.0 * days))
     return f"about {more:,.0f} questions more, {wait} at this rate"
 
 

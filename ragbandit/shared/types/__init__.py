@@ -13,6 +13,7 @@ from ragbandit.shared.types.feedback import (
 )
 from ragbandit.shared.types.importance_weights import effective_rows, surely_effective_rows
 from ragbandit.shared.types.ledger import (
+    WHOLE,
     Checkpoint,
     Counters,
     Reward,
@@ -104,6 +105,7 @@ __all__ = [
     "RATE_PATTERN",
     "SEEDED_ELSEWHERE",
     "STICKY",
+    "WHOLE",
     "Aggregate",
     "ArmName",
     "ArmTotals",

@@ -1,7 +1,8 @@
 """What the learner writes: rewards, updates, snapshots and the counts of a ledger."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ragbandit.shared.types.names import (
     ArmName,
@@ -14,6 +15,9 @@ from ragbandit.shared.types.names import (
     RewardSource,
 )
 from ragbandit.shared.types.queries import Query
+
+#: presets of rewards that came whole: no weight of cost can be put on them afterwards
+WHOLE: Final = ("reward", "default")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +47,14 @@ class Reward:
     @property
     def has_parts(self) -> bool:
         """Whether quality and cost are known apart; else the quality has the cost inside already, if there is one."""
-        return self.preset not in ("reward", "default")
+        return self.preset not in WHOLE
+
+    def at(self, weight: float) -> "Reward":
+        """The reward at another weight of cost; one that came whole stays as it is."""
+        if not self.has_parts:
+            return self
+        value = min(max(self.quality - weight * self.cost, self.minimum), self.maximum)
+        return replace(self, value=value, weight=weight)
 
     @property
     def clipped(self) -> bool:

@@ -64,7 +64,7 @@ async def one(decision_id: str, request: Request) -> Response:
     await check_owner(request, checked_id(decision_id, field="decision_id"))
     rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
     explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
-    values = _facts(explained) | {"sign": ArmSigns(router.service.arms)}
+    values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     return await page(request, "decision.html", title="Decision", **values)
 
 

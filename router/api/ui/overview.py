@@ -13,6 +13,7 @@ from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.api.ui.report import panel
 from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.serving.overview import Overview, mean, overview
+from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput
 
 #: name -> (words, seconds, seconds of a point)
@@ -32,7 +33,7 @@ async def first(request: Request) -> Response:
     router = router_of(request)
     chosen, history = await _history(request)
     values: dict[str, Any] = {
-        "costs_alike": await reads_of(request).run(lambda: costs_alike(router.database, reward=router.settings.reward)),
+        "costs_alike": await reads_of(request).run(lambda: _alike(router)),
         "state": await state_or_none(request),
         "parts": router.readiness.states(),
         "charts": earned_charts(history),
@@ -49,6 +50,10 @@ async def arms(request: Request) -> Response:
     known = {one.arm for one in history.arms}
     values["untried"] = [arm for arm in router_of(request).service.arms if arm not in known]
     return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
+
+
+def _alike(router: Router) -> str | None:
+    return costs_alike(router.database, reward=router.settings.reward, arms=router.service.arms)
 
 
 async def _history(request: Request) -> tuple[str, Overview]:

@@ -12,6 +12,7 @@ from ragbandit.router.api.dependencies import reads_of, router_of
 from ragbandit.router.api.ui.drawing import around_zero, sequence_of
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router
@@ -119,11 +120,20 @@ def _versions(router: Router) -> dict[str, Any]:
         versions.sort(key=lambda one: (_ORDER.index(one.state), -one.since))
         left_out, versions = len(versions) - MOST_VERSIONS, versions[:MOST_VERSIONS]
         newest = {one.name: next(iter(store.verdicts_of(connection, one.name, limit=1)), None) for one in versions}
+    champion = next((one for one in versions if one.state == "champion"), None)
+    serving = router.settings if champion is None else settings_of(router.settings, champion)
     drawn = {name: _difference(verdict) for name, verdict in newest.items()}
     return {
-        "map": policy_map(router.database, label=base, schema=router.settings.context),
+        "map": policy_map(
+            router.database,
+            label=serving.policy.label,
+            schema=router.settings.context,
+            weight=router.settings.reward.weight,
+        ),
         "base": base,
-        "algorithm": router.settings.policy.name,
+        "champion": champion,
+        "algorithm": serving.policy.name,
+        "ledger": serving.policy.label,
         "serving": router.service.serving.version,
         "versions": versions,
         "left_out": max(0, left_out),

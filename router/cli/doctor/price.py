@@ -45,7 +45,7 @@ def costs(installation: Installation) -> Sequence[Finding]:
     """Whether the newest answers tell the arms apart by their cost."""
     settings = installation.settings
     with opened(settings) as database:
-        alike = costs_alike(database, reward=settings.reward)
+        alike = costs_alike(database, reward=settings.reward, arms=settings.arms)
     if alike is None:
         return [fine("costs", "no sign that all arms cost the same")]
     means = "no price of an answer moves the choice between the arms"

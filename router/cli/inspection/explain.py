@@ -38,7 +38,9 @@ def explain(
         raise InvalidInput("one of ID and --policy is needed", field="decision_id", remedy="give an id, or --policy")
     with opened(config, label=label) as (settings, ledger):
         if decision_id is None:
-            mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context)
+            mapped = policy_map(
+                ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight
+            )
             show(_mapped(mapped, as_json=as_json), as_json=as_json)
             return
         store = DecisionStore(ledger.database, label=ledger.label)

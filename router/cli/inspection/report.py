@@ -47,7 +47,9 @@ def report(
             tenant=tenant,
         )
         result = report_in_store(ledger.database, scope, policy=settings.policy, against=against)
-        mapped = policy_map(ledger.database, label=ledger.label, schema=settings.context, tenant=tenant)
+        mapped = policy_map(
+            ledger.database, label=ledger.label, schema=settings.context, weight=settings.reward.weight, tenant=tenant
+        )
         serving, rule = registered_policy(ledger), closing_rule(settings.learning)
         state = status(ledger, serving=serving, rule=rule, now=now).learning
     learning = None if state is None else state.line

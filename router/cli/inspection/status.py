@@ -23,13 +23,15 @@ from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import origin_in
+from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import ArmName
+from ragbandit.shared.types import ArmName, PolicyLabel
 
 #: a count that may be 0 -> what it means
 _MEANINGS: Final = {
@@ -67,7 +69,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         else:
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
             notes = _notes(state, rebuilding=rebuilding)
-            notes += filter(None, [costs_alike(ledger.database, reward=settings.reward)])
+            notes += filter(None, [costs_alike(ledger.database, reward=settings.reward, arms=settings.arms)])
             facts |= {"notes": notes} if notes else {}
             origin = origin_in(ledger.database, label=ledger.label)
             facts |= {"encoder": _encoder(origin)} if origin is not None else {}
@@ -79,11 +81,29 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             facts |= {"webhooks": [f"{name}: {words}" for name, words in undelivered]} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
             show(
-                {"policy": ledger.label, "learning": _headline(state)} | learned | facts,
+                {"policy": ledger.label}
+                | _champion(ledger, settings=settings)
+                | {"learning": _headline(state)}
+                | learned
+                | facts,
                 as_json=False,
             )
         if not state.counters.balanced:
             raise typer.Exit(1)
+
+
+def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
+    """The version that decides, where it is another one than the ledger's."""
+    with ledger.database.read() as connection:
+        versions = versions_of(connection, base=PolicyLabel(settings.policy.label))
+    champion = next((one for one in versions if one.state == "champion" and one.label != ledger.label), None)
+    if champion is None:
+        return {}
+    algorithm = settings_of(settings, champion).policy.name
+    return {
+        "champion": f"{champion.name} ({algorithm}) decides, not the policy of this ledger; its own: "
+        f"ragbandit status --label {champion.label}"
+    }
 
 
 def _headline(state: Status) -> str:

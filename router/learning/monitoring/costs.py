@@ -1,5 +1,6 @@
 """Costs that tell no arm from another: what was reported, or is charged, is the same whichever arm answered."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from sqlalchemy import select
@@ -15,11 +16,13 @@ from ragbandit.shared.formats import number
 NEWEST: Final = 100
 
 
-def costs_alike(database: Database, *, reward: RewardSettings) -> str | None:
-    """What it means that the newest NEWEST answers of several arms all cost the same; None where they do not.
+def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
+    """What it means that the newest NEWEST answers of these arms all cost the same; None where they do not.
 
-    Also where there are fewer, where one arm gave all of them, and where the reward charges nothing. Raises StoreError.
+    Also where there are fewer, where one of the arms gave none of them, and where the reward charges nothing. Raises
+    StoreError.
     """
+    arms = tuple(arms)
     charged = {term: price for term, price in reward.cost.items() if price > 0.0}
     if not charged or reward.weight == 0.0:
         return None
@@ -33,7 +36,7 @@ def costs_alike(database: Database, *, reward: RewardSettings) -> str | None:
     with database.read() as connection:
         rows = connection.execute(answers).all()
     costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
-    if len(rows) < NEWEST or len({row.arm for row in rows}) < 2 or len(costs) > 1:
+    if len(rows) < NEWEST or not set(arms) <= {row.arm for row in rows} or len(arms) < 2 or len(costs) > 1:
         return None
     terms = " and ".join(charged)
     return (

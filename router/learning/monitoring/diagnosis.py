@@ -36,7 +36,7 @@ from ragbandit.router.policies.base import Policy, PolicyOutput, policy_age
 from ragbandit.router.policies.draw import outputs_of, with_floor
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE, pace
 from ragbandit.shared.formats import number
 from ragbandit.shared.types import ArmName, Decision
 
@@ -164,8 +164,7 @@ class Traffic:
     def patience(self) -> float:
         """Questions that learning may take: PATIENCE, or a week's at this pace where that is more."""
         times = [one.made_at for one in self.decisions]
-        pace = (len(times) - 1) / max(times[-1] - times[0], 1.0)
-        return max(PATIENCE, pace * _WEEK_S)
+        return max(PATIENCE, pace(len(times) - 1, first=times[0], until=times[-1]) * _WEEK_S)
 
 
 def diagnosed(

@@ -60,6 +60,8 @@ class Log:
     made_at: Vector
     #: the reward is a judge's, as it was learned, shape (n,); None: nobody said so
     judged: Flags | None = None
+    #: the row was served at a weight of cost of its own, shape (n,); None: none was
+    priced: Flags | None = None
     #: features of the questions, shape (n, d), and the encoder that made them; None where the log has none
     features: npt.NDArray[np.float32] | None = None
     encoder_hash: str = ""
@@ -81,13 +83,16 @@ class Log:
         """Logged probability of the arm that was drawn, shape (n,)."""
         return np.take_along_axis(self.pmf, self.action[:, None], axis=1)[:, 0]
 
-    def weighted(self, weight: float) -> "Log":
+    def weighted(self, weight: float, *, rows: Flags | None = None) -> "Log":
         """The same log with reward = quality - weight * cost; rows whose reward came whole keep it.
+
+        rows: those that are read so, shape (n,); None: all.
 
         The bounds grow to hold all of them: cut at bounds that were declared for another weight, dear arms would look
         alike.
         """
-        reward = np.where(self.raw, self.reward, self.quality - weight * self.cost)
+        kept = self.raw if rows is None else self.raw | ~rows
+        reward = np.where(kept, self.reward, self.quality - weight * self.cost)
         seen = reward
         if self.rating_weight > 1.0:  # what is completed is wider than any reward can be
             seen = np.array([0.0 - weight * float(self.cost.max(initial=0.0)), 1.0])
@@ -109,6 +114,7 @@ class Log:
             self,
             **cut,
             judged=None if self.judged is None else self.judged[rows],
+            priced=None if self.priced is None else self.priced[rows],
             features=None if self.features is None else self.features[rows],
             fields={name: values[rows] for name, values in self.fields.items()},
             own={name: pmf[rows] for name, pmf in self.own.items()},

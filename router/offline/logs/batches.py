@@ -64,7 +64,7 @@ class BatchSpec:
         fields = dict.fromkeys(column_of(name) for name in self.fields)
         features = ["features", "encoder_hash"] if self.features else []
         return (
-            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text"),
+            *("id", "arms", "pmf", "arm", "reward", "propensity", "made_at", "facts", "text", "cost_weight"),
             *(["late"] if self.late else []),
             *(name for name in fields if name not in ("id", "text")),
             *self.own,
@@ -164,6 +164,7 @@ class _DecodedBatch:
             maximum=float(numbers["maximum"].max()),
             raw=_equals(words["preset"], "reward") | _equals(words["preset"], "default"),
             defaulted=_equals(words["source"], "default"),
+            priced=self._given("cost_weight"),
             late=self._optional("late", otherwise=np.zeros(batch.num_rows, dtype=np.bool_)).astype(np.bool_),
             made_at=self._optional("made_at", otherwise=np.zeros(batch.num_rows)).astype(np.float64),
             judged=_equals(words["judged_by"], "judge") if "judged_by" in words else None,
@@ -283,6 +284,12 @@ class _DecodedBatch:
         words = [value if isinstance(value, str) else "" if value is None else canonical(value) for value in values]
         table = np.array([*words, ""], dtype=np.object_)
         return np.asarray(table[_indices(coded, null=len(table) - 1)], dtype=np.object_)
+
+    def _given(self, name: str) -> Flags | None:
+        """The rows that have a value in a column, shape (n,); None: the log has no such column."""
+        if name not in self.batch.schema.names:
+            return None
+        return np.asarray(self.batch.column(name).is_valid().to_numpy(zero_copy_only=False), dtype=np.bool_)
 
     def _optional(self, name: str, *, otherwise: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if name not in self.batch.schema.names:

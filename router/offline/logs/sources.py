@@ -163,6 +163,7 @@ def rows_batch(rows: Sequence[Logged]) -> Any:
         "arm": pa.array([decision.arm for decision in decided], pa.string()),
         "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
         "made_at": pa.array([decision.made_at for decision in decided], pa.float64()),
+        "cost_weight": pa.array([decision.cost_weight for decision in decided], pa.float64()),
         "late": pa.array([row.late for row in rows], pa.bool_()),
         "version": pa.array([decision.version for decision in decided], pa.string()),
         "features": feature_lists([decision.features for decision in decided]),
@@ -289,7 +290,7 @@ def _archived_value(name: str, *, update: Row, decision: Row) -> object:
         return update[name]
     if name == _OF_TEXTLESS:
         return None if decision["text"] else decision["features"]
-    return decision[name]
+    return decision.get(name)  # archives of before have no weight of cost
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:
@@ -309,7 +310,7 @@ def _ledger_batch(columns: Mapping[str, Sequence[Any]], *, late: Container[str])
         "reward": pa.StructArray.from_arrays([*numbers, *words], names=[*REWARD, *REWARD_WORDS]),
         "features": _features(features),
         "late": pa.array([key in late for key in ids], pa.bool_()),
-        **{name: pa.array(columns[name], pa.float64()) for name in ("propensity", "made_at")},
+        **{name: pa.array(columns[name], pa.float64()) for name in ("propensity", "made_at", "cost_weight")},
     }
     texts = [name for name in columns if name in _TEXTS]
     return pa.RecordBatch.from_pydict(arrays | {name: pa.array(columns[name], pa.string()) for name in texts})

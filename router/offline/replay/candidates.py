@@ -18,7 +18,7 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.policies.checks import check_arms
 from ragbandit.router.policies.draw import Drawn, drawn_by_arms, outputs_of
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.types import ArmName, Decision, FeatureRows, PolicyLabel, Reward, SnapshotInfo, Update
+from ragbandit.shared.types import ArmName, Decision, FeatureRows, PolicyLabel, SnapshotInfo, Update
 
 #: questions asked of a policy at once
 BATCH = 256
@@ -115,7 +115,7 @@ def update_of(
     decision, reward = priced(row.decision, weight=weight), row.reward
     if features is not None:
         decision = replace(decision, features=features[index])
-    example = Example(reward=reward if weight is None else reweighted(reward, weight=weight), feedback=())
+    example = Example(reward=reward if weight is None else reward.at(weight), feedback=())
     decided = None if row.decided is None else round(row.decided * share)
     update = made_update(
         decision, example, label=PolicyLabel("replay"), seq=index + 1, now=decision.made_at, decided=decided
@@ -126,14 +126,6 @@ def update_of(
 def priced(decision: Decision, *, weight: float | None) -> Decision:
     """The decision as it would have been served at this weight of cost; None: at its own."""
     return decision if weight is None else replace(decision, cost_weight=weight)
-
-
-def reweighted(reward: Reward, *, weight: float) -> Reward:
-    """clip(quality - weight * cost); a reward that came whole stays as it is."""
-    if not reward.has_parts:
-        return reward
-    value = min(max(reward.quality - weight * reward.cost, reward.minimum), reward.maximum)
-    return replace(reward, value=value, weight=weight)
 
 
 class CandidatePolicy:

@@ -198,8 +198,7 @@ class SourcePart:
     def _log(self, rows: Any, *, spec: BatchSpec, numbers: Choices) -> Log:
         named = partial(self._row_name, rows, numbers)
         log = decoded(rows, spec=spec, named=named)
-        if self.plan.weight is not None:
-            log = log.weighted(self.plan.weight)
+        log = self.plan.read_at_weight(log)
         pmfs = [array_pmf(candidate, log=log, named=named) for candidate in self.candidates]
         return replace(log, candidates=tuple(pmfs))
 

@@ -47,8 +47,10 @@ class Plan:
 
     #: as `Estimator` is written; one that has a parameter may be named without: it is then chosen on the log
     estimator: str = "dr"
-    #: of cost: every row is read, and every policy asked, at this one; None: each row at its own
+    #: of cost: every row is read, and every policy asked, at this one; None: every policy is asked at each row's own
     weight: float | None = None
+    #: reward.weight: with weight None, rewards of rows that were served at another one are read at this
+    usual_weight: float = 0.0
     #: name of a candidate; "current": the policy that serves, as it is now, learned from this log as candidates by name
     #: are; "logged": what served, as it served; None: "current" for the store, and for a file that the service logged
     #: where a candidate reads questions, else "logged"
@@ -86,6 +88,12 @@ class Plan:
             raise InvalidInput(f"{self.weight!r} is no weight of cost", field="price", remedy="use 0 or more")
         if self.floor is not None and not 0.0 <= self.floor <= 0.5:
             raise InvalidInput(f"{self.floor!r}", field="floor", remedy="use 0 to 0.5")
+
+    def read_at_weight(self, log: Log) -> Log:
+        """The log with its rewards at one weight of cost."""
+        if self.weight is not None:
+            return log.weighted(self.weight)
+        return log.weighted(self.usual_weight, rows=log.priced) if log.priced is not None else log
 
     def folds_in(self, log: Log) -> Choices:
         """The fold of each row of a piece, shape (n,)."""

@@ -87,6 +87,7 @@ def replay(
         settings = settings or log.settings
         encoder = encoder or partial(encoder_of, settings)
     plan, settings = plan or Plan(), settings or Settings()
+    plan = replace(plan, usual_weight=settings.reward.weight)
     specs = None if candidates is None else _specs(candidates)
     judging = partial(judge, executor=executor, progress=progress)
     judged, current = False, None
@@ -245,8 +246,7 @@ def prepare(
         if spec.kind == "snapshot"
     }
     judged, notes = judged_rows(log, snapshots=[info for _, info in snapshots.values()])
-    if plan.weight is not None:
-        log = replace(log, log=log.log.weighted(plan.weight))
+    log = replace(log, log=plan.read_at_weight(log.log))
     fields = {name: segment_of(log.rows, name) for name in plan.segments}
     log = replace(log, log=replace(log.log, fields={**log.log.fields, **fields}))
     log = preparation.with_features(log, needed=any("features" in policy.needs for policy in served.values()))

@@ -15,7 +15,6 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.logs.full_information import ORIGIN, arm_rows, table_query
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.replay.candidates import reweighted
 from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
@@ -117,7 +116,7 @@ def log_material(
     Raises InvalidInput for a row that has no question to make them of, where the policy needs features.
     """
     weight = settings.reward.weight
-    material = [replace(row, reward=reweighted(row.reward, weight=weight)) for row in rows]
+    material = [replace(row, reward=row.reward.at(weight)) for row in rows]
     blind = [at for at, row in enumerate(material) if not _has_features(row, encoder=encoder)]
     for at in blind:
         if needs_features and not material[at].decision.query.text.strip():

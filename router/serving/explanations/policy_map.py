@@ -19,7 +19,7 @@ import numpy.typing as npt
 from sqlalchemy import and_, not_, select
 
 from ragbandit.router.config.context_schema import ContextSchema, is_number
-from ragbandit.router.storage.rows.conversion import arms_value, scores_value
+from ragbandit.router.storage.rows.conversion import arms_value, reward_at, scores_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.evidence import Tried
@@ -50,6 +50,7 @@ _PREPOSITIONS: Final = frozenset(("in", "on", "at", "of", "for", "from", "to", "
 _AMOUNTS: Final = frozenset(("many", "much", "long", "old", "far", "often", "big", "large", "tall", "high"))
 
 #: columns that facts are read of
+_REWARD: Final = ("value", "quality", "cost", "minimum", "maximum", "preset")
 _FACTS: Final = ("tenant", "text", "context", "price", "cost_weight")
 #: numbers that are counts of what they are named by
 _COUNTED: Final = frozenset(("words", "names", "numbers"))
@@ -123,10 +124,13 @@ class _Test:
 Path = tuple[tuple[_Test, bool], ...]
 
 
-def policy_map(database: Database, *, label: str, schema: ContextSchema, tenant: str | None = None) -> PolicyMap | None:
+def policy_map(
+    database: Database, *, label: str, schema: ContextSchema, weight: float, tenant: str | None = None
+) -> PolicyMap | None:
     """The map of what the ledger's policy did lately; None before 2 * FEWEST questions.
 
-    Left out are questions that had no choice. tenant: whose questions alone; None: everybody's. Raises StoreError.
+    weight: reward.weight, at which rewards are read. tenant: whose questions alone; None: everybody's. Left out are
+    questions that had no choice. Raises StoreError.
     """
     rows = _read(database, label=label, tenant=tenant)
     if len(rows) < 2 * FEWEST:
@@ -139,7 +143,7 @@ def policy_map(database: Database, *, label: str, schema: ContextSchema, tenant:
     leaves = []
     for path, here in grown(pmfs, tests=tests, rows=np.arange(len(rows))):
         means = dict(zip(arms, pmfs[here].mean(axis=0).tolist(), strict=True))
-        leaves.append(_leaf([rows[at] for at in here], path, means=means, of=len(rows)))
+        leaves.append(_leaf([rows[at] for at in here], path, means=means, weight=weight, of=len(rows)))
     digests = [hashlib.sha256((row["text"] or row["id"]).encode("utf-8", "surrogatepass")).digest() for row in rows]
     explained = _explained(pmfs, tests=tests, is_fitted=np.array([digest[0] % 2 == 0 for digest in digests]))
     return PolicyMap(questions=len(rows), leaves=tuple(sorted(leaves, key=lambda one: -one.share)), explained=explained)
@@ -152,7 +156,11 @@ def _read(database: Database, *, label: str, tenant: str | None) -> list[dict[st
     )
     learned = and_(updates.c.policy == label, updates.c.decision_id == decisions.c.id, updates.c.source == "explicit")
     columns = (decisions.c[name] for name in ("id", "arms", "pmf", *_FACTS))
-    query = select(*columns, updates.c.value).join(newest, newest.c.id == decisions.c.id).outerjoin(updates, learned)
+    query = (
+        select(*columns, *(updates.c[name] for name in _REWARD))
+        .join(newest, newest.c.id == decisions.c.id)
+        .outerjoin(updates, learned)
+    )
     query = query.where(decisions.c.policy == label, decisions.c.fault.is_(None))
     query = query.where(*(not_(decisions.c.facts.contains(f'"{fact}":')) for fact in (IMPORTED, STICKY, KILLED)))
     query = query.where(decisions.c.request.is_(None) | not_(decisions.c.request.contains('"forced":true')))
@@ -268,8 +276,10 @@ def _explained(targets: Matrix, *, tests: Sequence[_Test], is_fitted: npt.NDArra
     return 1.0 - left / around if around > 0.0 else None
 
 
-def _leaf(rows: Sequence[Mapping[str, Any]], path: Path, *, means: Mapping[ArmName, float], of: int) -> Leaf:
-    rewards = [row["value"] for row in rows if row["value"] is not None]
+def _leaf(
+    rows: Sequence[Mapping[str, Any]], path: Path, *, means: Mapping[ArmName, float], weight: float, of: int
+) -> Leaf:
+    rewards = [reward_at(row, weight=weight) for row in rows if row["value"] is not None]
     tried = Tried(draws=len(rows), judged=len(rewards), effective=float(len(rewards)), questions=of)
     texts = dict.fromkeys(row["text"] for row in rows if row["text"] and not _SHA256.fullmatch(row["text"]))
     return Leaf(

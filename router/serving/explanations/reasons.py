@@ -131,7 +131,8 @@ def _of_the_price(decision: Decision) -> Iterator[str]:
     named = "" if name is None else f" ({name})"
     factor = budget_factor(query)
     why += f", raised by the factor {factor:g} of a dollar budget" if factor > 1.0 else ""
-    yield f"It was served at cost weight {decision.cost_weight:g}{named}, {why}; its reward is read at that weight."
+    served = f"It was served at cost weight {decision.cost_weight:g}{named}, {why}"
+    yield f"{served}; it is learned at that weight, and scores are read at it."
 
 
 def _of_the_policy(decision: Decision) -> Iterator[str]:

@@ -16,6 +16,7 @@ from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, 
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import (
     IMPORTED,
+    WHOLE,
     ArmName,
     Budget,
     Decision,
@@ -329,3 +330,13 @@ def snapshot_row(info: SnapshotInfo) -> dict[str, Any]:
 def snapshot_value(row: Row) -> SnapshotInfo:
     """The snapshot of a row."""
     return _SNAPSHOT.value(row)
+
+
+def reward_at(row: Mapping[str, Any], *, weight: float) -> float:
+    """The reward of a row of `updates`, with `cost_weight` of its decision, at the service's own weight of cost.
+
+    A row that was served at a price of its own is learned at that; among others it counts by this one.
+    """
+    if row["cost_weight"] is None or row["preset"] in WHOLE:
+        return float(row["value"])
+    return float(min(max(row["quality"] - weight * row["cost"], row["minimum"]), row["maximum"]))

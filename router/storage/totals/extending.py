@@ -45,12 +45,15 @@ class Progress:
 
 
 class Extender:
-    """Extends the totals of one store. holder: names this process in the lease."""
+    """Extends the totals of one store. holder: names this process in the lease. weight: reward.weight."""
 
-    def __init__(self, database: Database, *, holder: str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, database: Database, *, holder: str, weight: float, clock: Callable[[], float] = time.time
+    ) -> None:
         self.database = database
         self.holder = holder
         self.clock = clock
+        self._weight = weight
         self._lease = Lease(database=database, name="arm_hours")
         self._forgot_at = -1
 
@@ -81,7 +84,7 @@ class Extender:
             reader = rewards_reader(label)
             with self.database.read() as connection:
                 seen = position_of(connection, reader)
-            page = next_rewards(self.database, label=label, seen=seen, limit=PAGE_ROWS)
+            page = next_rewards(self.database, label=label, weight=self._weight, seen=seen, limit=PAGE_ROWS)
         else:
             reader = TRAFFIC
             with self.database.read() as connection:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from ragbandit.router.storage.archive.reading import rows_of_ledger
+from ragbandit.router.storage.rows.conversion import reward_at
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.excesses import add_excess
@@ -14,8 +15,8 @@ from ragbandit.shared.types import IMPORTED
 
 #: archived updates that one step reads, since each step opens their segments anew
 _ARCHIVED_AT_ONCE: Final = 20_000
-_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source")
-_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf")
+_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset")
+_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight")
 
 
 def rewards_reader(label: str) -> str:
@@ -23,8 +24,11 @@ def rewards_reader(label: str) -> str:
     return f"arm_hours:{label}"
 
 
-def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], limit: int) -> TotalsPage:
-    """The next updates of a ledger: `limit` at most, or a segment of archived ones. Raises StoreError."""
+def next_rewards(database: Database, *, label: str, weight: float, seen: Mapping[str, Any], limit: int) -> TotalsPage:
+    """The next updates of a ledger: `limit` at most, or a segment of archived ones. Raises StoreError.
+
+    weight: reward.weight, at which rewards are summed.
+    """
     after = int(seen.get("seq", 0))
     with database.read() as connection:
         rows = _page(connection, label=label, after=after, limit=limit)
@@ -37,7 +41,7 @@ def next_rewards(database: Database, *, label: str, seen: Mapping[str, Any], lim
         rows = [row for at, row in enumerate(rows) if row["seq"] == after + 1 + at]
     deltas = Deltas()
     for row in rows:
-        _count(row, label=label, deltas=deltas)
+        _count(row, label=label, weight=weight, deltas=deltas)
     to = {"seq": rows[-1]["seq"]} if rows else dict(seen)
     return TotalsPage(seen=seen, to=to, deltas=deltas, more=bool(rows))
 
@@ -50,16 +54,14 @@ def _page(connection: Connection, *, label: str, after: int, limit: int) -> list
 
 
 def _joined(update: Any, decision: Any) -> dict[str, Any]:
-    return {name: update[name] for name in _UPDATE} | {name: decision[name] for name in _DECISION}
+    return {name: update[name] for name in _UPDATE} | {name: decision.get(name) for name in _DECISION}
 
 
-def _count(row: Mapping[str, Any], *, label: str, deltas: Deltas) -> None:
+def _count(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:
     if f'"{IMPORTED}":' in row["facts"]:
         return
     hour = hour_of(row["made_at"])
-    sums = {
-        name: float(row[column]) for name, column in (("reward", "value"), ("quality", "quality"), ("cost", "cost"))
-    }
+    sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
     squares = {f"{name}_squares": value * value for name, value in sums.items()}
     kind = "learned" if row["source"] == "explicit" else "defaulted"
     deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from ragbandit.router.cli.doctor.findings import Installation
 from ragbandit.router.cli.doctor.price import costs
 from ragbandit.router.cli.inspection.top import screen
+from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.types import Query
@@ -35,7 +36,7 @@ def lived(service, *, count=120) -> tuple[Counter, Counter]:
             router.submit_feedback(made_feedback(**given, settings=router.settings, rating=rating)).result(30)
             judged[decision.arm] += 1
     router.learn()
-    extender = Extender(router.database, holder="test", clock=lambda: time.time() + 60.0)
+    extender = Extender(router.database, holder="test", weight=0.05, clock=lambda: time.time() + 60.0)
     while extender.extend():
         pass
     extender.release()
@@ -87,6 +88,8 @@ def test_arms_that_all_cost_the_same_are_named_everywhere(serve, tmp_path, monke
     assert said() == [False] * 3
     lived(service, count=1)
     assert said() == [True] * 3
+    assert costs_alike(service.router.database, reward=settings.reward, arms=["fast", "deep"]) is not None
+    assert costs_alike(service.router.database, reward=settings.reward, arms=["fast", "deep", "new"]) is None
     decision = service.router.submit(Query(text="a dear one"), run_by="caller").result(30)
     service.router.outcome(decision.id, answer="Paris", steps=2.0)
     assert said() == [False] * 3

@@ -23,7 +23,7 @@ def world(make_world):
     """A world with ten decisions in two hours, all of them counted."""
     made = make_world()
     lived(made)
-    Extender(made.database, holder="one", clock=lambda: made.now + 60.0).extend()
+    Extender(made.database, holder="one", weight=0.05, clock=lambda: made.now + 60.0).extend()
     return made
 
 
@@ -142,7 +142,7 @@ def test_ratings_of_one_arm_alone_are_told_of(make_world):
         if decision.arm == arms[0]:
             world.feedback(decision, rating=0.5)
     world.learn()
-    Extender(world.database, holder="one", clock=lambda: world.now + 60.0).extend()
+    Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
     uneven = world.router.state().earned.uneven
     assert (uneven.stage, uneven.more) == ("judged", arms[0])
     assert uneven.sentence.startswith(

@@ -35,7 +35,7 @@ def filled(make_world, **given):
 def test_the_map_is_read_from_the_store(make_world):
     """Each kind has its share, its arm, its mean reward where it was rated, and its newest questions."""
     world, arms = filled(make_world)
-    mapped = policy_map(world.database, label="main", schema={})
+    mapped = policy_map(world.database, label="main", schema={}, weight=0.05)
     assert (mapped.questions, mapped.explained) == (90, 1.0)
     assert (
         mapped.sentence == "these 2 kinds explain 100 % of how the probabilities differ between the newest 90 questions"
@@ -47,15 +47,15 @@ def test_the_map_is_read_from_the_store(make_world):
     assert many.tried.missing.startswith("not tried enough: 30 draws, 0 judged")
     assert 0.5 < who.reward <= 1.0
     assert many.examples[0] == "How many are 87?"
-    alone = policy_map(world.database, label="main", schema={}, tenant="a")
+    alone = policy_map(world.database, label="main", schema={}, weight=0.05, tenant="a")
     assert alone.questions == 75
-    assert policy_map(world.database, label="main", schema={}, tenant="b") is None
+    assert policy_map(world.database, label="main", schema={}, weight=0.05, tenant="b") is None
 
 
 def test_without_texts_there_are_other_facts_and_no_examples(make_world):
     """Where no text is stored the tree has tenant and context, and no example is shown."""
     world, _ = filled(make_world, log={"text": "none"}, arms={"a": CALLER, "b": CALLER})
-    mapped = policy_map(world.database, label="main", schema={})
+    mapped = policy_map(world.database, label="main", schema={}, weight=0.05)
     assert [(leaf.conditions, leaf.examples) for leaf in mapped.leaves] == [((), ())]
 
 

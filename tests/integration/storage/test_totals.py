@@ -28,7 +28,7 @@ both = pytest.mark.parametrize("world", ["sqlite", "postgresql"], indirect=True)
 
 def extend(world, *, holder="one", later=60.0):
     """Read all there is, some time later."""
-    extender = Extender(world.database, holder=holder, clock=lambda: world.now + later)
+    extender = Extender(world.database, holder=holder, weight=0.05, clock=lambda: world.now + later)
     while extender.extend(seconds=30.0):
         pass
     extender.release()
@@ -157,7 +157,7 @@ def test_the_archive_is_counted(world, tmp_path, before):
 def test_who_lost_the_lease_writes_nothing(world):
     """A process that is held up while another one reads on does not count its page a second time."""
     lived(world, 4)
-    slow = Extender(world.database, holder="slow", clock=lambda: world.now + 60.0)
+    slow = Extender(world.database, holder="slow", weight=0.05, clock=lambda: world.now + 60.0)
     acquired, page = slow._lease.acquire(holder="slow", lease_s=60.0), {}
     assert acquired
     with world.database.read() as connection:
@@ -188,7 +188,7 @@ def test_a_position_that_cannot_be_read_is_named(world, position):
 def test_one_process_at_a_time(world):
     """While one holds the lease another one reads nothing."""
     lived(world, 2)
-    other = Extender(world.database, holder="other")
+    other = Extender(world.database, holder="other", weight=0.05)
     other._lease.acquire(holder="other", lease_s=60.0)
     extend(world)
     assert totals(world) == {}

@@ -66,7 +66,7 @@ def arms(count: int) -> dict[str, object]:
 
 def counted(service) -> None:
     """The hourly totals hold everything."""
-    extender = Extender(service.router.database, holder="test", clock=lambda: time.time() + 60.0)
+    extender = Extender(service.router.database, holder="test", weight=0.05, clock=lambda: time.time() + 60.0)
     while extender.extend():
         pass
     extender.release()

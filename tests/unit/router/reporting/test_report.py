@@ -1,5 +1,6 @@
 """Verdicts and words of a report."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import line_of, report_of
 from ragbandit.shared.errors import NotFound
-from ragbandit.shared.evidence import Tried
+from ragbandit.shared.evidence import Tried, pace
 from tests.support.cases import every_case
 
 DAY = 86_400.0
@@ -113,3 +114,13 @@ def test_units_where_no_dollars_are_reported():
     )
     even = replace(log, costs=free | {"steps": 1.0 + 0.0 * log.arm})
     assert report_of(even, SCOPE, policy=PolicySettings()).unit == "seconds"
+
+
+def test_the_pace_is_that_of_the_log():
+    """A forecast counts from the first question of the log, however long the time is that was asked for."""
+    assert pace(120, first=100.0, until=340.0) == 0.5
+    assert pace(1, first=5.0, until=5.0) == 1.0
+    few = comparison(*OPEN, questions=2000)
+    minutes = line_of("always premium", "premium", quality=few, cost=comparison(*CHEAPER), days=4 / 1440)
+    assert "questions more" in minutes.missing
+    assert re.search(r"questions more, [\d.]+ (s|min|h) at this rate", minutes.missing), minutes.missing

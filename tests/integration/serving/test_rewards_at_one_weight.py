@@ -1,0 +1,59 @@
+"""Rewards that are shown: at reward.weight, whatever the weight of cost that a question was served at."""
+
+import pytest
+
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.reward import default_reward, explicit_reward
+from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.replay import Plan, open_log, replay
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.overview import overview
+from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.shared.types import Query
+
+ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}
+#: right answers of one step, at the usual weight
+REWARD = 1.0 - 0.05
+
+
+@pytest.fixture
+def world(make_world):
+    """Sixty right answers of one step, half of them served at a weight of cost of 1,000."""
+    made = make_world(arms=ARMS, policy={"name": "mba", "fallback": "cheap"}, prices={"strict": 1000.0})
+    for number in range(60):
+        query = Query(text=f"question {number}", cost_weight="strict" if number % 2 else None)
+        decision = made.router.submit(query, run_by="caller").result(30)
+        made.outcome(decision)
+        made.feedback(decision, rating=True)
+    assert made.learn() == 60
+    assert sorted({round(row["value"], 9) for row in made.updates()}) == [-1.0, REWARD]  # learned at each one's own
+    return made
+
+
+def test_totals(world):
+    """The overview's rewards, of all and of each arm, are quality minus reward.weight times cost."""
+    Extender(world.database, holder="one", weight=0.05, clock=lambda: world.now + 60.0).extend()
+    found = overview(world.database, policy="main", since=world.now - 10_000.0, until=world.now + 10.0)
+    for totals in (found.totals, *(one.totals for one in found.arms)):
+        assert totals.reward == pytest.approx(REWARD * totals.rewarded)
+        assert totals.reward_squares == pytest.approx(REWARD**2 * totals.rewarded)
+        assert (totals.quality, totals.cost) == (totals.rewarded, totals.rewarded)
+
+
+def test_a_replay(world):
+    """A replay without --price judges at reward.weight, rows that were served at a price of their own too."""
+    assert len(list(ledger_rows(world.ledger))) == 60
+    for candidates in (["uniform"], ["uniform", "mba"]):  # of the store's rows in pages, and of rows in memory
+        found = replay(open_log(config=world.settings), candidates=candidates, plan=Plan(baseline="logged"))
+        assert found.baseline_reward.value == pytest.approx(REWARD)
+
+
+def test_one_reward():
+    """A reward at another weight keeps its parts and its bounds; one that came whole stays as it is."""
+    settings = Settings()
+    outcome = made_outcome(decision_id="d", now=1.0, status="answered", answer="x", steps=3.0)
+    rated = made_feedback(decision_id="d", settings=settings, now=1.0, rating=True)
+    reward = explicit_reward([rated], outcome=outcome, settings=settings.reward.at(500.0), how="last")
+    assert (reward.value, reward.at(0.05).value, reward.at(0.05).quality) == (-1.0, pytest.approx(0.85), 1.0)
+    whole = default_reward(0.3, outcome=outcome, settings=settings.reward)
+    assert whole.at(500.0) == whole

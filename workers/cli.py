@@ -88,10 +88,6 @@ VERBS: Final[Verbs] = {
         {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
         | {"list": f"{_CLI}.access:list_keys"},
     ),
-    "webhooks": VerbGroup(
-        "Try the receivers of webhooks.",
-        {"test": f"{_VERBS}.webhooks:send_test"},
-    ),
     "audit": VerbGroup(
         "Check and export the log of who did what.",
         {"verify": f"{_CLI}.access:verify_log", "export": f"{_CLI}.access:export_log"},
@@ -109,7 +105,7 @@ PANELS: Final = {
     "Run": ("serve", "worker", "mcp", "migrate", "route", "answer", "cancel"),
     "Look": ("status", "top", "report", "explain", "doctor", "verify"),
     "Judge and change": ("feedback", "policy", "arms", "replay", "price", "simulate", "evaluate"),
-    "Data and access": ("data", "keys", "audit", "webhooks"),
+    "Data and access": ("data", "keys", "audit"),
 }
 
 

@@ -11,7 +11,6 @@ from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.storage.totals.extending import Extender
-from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import DecisionId
 from ragbandit.workers.checks.job import LOOK_S as CHECK_S
@@ -20,9 +19,6 @@ from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.context import Context
 from ragbandit.workers.learning import version_learning
 from ragbandit.workers.outages import Routine
-from ragbandit.workers.webhooks.delivery import EVERY_S, Webhook
-from ragbandit.workers.webhooks.events import LOOK_S, EventWatch
-from ragbandit.workers.webhooks.secrets import check_webhooks
 
 log = logging.getLogger("ragbandit.worker")
 
@@ -54,13 +50,12 @@ def routines_of(context: Context) -> list[Routine]:
     """The threads of this process beside its jobs.
 
     Every worker stops runs that were cancelled, of which no notification told, and renews the claims of what it runs.
-    One that learns repeats lost notifications, extends the hourly totals, learns for versions, looks at those in
-    shadow or canary, and sends webhooks; of all that share a store one does each at a time. It checks answers as well.
+    One that learns repeats lost notifications, extends the hourly totals, learns for versions, and looks at those
+    in shadow or canary; of all that share a store one does each at a time. It checks answers as well.
     """
     settings, database = context.settings, context.store.database
     sweep_s = settings.workers.sweep_interval_s
     if context.learner is not None:
-        check_webhooks(settings)
         check_reward_check(settings.reward)
     routines = [
         Routine("look for cancelled runs", partial(stop_cancelled, context), every_s=min(sweep_s, CANCELLED_S)),
@@ -87,7 +82,6 @@ def routines_of(context: Context) -> list[Routine]:
         Routine("extend the hourly totals", extend_totals, every_s=TOTALS_S, at_end=extender.release),
         Routine("look at policy versions", watch_rollouts, every_s=watch_s, at_end=evaluator.close),
         version_learning(context),
-        *_webhooks(context),
         *_checks(context),
     ]
 
@@ -97,23 +91,6 @@ def _checks(context: Context) -> Iterator[Routine]:
     if context.settings.reward.check is not None:
         checks = AnswerChecks(context)
         yield Routine("check answers", checks.run, every_s=CHECK_S, at_end=checks.close)
-
-
-def _webhooks(context: Context) -> Iterator[Routine]:
-    """What looks for events, and what sends them to each webhook, so that none holds up another."""
-    settings, database = context.settings, context.store.database
-    if not settings.webhooks:
-        return
-    deliveries = WebhookDeliveries(database)
-    webhooks = [Webhook(name, each) for name, each in settings.webhooks.items()]
-    watch = EventWatch(database, settings=settings)
-
-    def look() -> None:
-        watch.look(now=time.time())
-
-    yield Routine("look for events of webhooks", look, every_s=LOOK_S)
-    for webhook in webhooks:
-        yield Routine(f"send the webhook {webhook.name!r}", partial(webhook.deliver, deliveries), every_s=EVERY_S)
 
 
 def stop_cancelled(context: Context) -> None:

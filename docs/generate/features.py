@@ -62,7 +62,6 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
-    "webhooks": ("workers/webhooks/*.py", "router/storage/webhook_deliveries.py", "router/config/webhooks.py"),
     "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses/*.py"),
     "MCP": ("router/api/mcp/*.py", "strategies/arms/mcp.py"),
     "search": ("router/api/endpoints/search.py", "workers/wiring/search.py"),

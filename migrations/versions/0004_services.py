@@ -1,11 +1,11 @@
-"""Services: deliveries of webhooks, decisions that wait for a check, the encoder of a ledger, arms of what waits."""
+"""Services: decisions that wait for a check, the encoder of a ledger, arms of what waits."""
 
 from typing import Final
 
 from alembic import op
 from sqlalchemy import Column
 
-from ragbandit.router.storage.sql.tables import answer_queue, check_due, metadata, policies, webhook_deliveries
+from ragbandit.router.storage.sql.tables import answer_queue, check_due, metadata, policies
 
 revision = "0004"
 down_revision = "0003"
@@ -13,7 +13,7 @@ branch_labels = None
 depends_on = None
 oldest_code = "0001"
 
-_TABLES: Final = (check_due, webhook_deliveries)
+_TABLES: Final = (check_due,)
 _ADDED: Final = (policies.c.encoder, answer_queue.c.arm)
 
 

@@ -57,7 +57,9 @@ def migrate(
     check_database_file(settings, make=True)
     with contextlib.closing(databases.Database(settings.database)) as database:
         revision = (
-            databases.migrate(database, pre=pre) if wait is None else databases.wait_for_schema(database, seconds=wait)
+            databases.migrate(database, pre=pre, data_dir=settings.data_dir)
+            if wait is None
+            else databases.wait_for_schema(database, seconds=wait)
         )
         url = database.url.render_as_string(hide_password=True)
     if as_json:

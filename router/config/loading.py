@@ -27,6 +27,7 @@ import yaml
 from pydantic import ValidationError
 
 from ragbandit.router.config.context_schema import ContextKey
+from ragbandit.router.config.removed import instead_of
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.config.sources import leaves_of, paths_of, source_at, source_of, with_short_forms, without
 from ragbandit.shared.errors import ConfigError
@@ -296,7 +297,9 @@ def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigErro
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
     message, remedy = first["msg"].removeprefix("Value error, "), None
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
+    if (instead := instead_of(key)) is not None:
+        message, remedy = "left the product", f"remove it, and use instead: {instead}"
+    elif first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):  # of a model, of a dataclass
         section = _WITH_ALL_SECTIONS.model_dump()
         for part in _as_default(first["loc"])[:-1]:
             section = section.get(str(part)) or dict.fromkeys(ContextKey.model_fields)

@@ -72,7 +72,7 @@ class ServerSettings(Section):
     #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
     rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
     #: where people reach the pages, as https://rag.example.com, with the path that a proxy puts before /ui: for links
-    #: in webhooks, and where `oidc` sends a browser back to; None: no links
+    #: where `oidc` sends a browser back to; None: no links
     public_url: Annotated[str, AfterValidator(plain_address)] | None = None
     #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
     dashboard: bool = True

@@ -28,7 +28,6 @@ from ragbandit.router.config.sections import (
     Section,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
-from ragbandit.router.config.webhooks import MAX_WEBHOOKS, WebhookSettings
 from ragbandit.shared.formats import known_choices
 
 __all__ = [
@@ -53,7 +52,6 @@ __all__ = [
     "Settings",
     "TelemetrySettings",
     "TenantSettings",
-    "WebhookSettings",
     "WeightSettings",
     "WorkerSettings",
 ]
@@ -235,10 +233,6 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    #: name -> who is told by HTTP what happens: verdicts, drift, spent budgets, alarms. docs/webhooks.md
-    webhooks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,23}$")], WebhookSettings] = Field(
-        default_factory=dict, max_length=MAX_WEBHOOKS
-    )
     #: tenant -> its quotas and prices; "default" are those of every tenant that has none of its own
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()

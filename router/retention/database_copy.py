@@ -88,7 +88,7 @@ def fill_database(
     totals: table -> rows that it must have. Raises StoreError.
     """
     connection.execute(text("SET LOCAL statement_timeout = 0"))  # a large table takes longer than a statement of ours
-    upgrade(connection, revision=revision)
+    upgrade(connection, revision=revision, exports=file.parent)
     driver: Any = connection.connection.driver_connection
     with opened(file) as source:
         tables = tables_of(connection)
@@ -107,7 +107,7 @@ def fill_database(
                 raise StoreError(f"{table} has {done} rows in the copy, {total} were taken")
         for table in tables:
             _count_on(connection, table)
-    upgrade(connection, revision="head")
+    upgrade(connection, revision="head", exports=file.parent)
 
 
 def _count_on(connection: Connection, table: Table) -> None:

@@ -53,7 +53,6 @@ from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionSto
 from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.webhook_deliveries import results_of
 from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
 from ragbandit.shared.types import (
     Decision,
@@ -490,7 +489,6 @@ class Router:
             workers=self._from_redis(self.jobs.workers),
             work=self._from_redis(self.jobs.work),
             jobs_refused=self._from_redis(self.jobs.refused),
-            webhooks=results_of(self.database),
             redis="Redis cannot be reached" if self.jobs.outage.lasts else self.updates.redis_fault() or OK,
         )
 

@@ -19,7 +19,6 @@ from ragbandit.shared.errors import QueueError, require_service
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.supervisor import Supervisor
-from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms
 from ragbandit.workers.wiring.loading import check_generators, check_indexes
 
@@ -36,7 +35,6 @@ def up(config: ConfigOption = None, host: HostOption = None, port: PortOption = 
     check_arms(settings)
     check_policy(settings)
     check_judge(settings, fetch=True)
-    check_webhooks(settings)
     check_reward_check(settings.reward)
     if settings.worker_arms and settings.workers.answer:
         # What would end every worker is said here, not in their logs.

@@ -25,7 +25,6 @@ from ragbandit.router.serving.setup.requirements import check_packages, check_po
 from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.webhooks.secrets import check_webhooks
 from ragbandit.workers.wiring.arms import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
@@ -73,7 +72,6 @@ def check_settings(settings: Settings) -> EncoderChoice:
     check_generators(settings, fetch=False)
     check_judge(settings, fetch=False)
     check_policy(settings)
-    check_webhooks(settings)
     check_reward_check(settings.reward)
     check_packages(settings)
     encoder = _encoder(settings)

@@ -215,7 +215,5 @@ def _shared(state: RouterState) -> Iterator[Metric]:
     yield gauge("ragbandit_arm_offered", "1 if the arm is offered, 0 if it is suspended.", offered, labels=["arm"])
     yield from worker_metrics(state)
     yield from earned_metrics(state.earned)
-    text = "Events by webhook: delivered, failed (a try), given_up, refused since too many waited."
-    yield counter("ragbandit_webhook_events", text, dict(state.webhooks), labels=["webhook", "result"])
     text = "Jobs waiting, by queue; absent while Redis is down."
     yield gauge("ragbandit_jobs", text, dict(state.jobs or {}), labels=["queue"])

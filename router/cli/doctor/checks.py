@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ragbandit.router.cli.doctor import budgets, configuration, database, files, price, processes, redis, webhooks
+from ragbandit.router.cli.doctor import budgets, configuration, database, files, price, processes, redis
 from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, run_checks
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -17,7 +17,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     ("sample ratio", database.even),
     ("dollar budgets", budgets.budgets),
     ("costs", price.costs),
-    ("webhooks", webhooks.undelivered),
     ("counters", database.counters),
     ("leases", database.held),
     ("Redis", redis.reachable),

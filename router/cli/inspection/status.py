@@ -29,7 +29,6 @@ from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.policy_versions import versions_of
-from ragbandit.router.storage.webhook_deliveries import WebhookDeliveries
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName, PolicyLabel
 
@@ -77,8 +76,6 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
-            undelivered = WebhookDeliveries(ledger.database).undelivered().items()
-            facts |= {"webhooks": [f"{name}: {words}" for name, words in undelivered]} if undelivered else {}
             learned = {} if state.learning is None else {"state": state.learning.line}
             show(
                 {"policy": ledger.label}

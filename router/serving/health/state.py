@@ -58,8 +58,6 @@ class RouterState:
     work: Mapping[str, QueueWork] | None
     #: what workers found in the queues that is none of our jobs; None if Redis cannot be reached
     jobs_refused: int | None
-    #: how often each webhook had each result: (webhook, result) -> count
-    webhooks: Mapping[tuple[str, str], int]
     #: "ok", or what this process cannot do with Redis, or met there that is not ours; as the part of /ready
     redis: str
 

@@ -232,9 +232,13 @@ def _begin_sqlite(connection: Connection) -> None:
         driver.execute(f"PRAGMA busy_timeout={int(1000 * LOCK_WAIT_S)}")
 
 
-def migrate(database: Database, *, revision: str = "head", pre: bool = False) -> str:
+def migrate(
+    database: Database, *, revision: str = "head", pre: bool = False, data_dir: str | Path | None = None
+) -> str:
     """Bring the schema to `revision` with the migrations that ship in the wheel; returns the revision in force.
 
+    Rows of tables that are dropped are written to the folder `dropped_tables` first: beside the file of SQLite, for
+    PostgreSQL in data_dir (None: the working directory).
     pre: only so far as processes of the release that made the present schema go on meanwhile. Without it, a step that
     connected processes of PostgreSQL would not survive is refused. A newer schema that this release may use is left as
     it is. Raises StoreError; then nothing is changed.
@@ -243,14 +247,20 @@ def migrate(database: Database, *, revision: str = "head", pre: bool = False) ->
     while True:
         try:
             with database.write() as connection:
-                return _migrate(connection, revision=revision, pre=pre)
+                return _migrate(connection, revision=revision, pre=pre, exports=_exports(database, data_dir))
         except StoreError as error:
             if time.monotonic() > give_up or not schema_window.gave_way(error):
                 raise
         time.sleep(DDL_PAUSE_S)  # those who waited for the same tables go first
 
 
-def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
+def _exports(database: Database, data_dir: str | Path | None) -> Path:
+    """The folder for the rows of tables that are dropped."""
+    file = database.url.database if database.is_sqlite else None
+    return (Path(file).parent if file else Path(data_dir or ".")) / "dropped_tables"
+
+
+def _migrate(connection: Connection, *, revision: str, pre: bool, exports: Path) -> str:
     current = revision_of(connection)
     if current is not None and current > SCHEMA_REVISION and schema_window.may_use(connection):
         return current
@@ -260,12 +270,15 @@ def _migrate(connection: Connection, *, revision: str, pre: bool) -> str:
         revision = schema_window.last_safe(current, needed=OLDEST_REVISION)
     elif not pre:
         schema_window.check_connected(connection, current=current)
-    upgrade(connection, revision=revision)
+    upgrade(connection, revision=revision, exports=exports)
     return revision_of(connection) or ""
 
 
-def upgrade(connection: Connection, *, revision: str) -> None:
-    """Run the migrations up to `revision` in the caller's write transaction. Raises StoreError."""
+def upgrade(connection: Connection, *, revision: str, exports: Path) -> None:
+    """Run the migrations up to `revision` in the caller's write transaction. Raises StoreError.
+
+    exports: the folder to which the rows of dropped tables are written.
+    """
     from alembic import command  # here, since every process opens a database and few change its schema
     from alembic.config import Config
     from alembic.util.exc import CommandError
@@ -273,7 +286,7 @@ def upgrade(connection: Connection, *, revision: str) -> None:
     config = Config()
     # By name, not by path: works from a wheel as well as from a checkout.
     config.set_main_option("script_location", schema_window.SCRIPTS)
-    config.attributes["connection"] = connection
+    config.attributes |= {"connection": connection, "exports": exports}
     try:
         command.upgrade(config, revision)
     except CommandError as error:

@@ -26,7 +26,6 @@ from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import arm_hours, policies
 from ragbandit.router.storage.totals.rows import hour_of
-from ragbandit.router.storage.webhook_deliveries import Delivery, WebhookDeliveries
 from ragbandit.shared.types import PolicyLabel, Query, TableRow
 from ragbandit.workers.cli import app
 from tests.support.cases import every_case
@@ -410,20 +409,6 @@ def test_settings_that_contradict_each_other(doctor):
     level, told = doctor("settings", server={"processes": 4})["settings"]
     assert level == "warning"
     assert told
-
-
-def test_webhooks_that_were_not_delivered(doctor, make_world):
-    """What waits and what was given up is a warning that names the webhook; without one there is nothing to say."""
-    assert doctor("webhooks")["webhooks"] == ("ok", "none is set  ")
-    given = {"webhooks": {"ops": {"url": "http://127.0.0.1:9/", "secret_env": "SECRET"}}}
-    assert doctor("webhooks", **given)["webhooks"][1].startswith("all is delivered")
-    rows = WebhookDeliveries(make_world().database)
-    made = {"webhook": "ops", "event": "alarm", "body": "{}", "made_at": 1.0, "due_at": 1.0}
-    rows.add([Delivery(id=name, **made) for name in "abc"], now=1.0)
-    rows.settle(rows.claim("ops", now=2.0, for_s=9.0, limit=1)[0], error="gone", due_at=None, now=2.0)
-    level, words = doctor("webhooks", **given)["webhooks"]
-    assert level == "warning"
-    assert words.startswith("ops: 2 waiting, 1 given up")
 
 
 def test_a_disk_that_is_nearly_full(doctor, monkeypatch):

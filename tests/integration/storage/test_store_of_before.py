@@ -1,5 +1,6 @@
 """A store of the release before: schema 0001, 40 decisions of the former `mba`, 24 of them learned, its snapshots."""
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, updates
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, updates
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import Query
 from tests.integration.retention.test_encoding import run
@@ -21,6 +22,8 @@ DATA = Path(__file__).parents[2] / "data"
 STORE = DATA / "store_0001.tar.xz"
 #: schema 0003, beside an incumbent with a holdback, at three prices: 40 decisions, 24 of them learned
 STORE_0003 = DATA / "store_0003.tar.xz"
+#: schema 0004, the last before features left: 40 decisions at prices, 24 of them learned; rows in tables that left
+STORE_0004 = DATA / "store_0004.tar.xz"
 CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, prices: {economy: 0.2, quality: 0.0},
   policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}},
   arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}},
@@ -116,3 +119,25 @@ def test_store_of_schema_0003(tmp_path, monkeypatch):
         assert router.learn() == 1
         verdict = router.verify(deep=True)
     assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 0), verdict.notes
+
+
+def test_dropped_tables_are_exported(tmp_path, monkeypatch, caplog):
+    """The rows of tables without a feature are written beside the store, in words of the log; the store goes on."""
+    unpack(STORE_0004, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG_0003)
+    assert run("migrate").exit_code == 0
+    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert tables == set(metadata.tables) | {"alembic_version"}
+    exported = {path.stem: json.loads(path.read_text()) for path in Path("store/dropped_tables").iterdir()}
+    assert set(exported) == {"webhook_deliveries"}
+    assert exported["webhook_deliveries"]["webhook"] == "ops"
+    assert "dropped the table webhook_deliveries, which no feature uses any more: its 1 rows are in" in caplog.text
+    with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
+        assert not router.service.serving.rebuilding
+        router.outcome(router.route(Query(id="after", text="who?")).id, answer="x", steps=1)
+        router.feedback("after", rating=True)
+        assert router.learn() == 1
+        verdict = router.verify(deep=True)
+    assert (verdict.ok, verdict.decisions, verdict.updates) == (True, 41, 25), verdict.notes

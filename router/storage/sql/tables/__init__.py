@@ -12,7 +12,6 @@ from ragbandit.router.storage.sql.tables.access import (
     audit_log,
     leases,
     service_secrets,
-    webhook_deliveries,
 )
 from ragbandit.router.storage.sql.tables.columns import metadata
 from ragbandit.router.storage.sql.tables.ledger import (
@@ -81,11 +80,10 @@ __all__ = [
     "snapshots",
     "updates",
     "waiting",
-    "webhook_deliveries",
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0004"
+SCHEMA_REVISION = "0005"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0004"
+OLDEST_REVISION = "0005"

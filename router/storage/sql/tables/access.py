@@ -1,6 +1,6 @@
 """Who may do what, who did what, and the secrets and leases of the service."""
 
-from sqlalchemy import Column, Double, Index, Integer, String, Table, Text
+from sqlalchemy import Column, Double, String, Table, Text
 
 from ragbandit.router.storage.sql.tables.columns import LONG, metadata
 
@@ -57,21 +57,4 @@ leases = Table(
     Column("holder", String(128), nullable=False),
     Column("expires_at", Double, nullable=False),
     comment="which process does what only one may do",
-)
-
-webhook_deliveries = Table(
-    "webhook_deliveries",
-    metadata,
-    Column("id", String(128), primary_key=True, comment="of the event and the webhook: an event is sent to it once"),
-    Column("webhook", String(64), nullable=False, comment="its name in the settings"),
-    Column("event", String(64), nullable=False, comment="verdict, drift, budget, ..."),
-    Column("body", Text, nullable=False, comment="JSON object, as it is sent"),
-    Column("made_at", Double, nullable=False),
-    Column("due_at", Double, comment="no try before; NULL: delivered or given up"),
-    Column("attempts", Integer, nullable=False),
-    Column("delivered_at", Double, comment="NULL: not delivered"),
-    Column("error", Text, comment="of the last try that failed"),
-    Index("webhook_deliveries_due", "due_at"),
-    info={"since": "0004"},
-    comment="what webhooks are to be told, and what became of it",
 )

@@ -11,7 +11,7 @@ counters = Table(
         "label",
         LABEL,
         primary_key=True,
-        comment="empty: of the whole store; spent:HASH: of a tenant or a key; webhook:NAME",
+        comment="empty: of the whole store; spent:HASH: of a tenant or a key",
     ),
     Column("name", String(24), primary_key=True, comment="of the count; of what is spent the day, 2026-11-22"),
     Column("shard", Integer, primary_key=True, autoincrement=False, comment="summed when read"),

@@ -1,0 +1,13 @@
+"""Settings of features that left the product, and what to use instead: an old configuration file is told."""
+
+from typing import Final
+
+#: path of a setting, or of a section -> what to use instead
+REMOVED: Final[dict[str, str]] = {
+    "webhooks": "Alertmanager on the alerts of deploy/prometheus/alerts.yaml",
+}
+
+
+def instead_of(path: str) -> str | None:
+    """What to use instead of a setting that left, by its path; None for one that never was."""
+    return next((words for head, words in REMOVED.items() if f"{path}.".startswith(f"{head}.")), None)

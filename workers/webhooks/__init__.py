@@ -1,1 +1,0 @@
-"""Webhooks: what is sent of what happens, and who sends it."""

@@ -71,6 +71,7 @@ def listen_on(*, host: str | None, port: int | None) -> None:
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], *, none: str) -> None:
     """Rows of texts as a table; `none` where there are no rows."""
     table = Table(*columns, box=None)
+    table.columns[0].overflow = "fold"  # names are read whole, on a narrow terminal too
     for row in rows:
         table.add_row(*map(escape, row))
     console.print(table if table.rows else none)

@@ -62,7 +62,11 @@ def saved(line: Line, unit: Unit) -> str:
     cost, n = line.cost, line.questions
     if cost.difference is None or cost.low is None or cost.high is None:
         return cost.tried.missing or number(None)
-    low, middle, high = (money(-end * n, unit) for end in (cost.high, cost.difference, cost.low))
+    ends = (cost.low, cost.difference, cost.high)
+    if cost.difference > 0.0:
+        low, middle, high = (money(end * n, unit) for end in ends)
+        return f"cost {middle} more, between {low} and {high}"
+    high, middle, low = (money(-end * n, unit) for end in ends)
     return f"saved {middle}, between {low} and {high}"
 
 

@@ -58,5 +58,5 @@ def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
     """What of a budget is spent, when so much of its period is over."""
     begin, end = bounds(budget.period, now=now)
     share, over = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
-    who, dollars = f"{budget.spender.kind} {budget.spender.name}", number(budget.dollars)
-    return f"{who} has spent {share} of its {dollars} dollars of the {budget.period} (UTC), {over} of which is over"
+    who, whole = f"{budget.spender.kind} {budget.spender.name}", f"{number(budget.dollars)} dollars"
+    return f"{who} has spent {share} of its {whole} of the {budget.period} (UTC); {over} of the {budget.period} is over"

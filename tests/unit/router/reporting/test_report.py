@@ -124,3 +124,11 @@ def test_the_pace_is_that_of_the_log():
     minutes = line_of("always premium", "premium", quality=few, cost=comparison(*CHEAPER), days=4 / 1440)
     assert "questions more" in minutes.missing
     assert re.search(r"questions more, [\d.]+ (s|min|h) at this rate", minutes.missing), minutes.missing
+
+
+def test_what_costs_more_is_said_so():
+    """A router that costs more than always one arm has not "saved -9 steps"."""
+    dearer = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(0.1, 0.2), days=1.0)
+    assert words.saved(dearer, "steps").startswith("cost 1,872 steps more, between 1,248 steps and 2,496 steps")
+    cheaper = line_of("always cheap", "cheap", quality=comparison(*GOOD), cost=comparison(-0.2, -0.1), days=1.0)
+    assert words.saved(cheaper, "steps").startswith("saved 1,872 steps, between 1,248 steps and 2,496 steps")

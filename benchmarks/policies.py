@@ -25,7 +25,7 @@ TABLE = Path(__file__).parents[2] / "shared" / "data" / "routing" / "flan_t5_xl_
 #: questions that the table was made from; those that no arm answered are not in it
 TOTAL = 3000
 #: with default params; a name that is not registered here is left out
-NAMES = ("mba", "linucb", "lints", "softmax", "vw")
+NAMES = ("mba", "linucb", "vw")
 
 
 def main() -> None:

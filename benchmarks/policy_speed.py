@@ -27,9 +27,6 @@ from ragbandit.shared.types import ArmName, DecisionId, FeatureRows, Json, Polic
 DECIDING: Mapping[str, Mapping[str, Json]] = {
     "mba": {},
     "linucb": {},
-    "lints": {},
-    "softmax": {},
-    "budget": {"target": 1.5},
     "uniform": {},
     "vw": {},
 }

@@ -92,7 +92,7 @@ def _rebuilt(router: Router) -> None:
 
 def _pmfs() -> dict[str, float]:
     found = {}
-    for name in ("linucb", "lints", "mba"):
+    for name in ("linucb", "mba"):
         for count in (3, 20, 100):
             arms = tuple(ArmName(f"arm_{number:03}") for number in range(count))
             policy = make_policy(name, params={})
@@ -100,7 +100,7 @@ def _pmfs() -> dict[str, float]:
                 policy.learn(update)
             query, features = made_query(1), made_features(1, size=DIMENSION)
             pmf_of_one(policy, query, features=features, arms=arms)
-            times = 20 if count < 100 or name != "lints" else 5
+            times = 20
             seconds = _cpu(
                 lambda: [pmf_of_one(policy, query, features=features, arms=arms) for _ in range(times)]  # noqa: B023
             )

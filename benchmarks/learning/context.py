@@ -41,7 +41,7 @@ from ragbandit.testing.policy_examples import made_features, made_query, made_up
 
 ARMS: Final = tuple(ArmName(name) for name in ("no_retrieval", "single_step", "multi_step", "iter_retgen"))
 TIERS: Final = ("free", "team", "pro", "internal")
-POLICIES: Final = ("mba", "linucb", "lints", "softmax", "vw")
+POLICIES: Final = ("mba", "linucb", "vw")
 #: params beside the defaults that are measured with the context: what mba begins with beside an incumbent
 MORE: Final[Mapping[str, Mapping[str, Json]]] = {"mba": {"explore": 0.2}}
 #: rows learned, and asked for after them
@@ -214,7 +214,7 @@ def _useless(table: LabelledTable) -> tuple[LabelledTable, dict[str, Json]]:
 
 
 def useless_rows(
-    *, seeds: int = 10, policies: Sequence[str] = ("mba", "softmax", "vw"), jobs: int = 1
+    *, seeds: int = 10, policies: Sequence[str] = ("mba", "linucb", "vw"), jobs: int = 1
 ) -> Iterator[UselessRow]:
     """The routing table in 5 folds, with useless context and without; nothing where the table is not there."""
     if not TABLE.exists():

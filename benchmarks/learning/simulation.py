@@ -55,7 +55,6 @@ WAYS = (
     Way(name="mba", policy="mba"),
     Way(name="mba + incumbent", policy="mba", protected=True),
     Way(name="linucb + incumbent", policy="linucb", protected=True),
-    Way(name="softmax + incumbent", policy="softmax", protected=True),
     Way(name=f"mba, {WARM} labelled questions first", policy="mba", warm=WARM),
     Way(name=f"mba + incumbent, {WARM} labelled questions first", policy="mba", protected=True, warm=WARM),
 )

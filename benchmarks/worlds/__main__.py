@@ -53,9 +53,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="python -m benchmarks.worlds", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument(
-        "--policies", type=_words, default=("mba", "linucb", "softmax", "vw"), metavar="NAME[,NAME...]"
-    )
+    options.add_argument("--policies", type=_words, default=("mba", "linucb", "vw"), metavar="NAME[,NAME...]")
     options.add_argument("--tables", type=Path, default=ROOT.parent / "shared" / "data", help="folder of tables")
     options.add_argument("--worlds", type=_words, default=(), help="these alone; 'made': all made ones")
     options.add_argument("--modes", type=_words, default=MODES, help=f"of {', '.join(MODES)}")

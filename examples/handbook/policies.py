@@ -67,10 +67,8 @@ def _trained(place: Place) -> dict[str, Json]:
 #: registry name -> its params. Nets work on one thread: with another count sums round otherwise, which `verify` sees
 PARAMS: Final[dict[str, Callable[[Place], dict[str, Json]]]] = {
     "adaptive_rag": _trained,
-    "budget": lambda _: {"policy": "mba", "target": 1.2},
     "conservative": lambda _: {"incumbent": "single_step", "policy": "mba"},
     "fixed": lambda _: {"arm": "single_step"},
-    "lints": _none,
     "linucb": _none,
     "llm": lambda place: {"model": "stand-in", "base_url": place.llm, "api_key_env": KEY},
     "mba": _none,
@@ -78,7 +76,6 @@ PARAMS: Final[dict[str, Callable[[Place], dict[str, Json]]]] = {
     "mixture": lambda _: {"first": "single_step", "second": "multi_step", "share": 0.5},
     "multi_label": _trained,
     "popularity": lambda place: {"table": str(place.index / "popularity.json")},
-    "softmax": _none,
     "uniform": _none,
     "vw": _none,
 }

@@ -35,10 +35,8 @@ _CLASS_PATH: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Z]\w*")
 #: our policies: name -> class
 POLICIES: dict[str, str] = {
     "adaptive_rag": "ragbandit.router.policies.finetuned.adaptive_rag:AdaptiveRag",
-    "budget": "ragbandit.router.policies.kinds.budget:BudgetPolicy",
     "conservative": "ragbandit.router.policies.kinds.conservative:ConservativePolicy",
     "fixed": "ragbandit.router.policies.kinds.fixed:Fixed",
-    "lints": "ragbandit.router.policies.linear.thompson:LinTs",
     "linucb": "ragbandit.router.policies.linear.linucb:LinUcb",
     "llm": "ragbandit.router.policies.kinds.llm:Llm",
     "mba": "ragbandit.router.policies.linear.mba:MbaRag",
@@ -46,11 +44,16 @@ POLICIES: dict[str, str] = {
     "mixture": "ragbandit.router.policies.kinds.fixed:Mixture",
     "multi_label": "ragbandit.router.policies.finetuned.multi_label:MultiLabel",
     "popularity": "ragbandit.router.policies.kinds.popularity:Popularity",
-    "softmax": "ragbandit.router.policies.linear.softmax:Softmax",
     "uniform": "ragbandit.router.policies.kinds.fixed:Uniform",
     "vw": "ragbandit.router.policies.kinds.vw:VowpalWabbit",
 }
 
+#: policies that left -> what to use instead
+_LEFT: Final[Mapping[str, str]] = {
+    "budget": "an aim of the question, or a dollar budget (docs/price.md)",
+    "lints": "mba",
+    "softmax": "mba or linucb",
+}
 #: the policy that holds another one back
 CONSERVATIVE: Final = "conservative"
 
@@ -149,6 +152,9 @@ def _class_of(name: str) -> Any:
         return kind
     if name in POLICIES:
         return import_class(POLICIES[name], where="policy.name")
+    if name in _LEFT:
+        remedy = f"use {_LEFT[name]}, with a policy.label of its own"
+        raise ConfigError(f"the policy {name!r} left the product", field="policy.name", remedy=remedy)
     remedy = f'{known_choices(known_policies(), given=name)}; for your own give "package.module:Class"'
     raise ConfigError(f"unknown policy {name!r}", field="policy.name", remedy=remedy)
 

@@ -33,7 +33,7 @@ def check_policy(settings: Settings) -> None:
     _check_texts(policy, settings=settings)
     if settings.context and not schema_of(policy):
         log.warning(
-            "context: %s does not learn from it; mba, linucb, lints, softmax and vw do",
+            "context: %s does not learn from it; mba, linucb and vw do",
             policy.algorithm,
             extra={"action": "context_unused"},
         )

@@ -102,7 +102,6 @@ def test_answer_processes_are_as_configured_unless_they_are_given(given, workers
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ("budget", ""),  # a param that it cannot do without
         ("popularity", ""),  # a table out of the index
         ("llm", "a scripted stand-in"),  # a server in the demo's own process
     ],

@@ -29,23 +29,14 @@ EXAMPLES: dict[str, dict[str, object]] = {
         **_FITTING,
         "trained": tiny_trained("adaptive_rag"),
     },
-    "budget": {
-        "target": 2.0,
-        "policy": "softmax",
-        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
-        "step": 0.05,
-        "horizon": 30,
-        "price_max": 0.7,
-    },
     "conservative": {
         "incumbent": "multi_step",
         "harm": 0.2,
         "revision": 2,
-        "policy": "softmax",
-        "params": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
+        "policy": "linucb",
+        "params": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     },
     "fixed": {"arm": "multi_step"},
-    "lints": {"scale": 0.5, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     "linucb": {"alpha": 2.0, "epsilon": 0.1, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     # Nobody listens there: every answer is a failure. tests/integration/policies/test_llm_policy.py has one that
     # answers.
@@ -99,7 +90,6 @@ EXAMPLES: dict[str, dict[str, object]] = {
         "threshold": 3.0,
         "epsilon": 0.2,
     },
-    "softmax": {"temperature": 0.3, "ridge": 3.0, "bias_ridge": 0.5, "block": 1},
     "uniform": {},
     "vw": {
         "explorer": "epsilon",
@@ -114,11 +104,11 @@ EXAMPLES: dict[str, dict[str, object]] = {
 
 
 #: policies that learn in blocks as well, with small ones, so that a check of 40 rows has several
-IN_BLOCKS = ("lints", "linucb", "mba", "softmax")
+IN_BLOCKS = ("linucb", "mba")
 
 
 #: policies that learn from the context, and a schema over what examples.made_query sends and what is read off it
-WITH_CONTEXT = ("budget", "conservative", "lints", "linucb", "mba", "softmax", "vw")
+WITH_CONTEXT = ("conservative", "linucb", "mba", "vw")
 SCHEMA: dict[str, dict[str, object]] = {
     "hop": {"type": "number"},
     "length": {"type": "question_length"},

@@ -27,7 +27,7 @@ from ragbandit.router.storage.sql.tables import decisions, outcomes
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import IMPORTED, Decision, Json, SnapshotInfo
 
-#: Releases add up a pmf in other orders (widths of many arms, the integral of lints): a pmf that was logged and one
+#: Releases add up a pmf in other orders (widths of many arms): a pmf that was logged and one
 #: that is made again may differ by this much. The draw is from the logged one, which is checked to the last bit.
 PMF_ROUNDING: Final = 1e-9
 

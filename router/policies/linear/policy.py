@@ -1,4 +1,4 @@
-"""A policy on ridge heads: what mba, linucb, lints and softmax share."""
+"""A policy on ridge heads: what mba and linucb share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

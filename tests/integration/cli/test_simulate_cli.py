@@ -71,7 +71,7 @@ def run(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------- the same code as live
 
 
-@pytest.mark.parametrize(("name", "params"), [("mba", {"ridge": 3.0}), ("softmax", {})])
+@pytest.mark.parametrize(("name", "params"), [("mba", {"ridge": 3.0}), ("linucb", {})])
 def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     """A Router and a Learner on SQLite, fed the same questions and ratings, decide alike and end at the same sha256."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))

@@ -10,13 +10,13 @@ from tests.support.logs.replay_logs import lived_rows
 from tests.support.tiny_models import tiny_trained
 
 
-def trained(name, *, inside=None, **params):
-    """The policy section of a classifier of no_retrieval, single_step and multi_step, alone or inside a budget."""
+def trained(name, *, inside=None, first="single_step", **params):
+    """The policy section of a classifier of no_retrieval, single_step and multi_step, alone or held back."""
     params = {"trained": tiny_trained(name), "device": "cpu", "max_tokens": 16, "threads": 1, **params}
     return (
         {"name": name, "params": params}
         if inside is None
-        else {"name": inside, "params": {"target": 1.0, "policy": name, "params": params}}
+        else {"name": inside, "params": {"incumbent": first, "policy": name, "params": params}}
     )
 
 
@@ -36,10 +36,10 @@ def test_classifier_may_know_more_arms_than_are_offered(name, arms):
         (["single", "multi"], "['multi', 'single']", "all arms would be alike"),
     ],
 )
-@pytest.mark.parametrize("inside", [None, "budget"])
+@pytest.mark.parametrize("inside", [None, "conservative"])
 def test_classifier_that_does_not_know_the_arms_is_refused(arms, unknown, fault, inside):
-    """An arm that the table of a trained classifier lacks is refused by name; inside a budget too."""
-    policy = trained("multi_label", inside=inside) | {"fallback": arms[0]}
+    """An arm that the table of a trained classifier lacks is refused by name; inside another policy too."""
+    policy = trained("multi_label", inside=inside, first=arms[0]) | {"fallback": arms[0]}
     with pytest.raises(ConfigError) as caught:
         check_policy(Settings.model_validate({"policy": policy, "arms": {arm: {} for arm in arms}}))
     assert caught.value.field == ("policy.params.trained" if inside is None else "policy.params.params.trained")

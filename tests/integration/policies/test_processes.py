@@ -16,14 +16,6 @@ policy = taught(lambda: MbaRag(memory=50.0, alarm=100.0), rows)
 assert policy.alarms
 print(sha_of(policy), pmf_of(policy), policy.alarms, sha_of(taught(MbaRag, made_updates(200, size=200))))
 """,
-    "lints": """
-from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.policies.linear.thompson import LinTs
-from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates
-from ragbandit.testing.policies import sha_of, taught
-policy = taught(LinTs, made_updates(200, size=200))
-print(sha_of(policy), pmf_of_one(policy, made_query(1), features=made_features(1, size=200), arms=ARMS))
-""",
 }
 
 

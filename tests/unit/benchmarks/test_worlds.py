@@ -79,7 +79,7 @@ def test_labels_come_late_wrong_or_for_one_arm():
     assert everything.labels == late.labels == 240
     assert list(everything.drawn[:50]) != list(late.drawn[:50])
     assert 45 < few.labels < 100
-    right, wrong = (passed(task("softmax", wrong=share), world=world("one best")) for share in (0.0, 1.0))
+    right, wrong = (passed(task("linucb", wrong=share), world=world("one best")) for share in (0.0, 1.0))
     assert not np.array_equal(right.drawn, wrong.drawn)
     favoured, plain = (passed(task(favoured=which), world=there) for which in (DEAREST, ""))
     assert plain.labels == 240

@@ -18,7 +18,7 @@ def mixed_world(make_world):
     world = make_world(arms=ARMS, policy={"name": "linucb"}, **PATIENT)
     world.judged(5)
     world.learn()
-    second = add(world.database, name="second", policy={"name": "softmax"}).name
+    second = add(world.database, name="second", policy={"name": "linucb"}).name
     do(world.database, "shadow", second)
     world.router.refresh()
     world.judged(5)

@@ -368,11 +368,11 @@ def test_aggregate_needs_a_window(written, how):
             "policy.params.second",
         ),
         (
-            {"name": "budget", "params": {"target": 1.0, "policy": "fixed", "params": {"arm": "x"}}},
+            {"name": "conservative", "params": {"incumbent": "single_step", "policy": "fixed", "params": {"arm": "x"}}},
             "policy.params.params.arm",
         ),
         ({"name": "adaptive_rag"}, "policy.params.trained"),
-        ({"name": "budget", "params": {"target": 1.0, "policy": "multi_label"}}, "policy.params.params.trained"),
+        ({"name": "softmax"}, "policy.name"),
     ],
 )
 def test_policy_that_cannot_decide_is_refused(policy, field):

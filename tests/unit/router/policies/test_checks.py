@@ -24,7 +24,6 @@ MISTYPED = [
     ("popularity", {"table": TABLE, "below": "typo"}, "below"),
     ("popularity", {"table": TABLE, "above": "typo"}, "above"),
     ("llm", {"model": "m", "fallback": "typo"}, "fallback"),
-    ("budget", {"target": 1.0, "policy": "fixed", "params": {"arm": "typo"}}, "params.arm"),
     ("conservative", {"incumbent": "typo"}, "incumbent"),
     ("conservative", {"incumbent": "single_step", "policy": "fixed", "params": {"arm": "typo"}}, "params.arm"),
 ]

@@ -3,7 +3,6 @@
 import itertools
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ragbandit.router.policies import make_policy
@@ -71,7 +70,7 @@ def test_a_row_begins_arms_anew():
     assert sha_of(one) == sha_of(other) != sha_of(taught(lambda: make_policy("mba", params={}), made_updates(51)))
 
 
-@pytest.mark.parametrize("inside", ["mba", "vw", "softmax"])
+@pytest.mark.parametrize("inside", ["mba", "vw", "linucb"])
 def test_an_incumbent_begins_anew(inside):
     """Of a changed incumbent nothing is known: nothing else is tried until it has outcomes again; losses stay."""
     if inside == "vw":
@@ -100,13 +99,7 @@ def test_an_incumbent_begins_anew(inside):
 
 
 def test_other_policies():
-    """A budget passes it on; a policy that cannot begin an arm anew goes on as it is."""
-    budget = taught(lambda: make_policy("budget", params={"target": 1.0, "policy": "linucb"}), made_updates(60))
-    inner, before = sha_of(budget.inner), budget.state()[0]
-    restart(budget, ONE)
-    assert sha_of(budget.inner) != inner
-    own = {name for name in before if not name.startswith("inner/")}
-    assert all(np.array_equal(before[name], budget.state()[0][name]) for name in own)
+    """A policy that cannot begin an arm anew goes on as it is."""
     uniform = make_policy("uniform", params={})
     restart(uniform, ONE)
     assert set(pmf_of(uniform).values()) == {1 / 3}

@@ -327,7 +327,6 @@ def test_anytime_needs_the_past_only(spy):
     [
         ("adaptive_rag", {}),
         ("multi_label", {}),
-        ("budget", {"target": 1.0, "policy": "multi_label"}),
     ],
 )
 def test_untrained_policies_are_refused(name, params):

@@ -241,7 +241,7 @@ def test_few_labels_are_learned_and_all_questions_earn(monkeypatch):
 def test_all_labelled_is_what_it_was():
     """A share of 1 is the same as none given."""
     asked = {
-        "policies": {"softmax": {}},
+        "policies": {"linucb": {}},
         "folds": 2,
         "seeds": 2,
         "settings": PLAIN,

@@ -12,17 +12,14 @@ from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import Query
 from ragbandit.testing.policies import sha_of
 from ragbandit.testing.policy_examples import ARMS, made_reward, made_updates
-from tests.support.policy_examples import EXAMPLES, SCHEMA, WITH_CONTEXT, context_maker
+from tests.support.policy_examples import WITH_CONTEXT, context_maker
 
 TIERS = ("free", "pro")
 SCHEMA_OF_TIER = {"tier": {"type": "category", "values": list(TIERS)}}
 PARAMS = {
     "mba": {"block": 64},
     "linucb": {"block": 64},
-    "lints": {"block": 64},
-    "softmax": {"block": 64},
     "vw": {"learning_rate": 0.05},
-    "budget": {"target": 1.0},
     "conservative": {"incumbent": "no_retrieval"},
 }
 
@@ -159,11 +156,3 @@ def test_a_wrong_schema_among_params_is_refused(context, field):
     with pytest.raises(ConfigError) as caught:
         make_policy("mba", params={"context": context})
     assert caught.value.field == field
-
-
-def test_a_budget_hands_the_schema_on():
-    """The policy inside a budget learns from the context, and records the schema."""
-    policy = make_policy("budget", params={**EXAMPLES["budget"], "context": SCHEMA})
-    assert policy.params["params"]["context"] == SCHEMA
-    assert "context" not in policy.params
-    assert set(policy.schema) == set(SCHEMA)

@@ -11,7 +11,7 @@ from ragbandit.shared.types import Query
 from ragbandit.testing.policies import taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_reward, made_updates
 
-LINEAR = ("linucb", "lints", "mba", "softmax")
+LINEAR = ("linucb", "mba")
 
 
 def rows(*, weight, own=None, count=120):
@@ -39,7 +39,7 @@ def test_a_question_at_its_own_weight(name):
         assert served.facts["weight"] == weight
         assert served.scores == pytest.approx([q - weight * c for q, c in zip(quality, cost, strict=True)], abs=1e-12)
         other = taught(lambda: make_policy(name, params={"block": 1}), rows(weight=weight))
-        if name in ("linucb", "lints"):  # the others' widths, or their average of two models, follow the rewards' noise
+        if name == "linucb":  # the others' widths, or their average of two models, follow the rewards' noise
             assert served.pmf == pytest.approx(at_price(other, None).pmf, abs=1e-9)
     assert at_price(policy, None) == at_price(policy, 0.05)
     assert at_price(policy, 0.0).scores != at_price(policy, 0.3).scores
@@ -59,7 +59,7 @@ def test_prices_change_no_lesson(name):
 
 def test_who_serves_prices():
     """The policies with heads apart do, and what holds one of them back; a policy with a price of its own does not."""
-    params = {"conservative": {"incumbent": ARMS[0]}, "budget": {"target": 1.0}, "fixed": {"arm": ARMS[0]}}
+    params = {"conservative": {"incumbent": ARMS[0]}, "fixed": {"arm": ARMS[0]}}
     names = [*LINEAR, *params]
     serving = {name for name in names if serves_prices(make_policy(name, params=params.get(name, {})))}
     assert serving == {*LINEAR, "conservative"}

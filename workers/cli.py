@@ -76,7 +76,6 @@ VERBS: Final[Verbs] = {
             "import": f"{_CLI}.offline.logs:import_",
             "archive": f"{_CLI}.data:archive",
             "erase": f"{_CLI}.data:erase",
-            "encode": f"{_CLI}.data:encode",
             "backup": f"{_CLI}.backup:backup",
             "restore": f"{_CLI}.backup:restore",
             "retire": f"{_CLI}.data:retire",

@@ -1,4 +1,4 @@
-"""Verbs that move, blank or repair what is stored: migrate, archive, erase, encode, retire, recount."""
+"""Verbs that move, blank or repair what is stored: migrate, archive, erase, retire, recount."""
 
 import contextlib
 import time
@@ -9,17 +9,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ragbandit.router.cli.access import actor
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.presence import present
-from ragbandit.router.queue.redis_server import redis_runs
-from ragbandit.router.retention import archiving, encoding, erasure
-from ragbandit.router.serving.setup.bootstrap import make_encoder
+from ragbandit.router.retention import archiving, erasure
 from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -133,48 +128,6 @@ def erase(
 
                 erased = erasure.erase(ledger.database, selection, features=features, now=time.time(), progress=report)
     show({"erased": not dry_run, **asdict(erased)}, as_json=as_json)
-
-
-def encode(
-    model: Annotated[
-        str | None, typer.Option(help="as encoder.model, kept in the store; default: the configured one")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would be encoded")] = False,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Make the features of stored decisions again, from their texts, and give the store the encoder that made them.
-
-    Stop all services and workers first. They learn again, from the first update, when they are started. Of decisions
-    without a text and of archived ones policies that need features learn nothing then; --dry-run counts them.
-    Propensities stay as logged. The same call again goes on with one that was interrupted.
-    """
-    with opened(config, registered=False) as (settings, ledger):
-        chosen = settings.encoder if model is None else settings.encoder.model_copy(update={"model": model})
-        database, encoder = ledger.database, make_encoder(chosen, ledger=ledger, again=model is not None)
-        counts = encoding.encodable(database, encoder_hash=encoder.hash)
-        if not dry_run:
-            _refuse_running(settings)
-            with alone(database) as prolong, bars(errors) as progress:
-
-                def report(done: int) -> None:
-                    prolong()
-                    progress("decisions", done, counts["decisions"])
-
-                encoding.encode(database, encoder=encoder, actor=actor(), now=time.time(), progress=report)
-    show({"encoded": not dry_run, "encoder": encoder.hash, **counts}, as_json=as_json)
-
-
-def _refuse_running(settings: Settings) -> None:
-    """Raise NotReady while a service or a worker is listed in Redis, QueueError where that cannot be asked."""
-    if settings.redis_url is not None or redis_runs(settings):
-        from ragbandit.router.cli.doctor.redis import connected  # Redis is of the extra `service`
-
-        with connected(settings) as client:
-            cards = ", ".join(card.named() for card in present(client)[:5])
-        if cards:
-            remedy = "stop all of them, then run this again; one that was killed is listed for 45 s"
-            raise NotReady(f"processes of this store are running: {cards}", remedy=remedy)
 
 
 def retire(

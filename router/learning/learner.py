@@ -23,7 +23,6 @@ from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import AGAIN, UNFINISHED
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
@@ -143,10 +142,6 @@ class Learner:
                 f"this learner has {ours[0]} with {ours[1]}",
                 remedy="start both with the same configuration",
             )
-        if registered["encoder_hash"] == UNFINISHED:
-            raise NotReady(f"the features of the ledger {self.ledger.label!r} are being made again", remedy=AGAIN)
-        if registered["encoder_hash"] != self._encoder_hash:
-            self._policy = None  # it has learned from features that the store no longer has
         self._encoder_hash = registered["encoder_hash"]
         return fresh
 

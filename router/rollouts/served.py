@@ -50,8 +50,7 @@ def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: 
     sections: dict[str, Mapping[str, object]] = {}
     for section, given in changes.items():
         if section not in ("policy", "reward", "arms") or not isinstance(given, Mapping):
-            remedy = "all versions share the store's: `ragbandit data encode --model` gives it another"
-            remedy = remedy if section == "encoder" else "change policy, reward or arms"
+            remedy = "change policy, reward or arms"
             raise ConfigError("no version can change it", field=section, remedy=remedy)
         sections[section] = given
     for name in _NOT_THEIRS:

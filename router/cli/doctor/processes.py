@@ -9,7 +9,7 @@ from ragbandit.router.cli.doctor.database import judged_clock, opened
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
 from ragbandit.router.cli.doctor.redis import connected
 from ragbandit.router.queue.presence import ProcessCard, present
-from ragbandit.router.storage.ledgers.registration import AGAIN, OTHER_ENCODER, UNFINISHED
+from ragbandit.router.storage.ledgers.registration import OTHER_ENCODER
 from ragbandit.router.storage.sql.tables import policies
 
 
@@ -77,9 +77,6 @@ def encoder(installation: Installation) -> Sequence[Finding]:
         of_ledger = connection.execute(select(policies.c.encoder_hash).where(label)).scalar_one_or_none()
     if not of_ledger:
         return [fine("encoder", "this ledger is learned without features, or is not there yet")]
-    if of_ledger == UNFINISHED:
-        means = "no service starts, and nothing is learned"
-        return [problem("encoder", "the features of this ledger are being made again", means=means, remedy=AGAIN)]
     by = _grouped(_cards(installation), lambda card: card.encoder)
     strange = {hashed: cards for hashed, cards in by.items() if hashed != of_ledger}
     if not strange:

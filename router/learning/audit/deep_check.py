@@ -44,7 +44,7 @@ class _DeepCheck:
         self.ledger, self.files, self.verdict = ledger, files, verdict
         self.versions = versions_of(ledger)
         self.archived = ledger.archived.versions()
-        #: encoders whose features `ragbandit data encode` has made again since
+        #: encoders whose features an earlier release has made again
         self.replaced = replaced_encoders(ledger.database)
         #: versions whose decisions were checked
         self.checked: set[str] = set()

@@ -24,7 +24,7 @@ from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.serving.setup.requirements import has_store
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import UNFINISHED, origin_in
+from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package
@@ -48,14 +48,14 @@ def open_database(settings: Settings) -> Database:
     return database
 
 
-def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None, again: bool = False) -> Encoder:
+def make_encoder(settings: EncoderSettings, *, ledger: Ledger | None = None) -> Encoder:
     """The configured encoder, loaded. Raises ConfigError if its weights or packages cannot be had, StoreError.
 
     ledger: of the store whose decisions this one continues: `encoder.model: auto` is the encoder that the store began
-    with, and `encoder.features: auto` follows it. again: it need not be that one, since features are made again.
+    with, and `encoder.features: auto` follows it.
     """
     known = None if ledger is None else encoder_hash_of(ledger)
-    options = choices(settings) if ledger is None or again else _choices(settings, ledger)
+    options = choices(settings) if ledger is None else _choices(settings, ledger)
     full, choice = _fitting(settings, options, known=known)
     wanted = settings.features
     if wanted == "auto":
@@ -102,9 +102,8 @@ def choose_encoder(settings: Settings) -> EncoderChoice:
 
 
 def _choices(settings: EncoderSettings, ledger: Ledger) -> list[EncoderChoice]:
-    known = encoder_hash_of(ledger)
     origin = origin_in(ledger.database, label=ledger.label)
-    return choices(settings, origin=origin, known=None if known == UNFINISHED else known)
+    return choices(settings, origin=origin, known=encoder_hash_of(ledger))
 
 
 def encoder_hash_of(ledger: Ledger) -> str | None:

@@ -1,7 +1,7 @@
 """Choice of the encoder: the one that a store began with; in a new store the one that fits what is installed.
 
 A store keeps the encoder that it began with in `policies.encoder`: no package and no network that comes or goes gives
-its questions other features. `ragbandit data encode` is how it gets another one.
+its questions other features. Another encoder takes a new `policy.label`.
 """
 
 import importlib.util
@@ -19,8 +19,8 @@ from ragbandit.shared.errors import missing_package
 #: packages of the extra "models" that an encoder with weights needs
 PACKAGES: Final = ("torch", "transformers", "tokenizers", "huggingface_hub")
 _BEGAN: Final = "the store began with it"
-#: the verb by which a store gets another encoder
-CHANGE: Final = "`ragbandit data encode --model hashing` gives the store one that needs no model"
+#: how to go on where its packages cannot be had
+CHANGE: Final = "encoder.model: hashing needs no model, and takes a new policy.label"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

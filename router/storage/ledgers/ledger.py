@@ -194,8 +194,8 @@ class Ledger:
     ) -> Iterator[tuple[Update, Decision]]:
         """`read`, each update with the decision that it is about; what is archived is read from its segments.
 
-        A decision whose features another encoder made than the ledger's comes without them: it was archived, or had
-        no text, when `ragbandit data encode` made the others again. Raises StoreError at a decision that cannot be
+        A decision whose features another encoder made than the ledger's comes without them: it had no text when an
+        earlier release made the others again. Raises StoreError at a decision that cannot be
         read: what it taught cannot be taught again.
         """
         encoder_hash = self.encoder_hash()

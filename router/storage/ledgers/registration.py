@@ -14,15 +14,7 @@ from ragbandit.router.storage.sql.tables import decisions, policies, updates
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import PolicyLabel
 
-#: the encoder of a ledger whose features are being made again, or were until an interruption: none has this hash
-UNFINISHED: Final = "being made again"
-#: of the audit log
-ENCODE: Final = "features.encode"
-OTHER_ENCODER: Final = (
-    "set the encoder back (auto is the one that the store began with); else stop all processes and run "
-    "`ragbandit data encode`, where the texts are kept (log.text: full), or begin another policy.label"
-)
-AGAIN: Final = "wait for `ragbandit data encode`; where it was interrupted, run it again"
+OTHER_ENCODER: Final = "set the encoder back (auto is the one that the store began with), or begin another policy.label"
 
 
 def register_policy(
@@ -58,8 +50,6 @@ def register_policy(
             known = _policy_row(connection, label=label)  # another router was first
             assert known is not None
         other = _other_encoder(connection, known["encoder_hash"], ours=encoder_hash, label=label)
-        if other == UNFINISHED:
-            raise Conflict(f"the features of the ledger {label!r} are being made again", field="encoder", remedy=AGAIN)
         if other is not None:
             raise Conflict(
                 f"the ledger {label!r} was learned with encoder {other[:12]}, "
@@ -92,9 +82,9 @@ def origin_in(database: Database, *, label: PolicyLabel) -> dict[str, Any] | Non
 
 
 def replaced_encoders(database: Database) -> frozenset[str]:
-    """Encoders whose features the last `ragbandit data encode` has made again."""
+    """Encoders whose features an earlier release made again with another one, as its verb wrote in the audit log."""
     with database.read() as connection:
-        entry = last_entry(connection, action=ENCODE, target="store")
+        entry = last_entry(connection, action="features.encode", target="store")
     replaced: Any = () if entry is None else entry.facts["replaced"]
     return frozenset(replaced)
 

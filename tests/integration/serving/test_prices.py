@@ -12,7 +12,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict, InvalidInput
 from ragbandit.shared.types import Query
-from tests.integration.retention.test_encoding import run
+from tests.support.command import run
 from tests.support.tar_files import unpack
 
 #: a store of schema 0002, whose policy is held back to single_step: 40 decisions, 24 of them learned

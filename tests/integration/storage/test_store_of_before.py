@@ -5,17 +5,20 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from ragbandit.router.config.loading import load
+from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.router import Router
+from ragbandit.router.storage.access.audit_log import record
+from ragbandit.router.storage.rows.feature_bytes import features_bytes
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate
-from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, updates
+from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, policies, updates
 from ragbandit.shared.errors import Conflict, StoreError
 from ragbandit.shared.types import Query
-from tests.integration.retention.test_encoding import run
+from tests.support.command import run
 from tests.support.tar_files import unpack
 
 DATA = Path(__file__).parents[2] / "data"
@@ -119,6 +122,32 @@ def test_store_of_schema_0003(tmp_path, monkeypatch):
         assert router.learn() == 1
         verdict = router.verify(deep=True)
     assert (verdict.ok, verdict.deep_decisions, verdict.not_checkable) == (True, 41, 0), verdict.notes
+
+
+def test_features_made_again_by_an_earlier_release(make_world):
+    """Where its `data encode` gave the ledger another encoder, the ledger is learned again, and it all verifies.
+
+    What had no text then has features of the former encoder: it is read without.
+    """
+    world = make_world()
+    asked = world.judged(4)
+    world.learn()
+    theirs, encoder = world.router.encoder.hash, HalfPrecisionEncoder(HashingEncoder(dimension=16))
+    world.router.close()
+    for one in asked[1:]:
+        made = {"features": features_bytes(encoder.encode([one.query.text])[0]), "encoder_hash": encoder.hash}
+        world.write(update(decisions).where(decisions.c.id == one.id).values(**made))
+    world.write(update(policies).values(encoder_hash=encoder.hash, encoder=None))
+    with world.database.write() as connection:
+        record(connection, actor="cli:a@b", action="features.encode", target="store", facts={"replaced": [theirs]})
+    after = make_world(encoder={"dimension": 16}, now=world.now + 1)
+    verdict = after.router.verify(deep=True)
+    assert (verdict.ok, verdict.live_version, verdict.not_checkable) == (True, "", 4), verdict.notes
+    after.judged(1)
+    assert after.learn() == 1
+    assert sum(after.router.service.serving.policy.seen.values()) == 4
+    verdict = after.router.verify(deep=True)
+    assert (verdict.ok, verdict.refused, verdict.not_checkable) == (True, 1, 4), verdict.notes
 
 
 def test_dropped_tables_are_exported(tmp_path, monkeypatch, caplog):

@@ -65,7 +65,7 @@ decisions = Table(
         info=_IN_0003,
     ),
     Index("decisions_made_at", "made_at"),
-    comment="every decision, with all that its draw was made of; never updated but to erase texts or to encode again",
+    comment="every decision, with all that its draw was made of; never updated but to erase texts",
 )
 Index(
     "decisions_session",

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from ragbandit.shared.files.atomic import append_private
@@ -37,20 +37,20 @@ SHOWN_CHARACTERS = 500
 
 
 class Child:
-    """One process and its record. log_folder: where its output goes, as NAME.log; None: to ours."""
+    """One process and its record. log_folder: where its output goes, as NAME.log."""
 
     def __init__(
         self,
         name: str,
         *,
         arguments: Sequence[str],
-        log_folder: Path | None,
+        log_folder: Path,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name
         self._environment = dict(environment or {})
         self.arguments = list(arguments)
-        self.log_file = None if log_folder is None else log_folder / f"{name}.log"
+        self.log_file = log_folder / f"{name}.log"
         self.restarts = 0
         #: how its process ended last; None: it never did
         self.death: str | None = None
@@ -66,9 +66,8 @@ class Child:
     def start(self) -> None:
         """Start the process."""
         environment = os.environ | self._environment | {PARENT_VARIABLE: str(os.getpid())}
-        with ExitStack() as opened:
-            output = None if self.log_file is None else opened.enter_context(append_private(self.log_file))
-            self._logged = 0 if output is None else output.tell()
+        with append_private(self.log_file) as output:
+            self._logged = output.tell()
             self.process = subprocess.Popen(  # noqa: S603 - our own command
                 [sys.executable, "-m", "ragbandit", *self.arguments],
                 stdout=output,
@@ -101,16 +100,15 @@ class Child:
     def _log_death(self, code: int) -> None:
         self.death = f"{self.name} {ending(code, log=self.last_lines())}"
         facts = {"action": "died", "child": self.name, "code": code}
-        where = "above" if self.log_file is None else self.log_file
         if self._deaths == DEATHS:
             message = "%s; %d times in a row, so it may not come up without help; log: %s"
-            log.error(message, self.death, self._deaths, where, extra=facts)
+            log.error(message, self.death, self._deaths, self.log_file, extra=facts)
         else:
-            log.warning("%s; restarting; log: %s", self.death, where, extra=facts)
+            log.warning("%s; restarting; log: %s", self.death, self.log_file, extra=facts)
 
     def last_lines(self) -> str:
         """The last lines that it logged since it was started."""
-        return "" if self.log_file is None else last_lines(self.log_file, after=self._logged)
+        return last_lines(self.log_file, after=self._logged)
 
     def renew(self) -> None:
         """Have it end when it has finished what it is at; `tend` starts it anew."""

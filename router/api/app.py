@@ -37,7 +37,6 @@ from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.mcp import endpoint as mcp
-from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai import endpoints as openai
 from ragbandit.router.api.openai.responses import endpoints as responses
@@ -54,7 +53,6 @@ from ragbandit.router.api.ui.errors import HEADERS
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
-from ragbandit.router.serving.processes.service_process import ServiceProcess
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.config_record import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -96,13 +94,8 @@ class _Service(FastAPI):
         )
 
 
-def create_app(
-    open_router: Callable[[], Router], *, process: ServiceProcess | None = None, corpus: search.Search | None = None
-) -> FastAPI:
-    """The app; the Router is opened when it starts and closed when it stops.
-
-    process: of this process in a service of several. corpus: what /v1/search asks.
-    """
+def create_app(open_router: Callable[[], Router], *, corpus: search.Search | None = None) -> FastAPI:
+    """The app; the Router is opened when it starts and closed when it stops. corpus: what /v1/search asks."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -113,7 +106,6 @@ def create_app(
         state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
         state.search, state.searches = corpus or _no_corpus, 0
-        state.processes = None if process is None else ProcessMetrics(process, text=state.metrics.own_text)
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
             async with _on_this_loop(app):
@@ -131,7 +123,7 @@ def operators_app(app: FastAPI) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
-        for name in ("router", "tracing", "read_state", "metrics", "processes"):  # safe to use from several threads
+        for name in ("router", "tracing", "read_state", "metrics"):  # safe to use from several threads
             operators.state[name] = app.state[name]
         async with _on_this_loop(operators):
             yield
@@ -164,14 +156,9 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
         paces=lambda: serves_prices(router.service.serving.policy),
     )
     state.metrics.limiters.append(state.rate_limiter)
-    shows_metrics = state.processes is not None and state.port != "public"
-    if shows_metrics:
-        await state.processes.start()
     try:
         yield
     finally:
-        if shows_metrics:
-            state.processes.close()
         await state.rate_limiter.close()
         if state.oidc is not None:
             await state.oidc.close()

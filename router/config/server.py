@@ -24,9 +24,6 @@ class ServerSettings(Section):
     admin_port: Annotated[int, Field(ge=0, le=65535)] | None = None
     #: address that admin_port listens on
     admin_host: str = "127.0.0.1"
-    #: processes that serve HTTP on the port; with more than one, a further one encodes for all of them. Limits and
-    #: queues are those of each process. SQLite takes one commit at a time whatever their number: see docs/sizing.md
-    processes: Annotated[int, Field(ge=1, le=64)] = 1
     #: /v1/answer waits that long unless the call says otherwise, then says 202
     answer_wait_s: Annotated[float, Field(ge=0, le=600)] = 30.0
     #: most questions in one POST /v1/route/batch; their text is bounded by max_batch_bytes too

@@ -10,7 +10,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import documented, router_of
 from ragbandit.router.api.http_server.threads import SharedRead
-from ragbandit.router.api.metrics.processes import ProcessMetrics
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
@@ -92,15 +91,10 @@ async def status(request: Request) -> Response:
     responses={200: {"description": "Prometheus text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(request: Request) -> Response:
-    """Prometheus text format. What this process counts is there even if the database cannot be read.
-
-    In a service of several processes these are the metrics of all of them, with the label `process`.
-    """
+    """Prometheus text format. What this process counts is there even if the database cannot be read."""
     try:
         state = await _state(request).value()
     except (NotReady, StoreError):
         state = None
     own: Metrics = request.app.state.metrics
-    others: ProcessMetrics | None = request.app.state.processes
-    text = own.own_text() if others is None else await others.all_text()
-    return Response(text + own.state_text(state), media_type=CONTENT_TYPE_LATEST)
+    return Response(own.own_text() + own.state_text(state), media_type=CONTENT_TYPE_LATEST)

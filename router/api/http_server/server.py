@@ -11,7 +11,6 @@ from fastapi import FastAPI
 from ragbandit.router.api.app import operators_app
 from ragbandit.router.api.http_server.connections import Connections
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.serving.processes.service_process import shared_port
 
 log = logging.getLogger("ragbandit.server")
 
@@ -104,14 +103,14 @@ def bound(host: str, port: int) -> socket.socket:
     return listener
 
 
-def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto", shared: bool = False) -> HttpServer:
+def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -> HttpServer:
     """The server of this app, not yet running. loop: of uvicorn, "auto", "asyncio" or "uvloop".
 
-    shared: server.admin_port is shared with other processes of the service. Raises OSError where it is taken.
+    Raises OSError where server.admin_port is taken.
     """
     operators = None
     if settings.admin_port is not None:
-        listener = (shared_port if shared else bound)(settings.admin_host, settings.admin_port)
+        listener = bound(settings.admin_host, settings.admin_port)
         listener.listen()  # who connects before the thread runs waits for it
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         of_operators = HttpServer(operators_app(app), settings=settings, loop=loop)

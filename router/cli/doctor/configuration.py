@@ -17,12 +17,6 @@ def contradictions(installation: Installation) -> Sequence[Finding]:
     findings = []
     for wrong, text, means, remedy in (
         (
-            sqlite and settings.server.processes > 1,
-            f"server.processes: {settings.server.processes} on SQLite",
-            "SQLite commits one transaction at a time: more processes decide hardly faster",
-            "set DATABASE_URL to a PostgreSQL database, or server.processes: 1",
-        ),
-        (
             sqlite and settings.redis_url is not None and not _of_this_host(settings.redis_url),
             "Redis is on another host, and the database is a SQLite file of this one",
             "workers on other hosts take jobs from this Redis whose decisions they do not find",

@@ -16,9 +16,8 @@ from ragbandit.router.storage.totals.extending import Extender
 from tests.integration.storage.test_policy_versions import draft
 
 ROOT = Path(__file__).parents[3]
-#: in a service of one process with default settings nothing happens that they count, or they are of several processes
+#: in a service with default settings nothing happens that they count
 SOMETIMES = {
-    "ragbandit_process_up",
     "ragbandit_rewrite_tokens",
     "ragbandit_rewrites",
 }

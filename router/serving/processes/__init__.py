@@ -1,1 +1,0 @@
-"""Several processes on one port, with one encoder process for all."""

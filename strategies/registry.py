@@ -24,7 +24,6 @@ ARMS: Mapping[str, str] = MappingProxyType(
         "dragin": "ragbandit.strategies.arms.dragin:Dragin",
         "flare": "ragbandit.strategies.arms.flare:Flare",
         "http": "ragbandit.strategies.arms.http:Http",
-        "mcp": "ragbandit.strategies.arms.mcp:Mcp",
         "multi_step": "ragbandit.strategies.arms.multi_step:MultiStep",
         "no_retrieval": "ragbandit.strategies.arms.no_retrieval:NoRetrieval",
         "react": "ragbandit.strategies.arms.react:React",

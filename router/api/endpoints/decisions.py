@@ -15,7 +15,6 @@ from ragbandit.router.api.dependencies import (
     IdempotencyKey,
     all_done,
     awaited,
-    caller_of,
     documented,
     reads_of,
     router_of,
@@ -173,14 +172,13 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Why a decision was made and what came of it.
 
-    The draw, its reasons in plain sentences, the nearest questions that the policy had learned, the steps of the
-    answer, feedback, reward, and why it waits. A decision that is in the archive is not found here:
-    `ragbandit explain` reads it.
+    The draw, its reasons in plain sentences, the steps of the answer, feedback, reward, and why it waits. A decision
+    that is in the archive is not found here: `ragbandit explain` reads it.
     """
     router = router_of(request)
     await check_owner(request, checked_id(decision_id, field="decision_id"))
-    rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
-    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+    rule = closing_rule(router.settings.learning)
+    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
     return JsonReply(explanation_json(explained), headers=headers(explained.record.decision))
 
 

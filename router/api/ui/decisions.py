@@ -62,8 +62,8 @@ async def one(decision_id: str, request: Request) -> Response:
     """One decision explained."""
     router = router_of(request)
     await check_owner(request, checked_id(decision_id, field="decision_id"))
-    rule, tenant = closing_rule(router.settings.learning), caller_of(request).tenant
-    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule, tenant=tenant))
+    rule = closing_rule(router.settings.learning)
+    explained = await reads_of(request).run(lambda: explain(router.store, decision_id, rule=rule))
     values = _facts(explained) | {"sign": ArmSigns(router.service.arms), "weight": router.settings.reward.weight}
     return await page(request, "decision.html", title="Decision", **values)
 

@@ -73,7 +73,6 @@ def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
         "Draw": reply["draw"],
         "Arms": reply["arms"],
         "Left out": reply["excluded"],
-        "Nearest questions that it had learned": reply["neighbours"],
         "Answer": None if outcome is None else {name: outcome[name] for name in _ENDING},
         "Steps": reply["steps"],
         "Feedback": [{**one, "held": one["id"] in reply["held"]} for one in record["feedback"]],

@@ -1,8 +1,7 @@
 """Explain one decision: from its rows, wherever they are, to a read model."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -10,7 +9,6 @@ from sqlalchemy import select
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.chances import chances_of, draw_of
-from ragbandit.router.serving.explanations.neighbours import nearest
 from ragbandit.router.serving.explanations.progress import progress_of
 from ragbandit.router.serving.explanations.reasons import OWN_FACTS, excluded_of, reasons_of
 from ragbandit.router.serving.explanations.values import (
@@ -36,7 +34,6 @@ from ragbandit.shared.types import (
     Decision,
     DecisionId,
     Generated,
-    Json,
     Outcome,
     Retrieved,
     Reward,
@@ -54,12 +51,11 @@ def explain(
     decision_id: str,
     *,
     rule: ClosingRule,
-    tenant: str | None = None,
     archive: bool = False,
 ) -> Explanation:
     """One decision explained.
 
-    rule: when a waiting decision is closed. tenant: whose learned questions may be shown beside it; None: everybody's.
+    rule: when a waiting decision is closed.
     archive: look into the archive too, where the database does not have it; that may take seconds.
     Raises NotFound, InvalidInput, StoreError.
     """
@@ -67,7 +63,6 @@ def explain(
     record, is_archived = _record(store, key, archive=archive)
     decision = record.decision
     arms, draw = chances_of(decision), draw_of(decision)
-    snapshot, params = _snapshot(store.database, decision)
     held = _held(store, key)
     return Explanation(
         decision_id=decision.id,
@@ -78,8 +73,7 @@ def explain(
         arms=arms,
         excluded=excluded_of(decision),
         draw=draw,
-        snapshot=snapshot,
-        neighbours=nearest(store.database, decision, snapshot=snapshot, params=params, tenant=tenant),
+        snapshot=_snapshot(store.database, decision),
         steps=() if record.outcome is None else tuple(_step(event, record.outcome) for event in record.outcome.trace),
         bill=_bill(record.outcome, record.reward),
         held=tuple(sorted(held)),
@@ -128,21 +122,20 @@ def _text_state(decision: Decision) -> TextState:
     return "sha256" if _SHA256.fullmatch(decision.query.text) else "full"
 
 
-def _snapshot(database: Database, decision: Decision) -> tuple[SnapshotShown, Mapping[str, Json]]:
-    """The snapshot that decided, and the params of its policy. Of one that is forgotten, what its ledger is now."""
+def _snapshot(database: Database, decision: Decision) -> SnapshotShown:
+    """The snapshot that decided; of one that is forgotten, what its ledger is now."""
     named = _VERSION.fullmatch(decision.version)
     label = named["label"] if named else decision.policy
     with database.read() as connection:
         row = connection.execute(select(snapshots).where(snapshots.c.version == decision.version)).mappings().first()
         known = row or connection.execute(select(policies).where(policies.c.label == label)).mappings().first()
-    shown = SnapshotShown(
+    return SnapshotShown(
         version=decision.version,
         label=label,
         learned=int(named["learned"]) if named else None,
         algorithm=None if known is None else known["algorithm"],
         made_at=None if row is None else row["made_at"],
     )
-    return shown, {} if known is None else json.loads(known["params"])
 
 
 def _held(store: DecisionStore, key: DecisionId) -> frozenset[str]:

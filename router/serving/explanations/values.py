@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.storage.decisions.store import DecisionRecord
-from ragbandit.shared.types import ArmName, DecisionId, Json, JudgedBy
+from ragbandit.shared.types import ArmName, DecisionId, Json
 
 #: what is left of a decision's texts
 TextState = Literal["full", "sha256", "none", "erased", "erased with features"]
@@ -93,40 +93,6 @@ class SnapshotShown:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Neighbour:
-    """A question that the policy had learned, and how it went."""
-
-    decision_id: DecisionId
-    """Id of the decision."""
-    seq: int
-    """Number of its update in the ledger."""
-    similarity: float
-    """The cosine of the two questions' features, in [-1, 1]."""
-    question: str
-    """The question; "" where its text was erased or never stored."""
-    arm: ArmName
-    """The arm that answered it."""
-    reward: float
-    """The reward that was learned of it."""
-    quality: float
-    """The quality that was learned of it."""
-    judged_by: JudgedBy | None
-    """The most trusted feedback in its reward; null for a default reward."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Neighbours:
-    """The nearest learned questions."""
-
-    found: tuple[Neighbour, ...]
-    """The nearest first, five at most."""
-    compared: int
-    """Updates that were compared, the newest 2,000 at most."""
-    note: str | None
-    """Why there are none, or what to know about them; null where there is nothing to say."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class PassageShown:
     """A passage that was found."""
 
@@ -194,8 +160,6 @@ class Explanation:
     """The draw."""
     snapshot: SnapshotShown
     """The state of the policy that decided."""
-    neighbours: Neighbours
-    """The nearest questions that the policy had learned."""
     steps: tuple[StepShown, ...]
     """The steps of the answer, in order."""
     bill: tuple[CostTerm, ...]

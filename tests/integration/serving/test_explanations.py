@@ -1,11 +1,8 @@
 """Explanations: what is told of a decision fits its row, whatever happened to it since."""
 
-import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from sqlalchemy import update
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
@@ -13,8 +10,6 @@ from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
-from ragbandit.router.serving.explanations.neighbours import nearest
-from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
@@ -104,42 +99,18 @@ def test_a_learned_decision_is_told_to_its_place_in_the_ledger(world):
     ]
 
 
-def test_the_nearest_questions_are_those_that_the_snapshot_had_learned(world):
-    """The same question learned before is the nearest; what was learned after the decision is not among them."""
-    early = world.route("Who wrote Dracula?")
-    world.feedback(early, reward=0.9)
-    assert told(world, early).neighbours.note == "the policy had learned nothing yet"
-    world.judged(8)
-    world.learn()
-    decision = world.route("Who wrote Dracula?")
-    world.judged(3)
-    world.learn()
-    near = told(world, decision).neighbours
-    assert (near.compared, len(near.found), near.found[0].decision_id) == (9, 5, early.id)
-    assert near.found[0].similarity == pytest.approx(1.0)
-    assert (near.found[0].question, near.found[0].arm, near.found[0].reward) == ("Who wrote Dracula?", early.arm, 0.9)
-    assert [one.similarity for one in near.found] == sorted((one.similarity for one in near.found), reverse=True)
-    assert told(world, decision, tenant="stranger").neighbours.found == ()
-    explained = told(world, decision)
-    shown = nearest(world.database, decision, snapshot=explained.snapshot, params={}, window=4)
-    assert (shown.compared, {one.seq for one in shown.found}) == (4, {6, 7, 8, 9})
-
-
 def test_erased_decisions_say_so(world):
-    """Neither the text of an erased decision nor that of an erased neighbour is shown; without features none is."""
-    first, again = world.route(f"who is {SECRET}?"), None
+    """The text of an erased decision is not shown, and whether its features went too is said."""
+    first = world.route(f"who is {SECRET}?")
     world.feedback(first, reward=0.5)
     world.learn()
     again = world.route("who is that?")
     erase(world.database, Selection(decision=first.id), features=False, now=world.now)
-    explained, near = told(world, first), told(world, again).neighbours
+    explained = told(world, first)
     assert (explained.texts, explained.record.decision.query.text) == ("erased", "")
-    assert (near.found[0].question, near.note) == ("", "some texts were erased, or never kept")
     erase(world.database, Selection(before=2e9), features=True, now=world.now)
     explained = told(world, again)
     assert explained.texts == "erased with features"
-    assert explained.neighbours.found == ()
-    assert "not kept" in (explained.neighbours.note or "")
 
 
 @on_sqlite
@@ -167,16 +138,6 @@ def test_any_number_of_arms(make_world, count):
     assert len(explained.arms) == count
     assert sum(arm.probability for arm in explained.arms) == pytest.approx(1.0)
     assert any("only arm" in reason for reason in explained.reasons) == (count == 1)
-
-
-def test_policies_that_read_no_question_say_so(make_world):
-    """Of a policy that never looks at the question the neighbours had no part in the choice."""
-    world = make_world(policy={"name": "uniform"})
-    world.judged(2)
-    world.learn()
-    near = told(world, world.route()).neighbours
-    assert len(near.found) == 2
-    assert "uniform does not look at the question" in (near.note or "")
 
 
 def written(world, make_decision, *, draws=True, **changes):
@@ -264,18 +225,6 @@ def test_a_changed_row_is_told_as_such(make_world, make_decision):
     explained = written(make_world(), make_decision, draws=False)
     assert "the draw gives" in (explained.draw.fault or "")
     assert any("does not fit together" in reason for reason in explained.reasons)
-
-
-def test_damaged_features_of_others_are_left_out(make_world):
-    """A learned question whose features cannot be read is not compared; the others are."""
-    world = make_world()
-    made = world.judged(3)
-    world.learn()
-    world.write(update(decisions).where(decisions.c.id == made[0].id).values(features=b"\x02abc"))
-    world.write(update(decisions).where(decisions.c.id == made[1].id).values(features=np.ones(3, "<f4").tobytes()))
-    near = told(world, world.route()).neighbours
-    assert [one.decision_id for one in near.found] == [made[2].id]
-    assert json.dumps(near.compared) == "1"
 
 
 @on_sqlite

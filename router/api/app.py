@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Mount
 from swagger_ui_bundle import swagger_ui_path
 
-from ragbandit.router.api.dependencies import CallerGone
+from ragbandit.router.api.dependencies import CallerGone, Reads
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import (
     browser_feedback,
@@ -32,7 +32,6 @@ from ragbandit.router.api.endpoints import (
     search,
     sessions,
 )
-from ragbandit.router.api.http_server.threads import Reads
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter

@@ -7,7 +7,6 @@ wherever it was raised, becomes a reply here, in the words of who asked; and eve
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -20,7 +19,6 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ragbandit.router.api.dependencies import CallerGone
-from ragbandit.router.api.http_server.connections import CONNECTION, LONG_HEAD, MAX_HEAD_BYTES, MAX_HEADERS
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.api.openai.errors import is_openai_path, openai_error
 from ragbandit.router.api.rules import MCP, OPERATOR_PATHS, PART, Rule, has_path, is_page, route_path, rule_of
@@ -33,7 +31,7 @@ from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.carriers import SCOPE_ID, request_id_of, trace_id_of
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import OFF, Span, Tracing
-from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded, RagBanditError
+from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.api")
 
@@ -116,10 +114,7 @@ class Edge:
         except Exception as error:
             if exchange.status:
                 raise
-            reply = reply_to(error, scope=scope)
-            if isinstance(error, Overloaded) and reply.status_code == 503:
-                _hold_back(exchange, reply)
-            await reply(scope, exchange.receive, exchange.send)
+            await reply_to(error, scope=scope)(scope, exchange.receive, exchange.send)
 
     async def _admit(self, exchange: "_Exchange") -> None:
         """Put the caller at `request.state.caller`. Raises what Gate and RateLimiter raise."""
@@ -206,27 +201,16 @@ def _check(exchange: _Exchange, *, state: State) -> None:
 
 
 def _check_head(scope: Scope) -> None:
-    """Refuse a head that is too large (its parser takes what one read brings) or that a proxy may read otherwise."""
-    size, hosts = len(scope.get("raw_path") or b""), 0
+    """Refuse a head that a proxy may read otherwise."""
+    hosts = 0
     for name, value in scope["headers"]:
-        size += len(name) + len(value)
         hosts += name == b"host"
         if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
             raise Malformed("a body comes plain or chunked", field="Transfer-Encoding", remedy="send it plain")
         if name == b"content-encoding" and value.strip().lower() != b"identity":
             raise Malformed("a body is not unpacked here", field="Content-Encoding", remedy="send it plain")
-    if size > MAX_HEAD_BYTES or len(scope["headers"]) > MAX_HEADERS:
-        raise HTTPException(431)
     if hosts > 1 or (hosts == 0 and scope["http_version"] == "1.1"):
         raise Malformed(f"{hosts} Host headers were sent", field="Host", remedy="send one")
-
-
-def _hold_back(exchange: _Exchange, reply: Response) -> None:
-    """Read nothing more from a client that was refused for a while; Retry-After says at least that."""
-    connection = exchange.scope.get("state", {}).get(CONNECTION)
-    if connection is not None:  # None where the app is called without a server
-        after_s = max(int(reply.headers["retry-after"]), math.ceil(connection.pause_reading()))
-        reply.headers["retry-after"] = str(after_s)
 
 
 def reply_to(error: Exception, *, scope: Scope) -> Response:
@@ -267,7 +251,6 @@ def _http_reply(error: HTTPException, *, scope: Scope) -> Response:
             "the body is larger than the service takes",
             "send less, or raise server.max_body_bytes",
         ),
-        431: ("HEADERS_TOO_LARGE", LONG_HEAD, "send less"),
     }
     code, message, remedy = faults.get(error.status_code, ("HTTP_ERROR", str(error.detail), "see /docs"))
     return error_reply(scope, error.status_code, error_body(code, message, remedy=remedy), headers=headers)

@@ -50,11 +50,9 @@ class ServerSettings(Section):
     max_unanswered: Annotated[int, Field(ge=1)] = 10_000
     #: of one tenant among those; beyond it 429
     tenant_unanswered: Annotated[int, Field(ge=1)] = 200
-    #: open connections; further ones are refused with 503, but for a few that may ask /health, /ready and /metrics.
-    #: Less where `ulimit -n` allows fewer files
+    #: connections, and requests at a time (uvicorn's limit_concurrency); beyond it a request is 503. admin_port has no
+    #: limit, so probes belong there
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    #: a head and a body must each arrive, and some of a reply be taken, within that long; else the connection is closed
-    request_timeout_s: Seconds = 10.0
     #: at SIGTERM and SIGINT requests are finished for that long; waits for answers end at once, with 202
     shutdown_s: Annotated[int, Field(ge=1, le=600)] = 8
     #: names that an open service may be called by (the header Host) besides localhost and 127.0.0.1, without port

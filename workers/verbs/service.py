@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 
 from ragbandit.router.api.app import create_app
-from ragbandit.router.api.http_server.server import make_server
+from ragbandit.router.api.server import make_server
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.jobs import connect

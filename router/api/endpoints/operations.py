@@ -8,8 +8,7 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
-from ragbandit.router.api.dependencies import documented, router_of
-from ragbandit.router.api.http_server.threads import SharedRead
+from ragbandit.router.api.dependencies import SharedRead, documented, router_of
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described

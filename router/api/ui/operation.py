@@ -9,8 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.http_server.threads import SharedRead
+from ragbandit.router.api.dependencies import SharedRead, reads_of, router_of
 from ragbandit.router.api.ui.forms import actor_of, form_of
 from ragbandit.router.api.ui.rendering import ArmSigns, page
 from ragbandit.router.learning.status import quarantined

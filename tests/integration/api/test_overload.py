@@ -5,14 +5,11 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from http.client import HTTPConnection
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from ragbandit.router.api.http_server import connections
 from tests.support.servers.http_service import QUESTION, refused, routed, worker_answers
 from tests.support.waiting import until
 
@@ -72,32 +69,6 @@ def test_what_is_accepted_is_answered_soon_and_nothing_else_is_stored(serve):
     assert all(re.search(rb"\r\nretry-after: \d+\r\n", reply) and b'"OVERLOADED"' in reply for reply in refusals)
     assert service.router.status().counters.decided == len(answered) + 6
     assert measured(service, "ragbandit_route_seconds_bucket", le="2.0") == len(answered) + 6
-
-
-def test_a_refused_connection_is_not_read_for_a_while(serve, monkeypatch):
-    """With 2 refusals read in a second and 3 connections open, a refused one is told to wait 2 s; what it sends at once
-    is read after 1.5 s, and others are answered meanwhile.
-    """
-    monkeypatch.setattr(connections, "REFUSALS_PER_S", 2)
-    service = serve(server={"max_waiting": 1})
-    held = HeldEncoder(service)
-    running = asked(service, "first")
-    assert held.entered.wait(10)
-    waiting = asked(service, "second")
-    until(lambda: service.router.waiting() == 1)
-    with closing(HTTPConnection(service.url.removeprefix("http://"), timeout=20)) as link:
-        link.request("POST", "/v1/route", b'{"question": "third"}', {"content-type": "application/json"})
-        refusal = link.getresponse()
-        began = time.monotonic()
-        assert (refusal.status, refusal.headers["retry-after"]) == (503, "2")
-        refusal.read()
-        link.request("GET", "/health")
-        assert httpx.get(f"{service.url}/health").status_code == 200
-        assert time.monotonic() < began + 1.4
-        assert link.getresponse().status == 200
-        assert time.monotonic() >= began + 1.4
-    held.released.set()
-    assert all(reply_on(link).startswith(b"HTTP/1.1 200") for link in (running, waiting))
 
 
 def test_callers_that_leave_are_dropped(serve):

@@ -1,4 +1,4 @@
-"""HTTP server: uvicorn with bounded connections, a thread of its own for the operators' port, and an end in time."""
+"""HTTP server: uvicorn, with a thread of its own for the operators' port, and an end in time."""
 
 import asyncio
 import logging
@@ -9,29 +9,25 @@ import uvicorn
 from fastapi import FastAPI
 
 from ragbandit.router.api.app import operators_app
-from ragbandit.router.api.http_server.connections import Connections
 from ragbandit.router.config.settings import ServerSettings
 
 log = logging.getLogger("ragbandit.server")
 
-#: ticks of uvicorn's main loop in a second
-_TICKS = 10
 #: seconds between two looks at whether the operators' server has started
 _LOOK_S = 0.01
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server with bounded connections. operators: of server.admin_port, run as long as this one is."""
+    """uvicorn's server. operators: of server.admin_port, run as long as this one is."""
 
     def __init__(
         self, app: FastAPI, *, settings: ServerSettings, loop: str, operators: "_OperatorsThread | None" = None
     ) -> None:
-        self.connections = Connections(most=settings.max_connections, request_s=settings.request_timeout_s)
         config = uvicorn.Config(
             app,
             host=settings.host,
             port=settings.port,
-            http=self.connections.protocol,  # type: ignore[arg-type] # uvicorn calls it, and asks for no class
+            limit_concurrency=None if app.state.port == "operators" else settings.max_connections,
             ws="none",
             lifespan="on",
             loop=loop,
@@ -54,12 +50,6 @@ class HttpServer(uvicorn.Server):
             log.info("%s http://%s:%d", what, host, port, extra={"action": "serve"})
         if self.started and self._operators is not None:
             await self._operators.start()
-
-    async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
-        if counter % _TICKS == 0:
-            self.connections.look()
-        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End: whoever waits for an answer is told that it is pending; what is being done is finished, in time."""
@@ -115,12 +105,4 @@ def make_server(app: FastAPI, *, settings: ServerSettings, loop: str = "auto") -
         app.state.port, app.state.admin_port = "public", listener.getsockname()[1]
         of_operators = HttpServer(operators_app(app), settings=settings, loop=loop)
         operators = _OperatorsThread(of_operators, listener=listener)
-    server = HttpServer(app, settings=settings, loop=loop, operators=operators)
-    if server.connections.most < settings.max_connections:
-        log.warning(
-            "at most %d connections are served, not %d: raise `ulimit -n`",
-            server.connections.most,
-            settings.max_connections,
-            extra={"action": "limit"},
-        )
-    return server
+    return HttpServer(app, settings=settings, loop=loop, operators=operators)

@@ -138,6 +138,8 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state, router = app.state, app.state.router
     server = router.settings.server
     state.reads = Reads(threads=READ_THREADS, most=MAX_READS, limit_s=SERVE_S)
+    # One by one: each takes memory that the C library keeps for its thread, and would keep short reads waiting.
+    state.reports = Reads(threads=1, most=MAX_READS, limit_s=SERVE_S)
     state.page_sessions = PageSessions(router.database)
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
@@ -163,6 +165,7 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
             await state.oidc.close()
         state.gate.ring.close()
         state.reads.close()
+        state.reports.close()
 
 
 def _app(lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]]) -> FastAPI:

@@ -133,6 +133,12 @@ def reads_of(request: Request) -> Reads:
     return reads
 
 
+def reports_of(request: Request) -> Reads:
+    """The app's thread for reports, which read up to 200,000 rows."""
+    reports: Reads = request.app.state.reports
+    return reports
+
+
 class CallerGone(Exception):
     """The caller has closed its connection: nobody reads a reply."""
 

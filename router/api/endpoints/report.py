@@ -7,7 +7,7 @@ from fastapi import Query, Request
 from fastapi.responses import Response
 
 from ragbandit.client.replies.report import ReportReply
-from ragbandit.router.api.dependencies import documented, reads_of, router_of
+from ragbandit.router.api.dependencies import documented, reads_of, reports_of, router_of
 from ragbandit.router.api.endpoints.overview import UntilQuery
 from ragbandit.router.api.schemas.replies import report_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
@@ -51,6 +51,6 @@ async def read(
     begin = max(0.0, end - _WEEK_S) if since is None else since
     scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant)
     policy = router.settings.policy
-    result = await reads_of(request).run(lambda: report(router.database, scope, policy=policy, against=against))
+    result = await reports_of(request).run(lambda: report(router.database, scope, policy=policy, against=against))
     learning = (await reads_of(request).run(router.status)).learning
     return JsonReply(report_json(result, now=now, learning=None if learning is None else learning.line))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import Request
 
-from ragbandit.router.api.dependencies import reads_of, router_of
+from ragbandit.router.api.dependencies import reports_of, router_of
 from ragbandit.router.api.ui.rendering import STATIC, environment
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import ReportScope
@@ -26,7 +26,7 @@ def shown(result: Report, *, now: float) -> dict[str, Any]:
 async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
     """The report of the last seconds, for a page; it is at most a minute old."""
     minute, router = int(time.time() // 60), router_of(request)
-    result = await reads_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
+    result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
     return shown(result, now=result.until)
 
 

@@ -1,10 +1,13 @@
 """The report over CLI, HTTP and page: one sentence everywhere."""
 
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from typer.testing import CliRunner
 
+from ragbandit.router.reporting import report as reporting
 from ragbandit.workers.cli import app
 
 DOLLARS = {"no_retrieval": 0.001, "single_step": 0.01, "multi_step": 0.1}
@@ -42,3 +45,20 @@ def test_the_same_everywhere(serve, tmp_path, monkeypatch):
     assert time.time() - told["until"] < 600.0
     nothing = CliRunner().invoke(app, ["report", "--until", "2020-01-01", "--since", "2019-01-01"])
     assert "no questions that compare two arms" in " ".join(nothing.stdout.split())
+
+
+def test_reports_run_one_by_one(serve, monkeypatch):
+    """However many reports are asked for at once, one thread makes all of them: their memory does not add up."""
+    service = serve()
+    read, threads = reporting.read_log, set()
+
+    def noted(*given):
+        threads.add(threading.get_ident())
+        time.sleep(0.05)  # so that another thread would be taken where there is one
+        return read(*given)
+
+    monkeypatch.setattr(reporting, "read_log", noted)
+    paths = [*(f"/v1/report?since={number}" for number in range(7)), "/ui"]
+    with ThreadPoolExecutor(len(paths)) as pool:
+        assert {reply.status_code for reply in pool.map(service.http.get, paths)} == {200}
+    assert len(threads) == 1

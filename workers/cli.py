@@ -1,5 +1,7 @@
 """Command line: the root of `ragbandit`, with the table of its verbs."""
 
+import contextlib
+import ctypes
 import gc
 import os
 from typing import Annotated, Final
@@ -133,6 +135,12 @@ def _root(
     """Per question, the cheapest retrieval strategy that gets it right, learned online."""
 
 
+def _share_heaps() -> None:
+    """Let threads share two heaps: glibc gives each its own, of which hardly anything goes back to the system."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(-8, 2)  # M_ARENA_MAX
+
+
 def main() -> None:
     """The entry point of `ragbandit`."""
     # Both are read when a library is loaded, which no verb has done yet. Before torch: threads that wait for work spin
@@ -141,6 +149,8 @@ def main() -> None:
     # small, and a router multiplies small matrices only (docs/machines.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        _share_heaps()
     # Loading makes hundreds of thousands of objects that stay. Python's own threshold of 700 has the garbage collector
     # walk over them again and again, which is a fifth of the time that a start takes.
     gc.set_threshold(50_000)

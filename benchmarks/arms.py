@@ -42,7 +42,7 @@ WORDS, PASSAGES, HELD = 100, 5, 10
 #: heads of the last layer, layers, width: SmolLM2-135M
 HEADS, LAYERS, WIDTH = 9, 30, 576
 #: an arm that is another pipeline: all of its time is waiting
-ELSEWHERE = ("http",)
+ELSEWHERE = ("http", "callable")
 #: what the reflection tokens of self_rag_trained are called
 REFLECTIONS: Final = (
     ("[Retrieval]", "[No Retrieval]"),

@@ -20,6 +20,7 @@ GROUP = "ragbandit.strategies"
 ARMS: Mapping[str, str] = MappingProxyType(
     {
         "adaptive_note": "ragbandit.strategies.arms.adaptive_note:AdaptiveNote",
+        "callable": "ragbandit.strategies.arms.callable:CallableArm",
         "chain_of_note": "ragbandit.strategies.arms.two_stages:ChainOfNote",
         "dragin": "ragbandit.strategies.arms.dragin:Dragin",
         "flare": "ragbandit.strategies.arms.flare:Flare",

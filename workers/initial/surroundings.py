@@ -13,7 +13,7 @@ from rich.markup import escape
 from ragbandit.router.cli.console import errors
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
-from ragbandit.strategies.adapters import LangChainArm, LlamaIndexArm
+from ragbandit.strategies.arms.callable import CallableArm
 from ragbandit.workers.initial.servers import Model, ModelServer, find_server, pick
 from ragbandit.workers.verbs.index import build_index
 from ragbandit.workers.wiring.retrievers import kind_of, with_choice
@@ -80,16 +80,11 @@ def look_around(
 def _pipeline_arm(given: str) -> tuple[str, Params]:
     """The arm that "name=package.module:object" stands for. The object is imported and, if a function, called."""
     name, _, path = given.partition("=")
-    messages = list[str]()
-    for kind in (LangChainArm, LlamaIndexArm):
-        try:
-            kind(name=name, object=path)
-        except ConfigError as error:
-            messages.append(error.message)
-        else:
-            return name, {"class": f"ragbandit.strategies.adapters:{kind.__name__}", "object": path}
-    remedy = 'give --pipeline "name=package.module:object"; write a Haystack pipeline as an arm (HaystackArm) by hand'
-    raise ConfigError("; ".join(dict.fromkeys(messages)), field="--pipeline", remedy=remedy)
+    try:
+        CallableArm(name=name, object=path)
+    except ConfigError as error:
+        raise ConfigError(error.message, field="--pipeline", remedy=error.remedy) from error
+    return name, {"class": "callable", "object": path}
 
 
 def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:

@@ -148,7 +148,7 @@ def _own(settings: Settings) -> Kind:
     path = settings.retriever.name
 
     def opened() -> Retriever:
-        remedy = "follow ragbandit.strategies.base.Retriever, or wrap it by one of ragbandit.strategies.adapters"
+        remedy = "follow ragbandit.strategies.base.Retriever"
         retriever = _of_others(path, where="retriever.name", methods=["search", "close"], remedy=remedy)
         return cast(Retriever, retriever)
 

@@ -239,17 +239,16 @@ def test_pipelines_are_arms(run, tmp_path):
     (tmp_path / "my_rag_of_init.py").write_text(PIPELINES, encoding="utf-8")
     given = ["--pipeline", "quick=my_rag_of_init:quick", "--pipeline", "deep=my_rag_of_init:engine"]
     tree, _ = written(run, "--yes", *given)
-    adapters = "ragbandit.strategies.adapters:"
     assert tree["arms"] == {
-        "quick": {"class": f"{adapters}LangChainArm", "object": "my_rag_of_init:quick"},
-        "deep": {"class": f"{adapters}LlamaIndexArm", "object": "my_rag_of_init:engine"},
+        "quick": {"class": "callable", "object": "my_rag_of_init:quick"},
+        "deep": {"class": "callable", "object": "my_rag_of_init:engine"},
     }
     assert (tree["reward"], tree["policy"]["incumbent"]) == ({"weight": 0.01, "cost": {"seconds_total": 1.0}}, "quick")
     assert "generator" not in tree
     assert list(written(run, "--yes", "--force", *given[:2])[0]["arms"]) == ["quick", "no_retrieval"]
 
     with every_case() as case:
-        for path, part in (("neither", "which has no `ainvoke`"), ("nobody", "nobody")):
+        for path, part in (("neither", "which cannot be asked a question"), ("nobody", "nobody")):
             with case(path):
                 code, _, err = run("--yes", "--force", "--pipeline", f"odd=my_rag_of_init:{path}")
                 assert code == 2

@@ -110,7 +110,7 @@ def test_quiz_that_cannot_be_asked_is_refused(questions, references, named):
 def test_missing_jieba_is_named(monkeypatch):
     """Without the package the error says what to install."""
     monkeypatch.setitem(sys.modules, "jieba", None)
-    with pytest.raises(ConfigError, match=r"jieba is missing.*ragbandit\[crud\]"):
+    with pytest.raises(ConfigError, match=r"jieba is missing.*'\.\[crud\]"):
         chinese_words()
 
 

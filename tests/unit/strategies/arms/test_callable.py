@@ -1,0 +1,145 @@
+"""Arms that are Python objects: functions, and pipelines as frameworks have them."""
+
+import asyncio
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Budget, DecisionId, Message, Query
+from ragbandit.strategies.arms.callable import CallableArm
+from ragbandit.strategies.generators.scripted import ScriptedGenerator
+from ragbandit.strategies.registry import make_arms
+from ragbandit.strategies.retrievers.memory import NoRetriever
+from ragbandit.strategies.runner import run_strategy
+
+QUESTION = "Who wrote Dracula?"
+
+
+class Chain:
+    """As a LangChain runnable: `invoke` beside `ainvoke`, which gives a message."""
+
+    async def ainvoke(self, given):
+        return SimpleNamespace(content=f"chain: {given}")
+
+    def invoke(self, given):
+        raise AssertionError("ainvoke comes first")
+
+
+class Engine:
+    """As a LlamaIndex query engine."""
+
+    def query(self, question):
+        return SimpleNamespace(response=f"engine: {question}", source_nodes=[1, 2])
+
+
+class Pipeline:
+    """As a Haystack pipeline: outputs by component."""
+
+    def run(self, given):
+        return {"llm": {"replies": [SimpleNamespace(text=f"pipeline: {given}")]}}
+
+
+def ask(question):
+    return f"function: {question}"
+
+
+async def ask_later(question):
+    return {"answer": f"async: {question}"}
+
+
+def slow(question):
+    time.sleep(1.0)
+    return question
+
+
+def made():
+    return Engine()
+
+
+def fails():
+    raise LookupError("no index")
+
+
+def told(messages):
+    return " | ".join(f"{role}: {text}" for role, text in messages)
+
+
+def empty(question):
+    return ""
+
+
+def fails_if_asked(question):
+    raise AssertionError(question)
+
+
+chain, pipeline, number, no_text = Chain(), Pipeline(), 7, (lambda _question: 7)
+
+
+@pytest.fixture(autouse=True)
+def my_rag(monkeypatch):
+    """This file as the module beside a configuration."""
+    monkeypatch.setitem(sys.modules, "my_rag", sys.modules[__name__])
+
+
+def outcome_of(name, *, budget=None, messages=(), **params):
+    arms = make_arms({"mine": {"class": "callable", "object": name, **params}}, capabilities=frozenset())
+    said = tuple(Message(role="user", text=text) for text in messages)
+    query = Query(id=DecisionId("d1"), text=QUESTION, messages=said)
+    parts = {"retriever": NoRetriever(), "generator": ScriptedGenerator({"": "unused"})}
+    return asyncio.run(run_strategy(arms["mine"], query=query, budget=budget or Budget(), **parts))
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "answer"),
+    [
+        ("chain", {}, "chain: {'question': 'Who wrote Dracula?'}"),
+        ("chain", {"input": "text"}, "chain: Who wrote Dracula?"),
+        ("made", {}, "engine: Who wrote Dracula?"),
+        ("pipeline", {}, "pipeline: Who wrote Dracula?"),
+        ("ask", {}, "function: Who wrote Dracula?"),
+        ("ask_later", {}, "async: Who wrote Dracula?"),
+        ("told", {"input": "messages"}, "user: Hello | user: Who wrote Dracula?"),
+    ],
+)
+def test_what_answers(name, params, answer):
+    """Functions, waiting or not, and objects by their method, are given the input that they take; one step each."""
+    outcome = outcome_of(f"my_rag:{name}", messages=["Hello"], **params)
+    assert (outcome.status, outcome.answer, outcome.steps) == ("answered", answer, 1)
+    assert outcome.made_by["params"]["object"] == f"my_rag:{name}"
+
+
+def test_passages_and_the_seconds_of_the_budget():
+    """Nodes that an output names are passages shown; a function that waits is left behind at the deadline."""
+    assert outcome_of("my_rag:made").cost.passages == 2
+    late = outcome_of("my_rag:slow", budget=Budget(seconds=0.1))
+    assert (late.status, late.stop_reason) == ("exhausted", "budget_seconds")
+
+
+def test_an_empty_text_and_no_round():
+    """An empty text is an empty answer; without a round in the budget the object is not asked."""
+    assert CallableArm.__name__ == "CallableArm"
+    empty = outcome_of("my_rag:empty")
+    assert (empty.status, empty.stop_reason) == ("answered", "empty_answer")
+    assert outcome_of("my_rag:ask").stop_reason == "answered"
+    spent = outcome_of("my_rag:fails_if_asked", budget=Budget(rounds=0))
+    assert (spent.answer, spent.stop_reason) == ("", "budget_rounds")
+
+
+def test_an_output_without_text_fails():
+    """It is a failed outcome that names the type."""
+    outcome = outcome_of("my_rag:no_text")
+    assert outcome.status == "failed"
+    assert "int, in which there is no text" in outcome.error
+
+
+@pytest.mark.parametrize(
+    "name", ["", "my_rag:nothing", "my_rag:number", "my_rag", "no_such:x", "my_rag:fails", "my_rag:Engine"]
+)
+def test_what_cannot_be_asked(name):
+    """It is a ConfigError of the setting, before any question."""
+    with pytest.raises(ConfigError) as caught:
+        outcome_of(name)
+    assert caught.value.field == "arms.mine.object"

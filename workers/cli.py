@@ -72,14 +72,13 @@ VERBS: Final[Verbs] = {
         {"changed": f"{_CLI}.arms:changed"},
     ),
     "data": VerbGroup(
-        "Export, import, archive, erase, back up and restore what is stored.",
+        "Export, import, archive, erase and back up what is stored.",
         {
             "export": f"{_CLI}.offline.logs:export",
             "import": f"{_CLI}.offline.logs:import_",
             "archive": f"{_CLI}.data:archive",
             "erase": f"{_CLI}.data:erase",
-            "backup": f"{_CLI}.backup:backup",
-            "restore": f"{_CLI}.backup:restore",
+            "backup": f"{_CLI}.data:backup",
             "retire": f"{_CLI}.data:retire",
             "recount": f"{_CLI}.data:recount",
         },

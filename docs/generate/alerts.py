@@ -16,7 +16,8 @@ morning, and for each what it means and what to do. The expressions are PromQL o
 ([metrics.md](metrics.md)); a board with the same numbers is `deploy/grafana/ragbandit.json`. Limits are a beginning:
 what is slow or dear for you, you know better. `ragbandit doctor` says most of the same from a shell.
 
-No backup in 26 hours is an alert of the scheduler that takes it: exit code 0 is a whole one ([backup.md](backup.md)).
+No backup in 26 hours is an alert of the scheduler that takes it: exit code 0 is a whole one
+([operations.md](operations.md#backup)).
 """
 #: severity -> heading
 _HEADINGS: Final = {"critical": "Wake somebody", "warning": "Look at it today"}

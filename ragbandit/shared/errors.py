@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 
-#: why a store, a backup or an archive of version 0.x is refused
+#: why a store or an archive of version 0.x is refused
 BEFORE_1_0: Final = "it was made before version 1.0, and the last commit that reads it is e8e4422 (last-0.x)"
 
 

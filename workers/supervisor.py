@@ -2,12 +2,10 @@
 
 A child that dies is started again, at once the first time, then with growing pauses. A Redis that no longer answers at
 its socket is started again too: it may forget everything at any moment. Ctrl-C or SIGTERM ends all:
-the service first, so that nothing new comes in, then the workers, all at once, then Redis. SIGHUP reads the arms of the
-configuration again: the answer workers are started anew, each when it has finished what it is at, then the service
-offers the arms.
+the service first, so that nothing new comes in, then the workers, all at once, then Redis.
 
-The children read a copy of the configuration as it was accepted last, so that one which is started again comes back
-whatever the file says by then.
+The children read a copy of the configuration as it was accepted at the start, so that one which is started again comes
+back whatever the file says by then.
 """
 
 import contextlib
@@ -15,23 +13,19 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import yaml
 
 from ragbandit.client import Client
-from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder, load, with_arms
-from ragbandit.router.config.settings import Settings
-from ragbandit.router.policies.checks import check_policy
+from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.data_dir import hold, hold_store, prepare_data_dir
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.child_process import Child, end, ending, last_lines
-from ragbandit.shared.errors import ConfigError, NotReady, RagBanditError
+from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files.atomic import private_folder, write_file
-from ragbandit.workers.wiring.arms import check_arms
 
 log = logging.getLogger("ragbandit.up")
 
@@ -52,9 +46,7 @@ class Supervisor:
         prepare_data_dir(settings)
         private_folder(folder)
         self.redis = RedisServer(settings) if settings.redis_url is None else None
-        # The file that was read, so that one that has gone since is missed.
-        self._file = loaded.file
-        self._tree = loaded.tree
+        self._loaded = loaded
         self._accepted = data / ACCEPTED
         more = ["--config", str(self._accepted)]
         commands = [("api", ["serve", *more])]
@@ -66,14 +58,11 @@ class Supervisor:
             commands.append(("judge", ["worker", "--queue", "judge", *more]))
         commands.append(("learn", ["worker", "--queue", "learn", *more]))
         # Their file is a copy that lies elsewhere; classes are found beside the original.
-        environment = {} if self._file is None else {CLASS_FOLDER: class_folder(self._file)}
+        environment = {} if loaded.file is None else {CLASS_FOLDER: class_folder(loaded.file)}
         self.children = [
             Child(name, arguments=arguments, log_folder=folder, environment=environment) for name, arguments in commands
         ]
         self._stop = threading.Event()
-        self._reload = threading.Event()
-        #: the service offers the arms when the workers know them
-        self._tell_last = False
         self._redis_looked_at, self._redis_misses = 0.0, 0
         self._lock: IO[bytes] | None = None
 
@@ -90,7 +79,6 @@ class Supervisor:
 
     def start(self) -> None:
         """Start Redis and all children; returns at once, `wait_ready` waits."""
-        signal.signal(signal.SIGHUP, lambda *_: self._reload.set())
         zero = [name for name in ("port", "admin_port") if getattr(self.settings.server, name) == 0]
         if zero:
             raise ConfigError(
@@ -103,7 +91,7 @@ class Supervisor:
         with hold_store(self.settings, at=self.url) or contextlib.nullcontext():
             pass  # a `serve` that runs without `up` is named here, not in the log of a child
         check_port(self.settings.server)
-        self._hand_on(self._tree)
+        self._hand_on()
         if self.redis is not None:
             self.redis.start()
         for child in self.children:
@@ -123,60 +111,18 @@ class Supervisor:
 
     def run(self) -> None:
         """Tend the children until `stop` or a signal."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_: self._stop.set())
         while not self._stop.wait(0.2):
-            if self._reload.is_set():
-                self._reload.clear()
-                self.reload()
             self._tend()
 
-    def reload(self) -> None:
-        """Have the children read the arms of the configuration again; queued answers wait for a worker as ever.
-
-        Arms that go leave the service before the workers, arms that come reach the workers before the service. A
-        configuration that cannot be used is logged, and everything stays as it is. Settings other than the arms stay
-        as they were at the start, which is logged too.
-        """
-        try:
-            loaded = load(self._file)
-            self._say_what_waits(loaded.settings)
-            taken = with_arms(self.settings, loaded.settings.arms)
-            check_arms(taken)
-            check_policy(taken)
-            if taken.worker_arms and not self._workers():
-                raise ConfigError("no answer workers run here", field="arms", remedy="start `ragbandit up` again")
-            self._file = loaded.file
-            tree = {key: value for key, value in self._tree.items() if key != "arms"}
-            self._hand_on(tree | {key: value for key, value in loaded.tree.items() if key == "arms"})
-        except RagBanditError as error:
-            message = "the new configuration cannot be used; the arms stay as they were"
-            log.error(message, extra={"action": "offer", "reason": str(error)})
-            return
-        self._tell_last = bool(set(taken.worker_arms) - set(self.settings.worker_arms))
-        self.settings = taken
-        log.info(
-            "the arms of the new configuration are in use", extra={"action": "offer", "arms": ", ".join(taken.arms)}
-        )
-        if not self._tell_last:
-            self._tell_api()
-        for child in self._workers():
-            child.renew()
-
-    def _say_what_waits(self, new: Settings) -> None:
-        changed = [name for name, value in new if name != "arms" and value != getattr(self.settings, name)]
-        if changed:
-            facts = {"action": "offer", "changed": ", ".join(changed)}
-            log.warning(
-                "only arms change while `ragbandit up` runs; start it again for the other settings", extra=facts
-            )
-
-    def _hand_on(self, tree: Mapping[str, Any]) -> None:
+    def _hand_on(self) -> None:
         """Write what the children read. Nothing of the environment is in it: they have that themselves."""
-        origin = "no file" if self._file is None else ascii(str(self._file.absolute()))
+        file = self._loaded.file
+        origin = "no file" if file is None else ascii(str(file.absolute()))
         head = f"# `ragbandit up` took this over from {origin}: edit that.\n"
         # In ASCII: there are letters that PyYAML reads otherwise than it writes them.
-        text = (head + yaml.safe_dump(dict(tree), sort_keys=False)).encode("ascii")
+        text = (head + yaml.safe_dump(dict(self._loaded.tree), sort_keys=False)).encode("ascii")
         try:
             write_file(self._accepted, text, durable=False)
         except OSError as error:
@@ -185,13 +131,6 @@ class Supervisor:
                 field="data_dir",
                 remedy="give a folder that can be written",
             ) from error
-        self._tree = tree
-
-    def _workers(self) -> list[Child]:
-        return [child for child in self.children if child.name.startswith("answer-")]
-
-    def _tell_api(self) -> None:
-        self.children[0].send(signal.SIGHUP)
 
     def stop(self) -> None:
         """End everything that was started."""
@@ -209,9 +148,6 @@ class Supervisor:
             self._tend_redis(self.redis)
         for child in self.children:
             child.tend()
-        if self._tell_last and not any(child.renewing for child in self._workers()):
-            self._tell_last = False
-            self._tell_api()
 
     def _tend_redis(self, redis: RedisServer) -> None:
         """Start Redis again if its process has ended, or has not answered REDIS_MISSES times in a row."""

@@ -60,8 +60,6 @@ class Child:
         self._started = 0.0
         self._due = 0.0
         self.process: subprocess.Popen[bytes] | None = None
-        #: told to end, to be started anew
-        self.renewing = False
 
     def start(self) -> None:
         """Start the process."""
@@ -83,10 +81,6 @@ class Child:
         if self.process is None or self.process.poll() is None:
             return
         now = time.monotonic()
-        if self.renewing:
-            self.renewing, self._due = False, 0.0
-            self.start()
-            return
         if self._due == 0.0:
             self._deaths = 1 if now - self._started > STEADY_S else self._deaths + 1
             pause = 0.0 if self._deaths == 1 else min(MAX_PAUSE_S, 0.25 * 2**self._deaths)
@@ -110,12 +104,6 @@ class Child:
         """The last lines that it logged since it was started."""
         return last_lines(self.log_file, after=self._logged)
 
-    def renew(self) -> None:
-        """Have it end when it has finished what it is at; `tend` starts it anew."""
-        if self.lives() and not self.renewing:  # a second SIGTERM would cut it off
-            self.renewing = True
-            self.send(signal.SIGTERM)
-
     def lives(self) -> bool:
         """True while its process runs."""
         return self.process is not None and self.process.poll() is None
@@ -135,8 +123,7 @@ class Child:
 def end(children: Sequence[Child], *, drain_s: float = DRAIN_S, cut_off_s: float = CUT_OFF_S) -> None:
     """SIGTERM to all at once; after drain_s a second one, which cuts off what they are at; SIGKILL after cut_off_s."""
     for child in children:
-        if not child.renewing:  # it has had its first one
-            child.send(signal.SIGTERM)
+        child.send(signal.SIGTERM)
     _wait(children, timeout_s=drain_s)
     for child in children:
         child.send(signal.SIGTERM)

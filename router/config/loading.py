@@ -100,14 +100,6 @@ def class_folder(file: Path) -> str:
     return str(file.absolute().parent)
 
 
-def with_arms(settings: Settings, arms: Mapping[str, Mapping[str, object]]) -> Settings:
-    """The same settings with other arms, checked as if they had been read like that. Raises ConfigError."""
-    given: object = arms
-    if not isinstance(given, Mapping) or not all(isinstance(each, Mapping | None) for each in given.values()):
-        raise ConfigError("arms must be a mapping of names to params", field="arms", remedy=_ARMS_EXAMPLE)
-    return _checked(settings.model_dump() | {"arms": {name: dict(params or {}) for name, params in arms.items()}})
-
-
 def with_changes(settings: Settings, changes: Mapping[str, Mapping[str, object]]) -> Settings:
     """The same settings with these of each section in their place, checked as if they had been read like that.
 

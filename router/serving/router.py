@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from ragbandit.router.config.loading import load, with_arms
+from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
@@ -86,7 +86,6 @@ class Router:
     def __init__(self, settings: Settings, *, encoder: Encoder, database: Database, jobs: Jobs) -> None:
         """Assemble the parts; nothing is read, written or started before `start`. Raises ConfigError."""
         check_policy(settings)
-        #: the configuration, with the arms on offer
         self.settings = settings
         self.encoder, self.database, self.jobs = encoder, database, jobs
         self._owns_jobs = False
@@ -114,7 +113,7 @@ class Router:
         )
         #: keeps the policy that decides up to date
         self.following = PolicyFollower(
-            lambda: self.settings,
+            settings,
             service=self.service,
             files=self.files,
             wake=lambda: self.updates.wake(),
@@ -300,20 +299,6 @@ class Router:
         if cancelled.status is None:
             self.notifier.cancel(key)
         return cancelled
-
-    def offer(self, arms: Mapping[str, Mapping[str, object]]) -> None:
-        """Offer these arms, name -> params as in the configuration, from the next request on.
-
-        A new arm begins with policy.cold_start_floor; one that is left out is drawn no more and keeps what was
-        learned of it, should it come back. Arms that our workers run must be known to the workers too: they
-        take them from their configuration when they start. Raises ConfigError for arms that cannot be.
-        """
-        settings = with_arms(self.settings, arms)
-        check_policy(settings)
-        self.service.take_over(self.service.serving, settings=self.following.deciding(settings))
-        self.settings = settings
-        self.following.versions.reload()
-        log.info("other arms are offered from now on", extra={"action": "offer", "arms": ", ".join(settings.arms)})
 
     def check_rollouts(self) -> "list[Look]":
         """Look once at every version that is in shadow or canary, and do what the evidence says; what was found.

@@ -10,8 +10,6 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.service_process import free_port
-from ragbandit.client import Client
-from ragbandit.shared.errors import RagBanditError
 from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.workers.cli import app
 
@@ -20,8 +18,8 @@ from .conftest import PASSAGES, children_of, client_of_up, running_up, until
 
 @pytest.mark.timeout(120)
 def test_up_and_ctrl_c(tmp_path):
-    """`ragbandit up` serves an answer, takes over other arms on SIGHUP but not from a broken file, beside which it
-    restarts each of its four children, and ctrl-C leaves no process behind.
+    """`ragbandit up` serves an answer, restarts each of its four children beside a file that was broken meanwhile, and
+    ctrl-C leaves no process behind.
     """
     port, log = free_port(), tmp_path / "up.log"
     build_index(PASSAGES, tmp_path / "data" / "indexes" / "default")
@@ -37,33 +35,16 @@ def test_up_and_ctrl_c(tmp_path):
             question = ["answer", "Capital of France?", "--url", f"http://127.0.0.1:{port}", "--json"]
             answer = json.loads(CliRunner().invoke(app, question).stdout)
         assert (answer["status"], answer["answer"], len(answer["pmf"])) == ("answered", "scripted", 3)
-        first = children_of(up.pid)
-        (tmp_path / "config.yaml").write_text(json.dumps(tree | {"arms": {"single_step": {}}}))
-        up.send_signal(signal.SIGHUP)
-        until(lambda: _offered(port) == {"single_step"})
-        until(lambda: len(set(first) & set(children_of(up.pid))) == 3 and len(children_of(up.pid)) == 4)  # a new worker
         (tmp_path / "config.yaml").write_text("arms: [")
-        up.send_signal(signal.SIGHUP)
-        until(lambda: "the new configuration cannot be used" in log.read_text())
         for victim in children_of(up.pid):  # Redis, service, answer worker, learner: each in turn
             with contextlib.suppress(ProcessLookupError):  # one that has just ended for a successor
                 os.kill(victim, signal.SIGKILL)
             until(lambda gone=victim: gone not in children_of(up.pid) and len(children_of(up.pid)) == 4)
         with client_of_up(up, port=port, folder=tmp_path) as client:
             again = client.answer("Capital of France?", wait_s=30)
-        assert (again["status"], set(again["pmf"])) == ("answered", {"single_step"})
-        assert "the arms of the new configuration are in use action=offer arms=single_step" in log.read_text()
+        assert (again["status"], len(again["pmf"])) == ("answered", 3)
         killed = "answer-1 was killed (SIGKILL; out of memory?); restarting; log: "
         assert f"{killed}{tmp_path}/data/logs/answer-1.log" in log.read_text()
         children = children_of(up.pid)
     assert up.returncode == 0
     assert [pid for pid in children if Path(f"/proc/{pid}/stat").exists()] == []
-
-
-def _offered(port) -> set[str]:
-    """The arms that a question can have now; none while there is no service."""
-    try:
-        with Client(f"http://127.0.0.1:{port}") as client:
-            return set(client.route("Capital of France?")["pmf"])
-    except RagBanditError:
-        return set()

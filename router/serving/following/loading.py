@@ -32,10 +32,6 @@ class CandidateLoader(Generic[Loaded]):
         del self._pending[name]
         return pending.result()
 
-    def forget(self) -> None:
-        """What is being loaded is not wanted any more, by any name."""
-        self._pending = {}
-
 
 def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
     try:

@@ -22,13 +22,13 @@ log = logging.getLogger("ragbandit.versions")
 class PolicyFollower:
     """Lets `service` decide by the configuration, or by the champion version; follows the snapshots of either.
 
-    settings: the configuration, as it is now. service: before `start` it decides by a policy that has learned nothing.
+    service: before `start` it decides by a policy that has learned nothing.
     wake: lets `refresh` be called soon.
     """
 
     def __init__(
         self,
-        settings: Callable[[], Settings],
+        settings: Settings,
         *,
         service: RouteService,
         files: SnapshotFiles,
@@ -44,7 +44,7 @@ class PolicyFollower:
         #: of the policy that decides
         self.ledger = Ledger(self._database, label=label)
         self.snapshots = SnapshotFollower(
-            self.ledger, files=files, settings=settings(), fresh=service.serving.policy, encoder=self._encoder
+            self.ledger, files=files, settings=settings, fresh=service.serving.policy, encoder=self._encoder
         )
         #: the version that decides; None: the configuration itself
         self._champion: PolicyVersion | None = None
@@ -56,7 +56,7 @@ class PolicyFollower:
 
     def start(self) -> None:
         """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
-        self._registered(self._settings())  # what versions stand on is there, whoever decides
+        self._registered(self._settings)  # what versions stand on is there, whoever decides
         self.versions.follow()
         self._take_over(self.versions.champion)
 
@@ -68,10 +68,6 @@ class PolicyFollower:
         if serves_prices(self._service.serving.policy) and (text := self.ledger.frontier()) != self._frontier:
             self._frontier, self._service.frontier = text, read_frontier(text)
         return self.snapshots.refresh(lambda: self._service.serving, swap=self._service.swap)
-
-    def deciding(self, configuration: Settings) -> Settings:
-        """The configuration with what the champion changes. Raises ConfigError if that does not fit."""
-        return configuration if self._champion is None else settings_of(configuration, self._champion)
 
     def _follow_champion(self) -> None:
         """Let another version decide, if the database says so; one that cannot be used here changes nothing."""
@@ -91,7 +87,7 @@ class PolicyFollower:
 
     def _take_over(self, version: PolicyVersion | None) -> None:
         """Decide with this version; None: with the configuration. Raises ConfigError, Conflict, StoreError."""
-        settings = self._settings()
+        settings = self._settings
         try:
             settings = settings if version is None else settings_of(settings, version)
             snapshots = self._registered(settings)

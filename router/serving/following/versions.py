@@ -42,10 +42,7 @@ class _LoadedCandidate:
 
 
 class VersionFollower:
-    """What is live of the versions of one configuration.
-
-    settings: the configuration, as it is now. wake: lets `follow` be called soon.
-    """
+    """What is live of the versions of one configuration. wake: lets `follow` be called soon."""
 
     #: how long a candidate that is loaded for the first time is waited for, seconds
     load_s = 5.0
@@ -57,7 +54,7 @@ class VersionFollower:
         base: PolicyLabel,
         files: SnapshotFiles,
         encoder: Encoder,
-        settings: Callable[[], Settings],
+        settings: Settings,
         wake: Callable[[], None],
     ) -> None:
         self.database, self.base, self.files, self.encoder = database, base, files, encoder
@@ -99,13 +96,8 @@ class VersionFollower:
 
     def learned(self) -> list[Settings]:
         """The settings of the versions that learn here beside the configuration: the champion's, and candidates'."""
-        champion = [] if self.champion is None else [settings_of(self.settings(), self.champion)]
+        champion = [] if self.champion is None else [settings_of(self.settings, self.champion)]
         return champion + [one.settings for one in self._loaded.values()]
-
-    def reload(self) -> None:
-        """Load all versions again at the next `follow`: the configuration is another one."""
-        self._loaded, self._loaded_revision = {}, -1
-        self._loader.forget()
 
     def close(self) -> None:
         """End the threads of the candidates."""
@@ -119,7 +111,7 @@ class VersionFollower:
         champion = next((one for one in versions if one.state == "champion"), None)
         self.champion = None if champion is None or champion.label == self.base else champion
         versions = [one for one in versions if one.state in LIVE_STATES]
-        most = self.settings().rollout.shadows + 1  # and a canary
+        most = self.settings.rollout.shadows + 1  # and a canary
         self._again_at = None
         arms = self._champion_arms()
         candidates = [self._candidate(one, champion_arms=arms) for one in sorted(versions, key=_place)[:most]]
@@ -137,27 +129,26 @@ class VersionFollower:
 
     def _champion_arms(self) -> Mapping[str, object]:
         if self.champion is None:
-            return self.settings().arms
+            return self.settings.arms
         try:
-            return settings_of(self.settings(), self.champion).arms
+            return settings_of(self.settings, self.champion).arms
         except RagBanditError:  # whoever takes the champion over says so
-            return self.settings().arms
+            return self.settings.arms
 
     def _candidate(self, version: PolicyVersion, *, champion_arms: Mapping[str, object]) -> Candidate:
-        limit_s = self.settings().rollout.time_limit_s
+        limit_s = self.settings.rollout.time_limit_s
         runner = self._runners.setdefault(version.name, CandidateRunner(version.name, limit_s=limit_s))
-        runner.limit_s = limit_s
         loaded, fault = self._loaded.get(version.name), None
         try:
             if loaded is None:
-                loaded = self._loader.loaded(version.name, partial(self._load_one, self.settings(), version))
+                loaded = self._loader.loaded(version.name, partial(self._load_one, version))
                 self._loaded[version.name] = loaded
         except Exception as error:  # whatever a candidate's class does: it must not stop the others
             fault = f"it cannot be loaded: {error}"
             self._again_at = time.monotonic() + AGAIN_S
             facts = {"action": "candidate", "version": version.name, "reason": str(error)}
             log.error("a candidate cannot be loaded: the champion decides alone", extra=facts)
-        settings = self.settings() if loaded is None else loaded.settings
+        settings = self.settings if loaded is None else loaded.settings
         added = [name for name in settings.arms if name not in champion_arms]
         return Candidate(
             version=version,
@@ -168,8 +159,8 @@ class VersionFollower:
             added=tuple(map(ArmName, added)),
         )
 
-    def _load_one(self, configuration: Settings, version: PolicyVersion) -> _LoadedCandidate:
-        settings = settings_of(configuration, version)
+    def _load_one(self, version: PolicyVersion) -> _LoadedCandidate:
+        settings = settings_of(self.settings, version)
         snapshots = registered_follower(self.database, settings, files=self.files, encoder=self.encoder)
         return _LoadedCandidate(settings=settings, snapshots=snapshots, serving=snapshots.first())
 

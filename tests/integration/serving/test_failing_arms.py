@@ -298,8 +298,8 @@ def test_status(world):
     lines = metrics.state_text(world.router.state()).decode().splitlines()
     assert 'ragbandit_arm_offered{arm="multi_step"} 0.0' in lines
     assert 'ragbandit_arm_offered{arm="single_step"} 1.0' in lines
-    world.router.offer({"single_step": {}})
-    lines = metrics.state_text(world.router.state()).decode().splitlines()
+    world.restart(arms={"single_step": {}})
+    lines = Metrics(world.router).state_text(world.router.state()).decode().splitlines()
     assert [line for line in lines if line.startswith("ragbandit_arm_offered{")] == [
         'ragbandit_arm_offered{arm="single_step"} 1.0'
     ]

@@ -83,7 +83,7 @@ def test_an_arm_that_is_gone_ends_the_stay(make_world):
     assert stayed(limited) is None
     assert limited.arm in others
     arms = {name: {} for name in first.arms if name != limited.arm}
-    world.router.offer(arms)
+    world.restart(arms=arms)
     moved = turn(world)
     assert stayed(moved) is None
     assert moved.arm != limited.arm

@@ -6,7 +6,7 @@ from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.memory_jobs import MemoryJobs
 from ragbandit.router.serving.checks.reports import unrun_outcome
-from ragbandit.shared.errors import ConfigError, InvalidInput, NotFound
+from ragbandit.shared.errors import InvalidInput, NotFound
 
 
 @pytest.fixture(scope="module")
@@ -49,15 +49,6 @@ def test_the_library_refuses(unmoved, call, field):
         call(unmoved)
     assert caught.value.field == field
     assert caught.value.remedy
-
-
-@pytest.mark.parametrize("arms", [None, 5, ["fast"], {"fast": 5}, {"fast": ["caller"]}, {}, {"": {}}, {5: {}}])
-def test_arms_that_cannot_be_offered(unmoved, arms):
-    """Router.offer refuses arms of another shape as ConfigError, and goes on offering those it had."""
-    with pytest.raises(ConfigError) as caught:
-        unmoved.offer(arms)
-    assert caught.value.field.startswith("arms")
-    assert unmoved.service.arms == ("no_retrieval", "single_step", "multi_step")
 
 
 def test_an_unknown_decision_is_told_without_http(unmoved):

@@ -1,6 +1,5 @@
 """The supervisor of `ragbandit up`: real processes that end, die and start again, and the configuration they read."""
 
-import logging
 import os
 import signal
 import subprocess
@@ -79,21 +78,6 @@ def test_children_that_end_are_not_waited_for(make_child):
     end([*children, Child("late", arguments=[], log_folder=children[0].log_file.parent)], drain_s=20, cut_off_s=20)
     assert time.monotonic() - began < 5
     assert [child.process.returncode for child in children] == [0, 0]
-
-
-def test_a_renewed_child_is_told_once(make_child):
-    """A child that is being renewed is not told a second time, by a second renewal or an end, before its time is up."""
-    child = make_child(2)
-    child.renew()
-    give_up = time.monotonic() + 10
-    while not told(child):  # signals that come together are one
-        assert time.monotonic() < give_up
-    child.renew()
-    time.sleep(0.1)
-    end([child], drain_s=0.3, cut_off_s=5.0)
-    first, second = told(child)
-    assert second - first > 0.35
-    assert child.process.returncode == 0
 
 
 # ------------------------------------------------------------------------------------------ children that die
@@ -180,7 +164,7 @@ def make_supervisor(tmp_path, monkeypatch):
         if text is not None:
             (tmp_path / "config.yaml").write_text(text)
         made = Supervisor(load(None))
-        made._hand_on(made._tree)
+        made._hand_on()
         return made
 
     return make
@@ -224,18 +208,9 @@ def test_secrets_of_the_environment_stay_there(make_supervisor, tmp_path):
     environ = {"REDIS_URL": "redis://:hunter2@host/0", "RAGBANDIT_GENERATOR__NAME": "scripted"}
     made = make_supervisor(None, **environ)
     assert yaml.safe_load((tmp_path / ACCEPTED).read_text()) == {}
+    assert "from no file" in (tmp_path / ACCEPTED).read_text().splitlines()[0]
     assert load(ACCEPTED).settings == made.settings
     assert made.settings.redis_url == environ["REDIS_URL"]
-
-
-def test_a_file_that_came_later_is_named(make_supervisor, tmp_path):
-    """Who started without a file and sent a signal when there was one finds its name in the copy."""
-    made = make_supervisor(None, RAGBANDIT_GENERATOR__NAME="scripted")
-    assert "from no file" in (tmp_path / ACCEPTED).read_text().splitlines()[0]
-    (tmp_path / "config.yaml").write_text("arms: {no_retrieval: }\n")
-    made.reload()
-    assert str(tmp_path / "config.yaml") in (tmp_path / ACCEPTED).read_text().splitlines()[0]
-    assert set(load(ACCEPTED).settings.arms) == {"no_retrieval"}
 
 
 def test_a_redis_that_died_is_said_with_its_log(make_supervisor, tmp_path, caplog):
@@ -258,7 +233,6 @@ def test_a_redis_that_died_is_said_with_its_log(make_supervisor, tmp_path, caplo
 def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
     """A second `up` on a folder is refused, and takes neither Redis nor its socket away from the first one."""
     first, second = make_supervisor(TEXT), make_supervisor(TEXT)
-    hangup = signal.getsignal(signal.SIGHUP)
     lock = tmp_path / ".ragbandit" / "up.lock"
     with hold(lock, process="ragbandit up", at="http://127.0.0.1:8100", field="data_dir"):
         first.redis.start()
@@ -271,13 +245,11 @@ def test_a_refused_up_leaves_the_running_one_alone(make_supervisor, tmp_path):
             assert first.redis.answers()
         finally:
             first.redis.stop()
-            signal.signal(signal.SIGHUP, hangup)
 
 
 def test_up_beside_a_service_is_refused(make_supervisor):
     """`up` on a SQLite folder that a `serve` of its own holds is refused before any child starts."""
     made = make_supervisor(TEXT)
-    hangup = signal.getsignal(signal.SIGHUP)
     try:
         with hold_store(made.settings, at="http://127.0.0.1:8100"):
             named = rf"another `ragbandit serve` runs on this folder: process {os.getpid()}, http://127.0.0.1:8100"
@@ -285,7 +257,6 @@ def test_up_beside_a_service_is_refused(make_supervisor):
                 made.start()
     finally:
         made.stop()
-        signal.signal(signal.SIGHUP, hangup)
     assert all(child.death is None for child in made.children)
 
 
@@ -317,63 +288,3 @@ def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypa
     assert record.levelname == "ERROR"
     assert "redis does not answer at" in record.getMessage()
     assert "nothing is lost" in record.getMessage()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "arms: [",
-        "arms: {no_retrieval: , single_stepp: }\n",
-        "generator: {name: scripted}\narms: {self_rag_trained: }\n",
-        "arms: {no_retrieval: }\npolicy: {name: fixed, params: {arm: 3}}\nlearning: {wait_s: -1.0}\n",
-    ],
-)
-def test_a_bad_file_is_not_handed_on(make_supervisor, tmp_path, caplog, text):
-    """A file that cannot be used changes neither the settings nor what children start with, and its fault is said."""
-    made = make_supervisor(TEXT)
-    before = (tmp_path / ACCEPTED).read_bytes()
-    (tmp_path / "config.yaml").write_text(text)
-    made.reload()
-    assert (tmp_path / ACCEPTED).read_bytes() == before
-    assert set(made.settings.arms) == {"no_retrieval", "single_step"}
-    assert caplog.records[-1].getMessage() == "the new configuration cannot be used; the arms stay as they were"
-    assert caplog.records[-1].levelname == "ERROR"
-
-
-def test_good_arms_are_handed_on_and_told(make_supervisor, caplog):
-    """The arms of a good file are taken over, which is said; a later restart finds them whatever the file says then."""
-    made = make_supervisor(TEXT)
-    with caplog.at_level(logging.INFO, logger="ragbandit"):
-        for text, arms in (
-            ("generator: {name: scripted}\narms: {multi_step: {rounds: 2}}\n", {"multi_step": {"rounds": 2}}),
-            ("generator: {name: scripted}\n", {"no_retrieval": {}, "single_step": {}, "multi_step": {}}),
-        ):
-            with open("config.yaml", "w") as file:
-                file.write(text)
-            made.reload()
-            assert made.settings.arms == load(ACCEPTED).settings.arms == arms
-            assert caplog.records[-1].getMessage() == "the arms of the new configuration are in use"
-            assert caplog.records[-1].arms == ", ".join(arms)
-
-
-def test_what_is_no_arm_waits_for_a_restart(make_supervisor, caplog):
-    """Other settings that were changed with the arms reach no child before `up` is started again, and are named."""
-    made = make_supervisor(TEXT)
-    with open("config.yaml", "w") as file:
-        file.write("generator: {name: local}\nserver: {port: 8999}\npolicy: {name: uniform}\narms: {no_retrieval: }\n")
-    made.reload()
-    accepted = load(ACCEPTED).settings
-    assert accepted == made.settings
-    assert set(accepted.arms) == {"no_retrieval"}
-    assert (accepted.generator.name, accepted.server.port, accepted.policy.name) == ("scripted", 8100, "mba")
-    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
-    assert warning.changed == "policy, generator, server"
-
-
-def test_the_file_that_was_read_is_read_again(make_supervisor, tmp_path):
-    """A file that the environment names is read again too, and not one that lies in the folder."""
-    (tmp_path / "mine.yaml").write_text(TEXT)
-    made = make_supervisor("arms: {multi_step: }\n", RAGBANDIT_CONFIG="mine.yaml")
-    (tmp_path / "mine.yaml").write_text("generator: {name: scripted}\narms: {no_retrieval: }\n")
-    made.reload()
-    assert set(made.settings.arms) == {"no_retrieval"}

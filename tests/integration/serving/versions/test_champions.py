@@ -70,16 +70,16 @@ def test_champions_give_way_and_come_back_in_turn(world):
 
 @on_sqlite
 def test_a_configuration_that_was_edited_holds_for_a_promoted_version_too(world):
-    """What the version does not change is the configuration's as it is now; so is an arm that is offered later."""
+    """What the version does not change is the configuration's as it is now; so is an arm that was added to it."""
     name = canary(world, **FIXED_TWO)
     do(world.database, "promote", name, force=True)
     world.router.refresh()
-    edited = world.settings.model_copy(update={"policy": world.settings.policy.model_copy(update={"floor": 0.1})})
+    arms = {**world.settings.arms, "four": {"run_by": "caller"}}
+    policy = world.settings.policy.model_copy(update={"floor": 0.1})
+    edited = world.settings.model_copy(update={"policy": policy, "arms": arms})
     with Router.open(edited, jobs=MemoryJobs()) as again:
         made = again.submit(Query(text="which?"), run_by="caller").result(30)
         assert (made.policy, made.floor) == ("main.v1", 0.1)
-        again.offer({**ARMS, "four": {"run_by": "caller"}})
-        made = again.submit(Query(text="which?"), run_by="caller").result(30)
     assert made.arms == (*ARMS, "four")
     assert made.policy == "main.v1"
     assert min(made.pmf) >= 0.1

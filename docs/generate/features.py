@@ -34,7 +34,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "the judge": ("workers/judge/*.py", "router/storage/judgements.py", "router/storage/rows/judge_rows.py"),
     "checks as rewards": ("ragbandit/checks.py", "workers/checks/*.py", "router/storage/rows/check_rows.py"),
-    "verify": ("router/learning/audit/*.py", "router/learning/checkpoints.py", "router/storage/ledgers/chain.py"),
+    "verify": ("router/learning/audit/*.py",),
     "versions, canary, kill switch": (
         "router/rollouts/*.py",
         "router/serving/following/versions.py",

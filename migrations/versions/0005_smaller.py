@@ -22,7 +22,7 @@ oldest_code = "0005"
 log = logging.getLogger(__name__)
 
 #: tables without a feature, those that refer to others first
-_TABLES: Final[tuple[str, ...]] = ("webhook_deliveries",)
+_TABLES: Final[tuple[str, ...]] = ("webhook_deliveries", "checkpoints", "chains")
 #: (table, column) without a feature; their values are not written anywhere
 _COLUMNS: Final[tuple[tuple[str, str], ...]] = ()
 

@@ -114,11 +114,7 @@ class LearningSettings(Section):
     batch: Annotated[int, Field(ge=1, le=5000)] = 256
     #: least time between two snapshots, and so between two rounds of learning
     snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
-    #: newest snapshots whose files are kept; the ledger can make any of them again
+    #: newest snapshots whose files are kept, beside a few older ones; the ledger can make any of them again
     snapshots_kept: Count = 20
-    #: updates from one checkpoint to the next: as many are learned again at most where all snapshots are lost
-    checkpoint_every: Count = 10_000
-    #: checkpoints that are kept, spread over the ledger
-    checkpoints_kept: Annotated[int, Field(ge=3, le=1000)] = 16
     #: a learner that is not heard of for that long has lost its ledger to the next one
     lease_s: Annotated[float, Field(ge=1)] = 10.0

@@ -194,8 +194,6 @@ class Settings(Section):
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
-    #: where checkpoints lie; None: data_dir/checkpoints, or SNAPSHOTS/checkpoints where snapshots is set
-    checkpoints: str | None = None
     #: where `ragbandit data archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
     archive: Annotated[str, Field(min_length=1)] | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs;
@@ -340,12 +338,6 @@ class Settings(Section):
     def archive_root(self) -> str:
         """The folder or URL of the archive in force."""
         return self.archive or str(Path(self.data_dir).absolute() / "archive")
-
-    @property
-    def checkpoint_root(self) -> str:
-        """The folder or URL of the checkpoints in force."""
-        beside = str(Path(self.data_dir).absolute()) if self.snapshots is None else self.snapshots.rstrip("/")
-        return self.checkpoints or f"{beside}/checkpoints"
 
     @property
     def named_generators(self) -> dict[str, GeneratorSettings]:

@@ -1,9 +1,9 @@
 """The interim policy: what decides while the policy is being learned again from its ledger.
 
 A ledger that has updates and no usable snapshot of the configured policy must not be served by a policy that has
-learned nothing: it would explore as on its first day. In its place stands, in this order, the policy of the newest
-usable checkpoint, the policy that was served before (the configuration may have changed), or always the fallback arm;
-all with the floor, exact propensities, and a snapshot row of their own, so that `verify` makes their pmfs again.
+learned nothing: it would explore as on its first day. In its place stands the newest policy that was served before
+(the configuration may have changed) and whose snapshot is usable, or always the fallback arm; both with the floor,
+exact propensities, and a snapshot row of their own, so that `verify` makes their pmfs again.
 With `policy.incumbent`, only policies that are held back to this arm stand in, and then the incumbent alone.
 """
 
@@ -11,17 +11,13 @@ import time
 from dataclasses import dataclass
 
 from ragbandit.router.config.settings import PolicySettings, Settings
-from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies import protected
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import fallback_arm
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import TRIES, Ledger
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import ArmName, SnapshotInfo
-
-#: newest snapshots that are tried
-TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,18 +36,11 @@ def needs_rebuild(ledger: Ledger, *, files: SnapshotFiles, policy: Policy) -> bo
     return ledger.last_seq() > 0 and not any(files.exists(info.version) for info in newest)
 
 
-def find_interim(
-    ledger: Ledger, *, fresh: Policy, files: SnapshotFiles, settings: Settings, encoder_hash: str
-) -> Interim:
-    """What decides until the learner has learned `fresh` again. Raises StoreError, and SnapshotError if files cannot be
-    written.
+def find_interim(ledger: Ledger, *, files: SnapshotFiles, settings: Settings, encoder_hash: str) -> Interim:
+    """What decides until the learner has learned the policy again. Raises StoreError, and SnapshotError if files cannot
+    be written.
     """
-    checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
-    checkpoint = next(checkpoints.usable(fresh, encoder_hash=encoder_hash, upto=ledger.last_seq()), None)
-    if checkpoint is not None:
-        ledger.add_snapshot(checkpoint[1].snapshot)
-        return Interim(policy=checkpoint[0], snapshot=checkpoint[1].snapshot)
-    for info in ledger.latest_snapshots(limit=TRIES):
+    for info in ledger.snapshots_to_try():
         if info.last_seq > 0 and info.encoder_hash in ("", encoder_hash) and _protects(info, settings=settings.policy):
             try:
                 return Interim(policy=files.load(info, encoder_hash=info.encoder_hash)[0], snapshot=info)

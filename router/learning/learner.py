@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
 from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
@@ -22,7 +21,7 @@ from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
@@ -64,8 +63,6 @@ class Learner:
         self.ledger, self.files, self.settings, self.clock = ledger, files, settings, clock
         self.publisher = Publisher(ledger, files=files, settings=settings, announce=announce, clock=clock)
         self.holder = lease_holder("learn")
-        self.checkpoints = Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root))
-        self._checkpoint_due = 0
         self.last_seq = 0
         #: updates that the policy would not take; the ledger has them, and every replay refuses them too
         self.refused = 0
@@ -89,12 +86,12 @@ class Learner:
         return self._policy
 
     def catch_up(self) -> None:
-        """Newest usable snapshot, else newest usable checkpoint, then the rest of the ledger."""
+        """The newest usable snapshot, then the rest of the ledger."""
         fresh = self._check_routers()
         self._policy, self.last_seq = fresh, 0
         end = self.ledger.last_seq()
-        for info in self.ledger.latest_snapshots(
-            limit=5, algorithm=fresh.algorithm, params=fresh.params, encoder_hash=self._encoder_hash
+        for info in self.ledger.snapshots_to_try(
+            algorithm=fresh.algorithm, params=fresh.params, encoder_hash=self._encoder_hash
         ):
             if info.last_seq > end:
                 continue
@@ -109,23 +106,14 @@ class Learner:
             self.last_seq = info.last_seq
             break
         else:
-            self._start_from_checkpoint(fresh, end=end)
-        every = self.settings.learning.checkpoint_every
-        self._checkpoint_due = self.checkpoints.last_seq(fresh, encoder_hash=self._encoder_hash) + every
-        self.checkpoints.chain.extend()
+            if end > 0:
+                facts = {"action": "rebuild", "to": end}
+                log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
         self._arms.refresh()
         self._pairs.catch_up()
         for update in self.ledger.read(after=0, upto=1):
             self._width = None if update.features is None else update.features.size
         self._apply_rest()
-
-    def _start_from_checkpoint(self, fresh: Policy, *, end: int) -> None:
-        usable = next(self.checkpoints.usable(fresh, encoder_hash=self._encoder_hash, upto=end), None)
-        if usable is not None:
-            self._policy, self.last_seq = usable[0], usable[1].snapshot.last_seq
-        if end > self.last_seq:
-            facts = {"action": "rebuild", "from": self.last_seq, "to": end}
-            log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
 
     def _check_routers(self) -> Policy:
         """A fresh policy, if it is the one that the routers run. Raises NotReady if not, or if there are none yet."""
@@ -159,24 +147,6 @@ class Learner:
                 "the policy refused an update and goes on without it", extra={"action": "refused", "seq": update.seq}
             )
         self.last_seq = update.seq
-        if self.last_seq >= self._checkpoint_due:
-            self._keep()
-
-    def _keep(self) -> None:
-        """Make a checkpoint; a place that cannot be written costs the checkpoint, not the learning."""
-        learning = self.settings.learning
-        self._checkpoint_due = self.last_seq + learning.checkpoint_every
-        try:
-            self.checkpoints.make(
-                self.policy,
-                last_seq=self.last_seq,
-                encoder_hash=self._encoder_hash,
-                now=self.clock(),
-                kept=learning.checkpoints_kept,
-            )
-        except SnapshotError as error:
-            facts = {"action": "checkpoint_failed", "reason": str(error)}
-            log.error("a checkpoint cannot be written: a rebuild would begin at an older one", extra=facts)
 
     def drain(self, *, patience_s: float = 0.0) -> int:
         """Learn what is ready, for DRAIN_S at most; the number of decisions closed, or 1 while the label inherits.
@@ -252,6 +222,8 @@ class Learner:
             return 0
         for entry in batch.entries:
             self._take(entry.update)
+            if is_kept(self.last_seq):
+                self.publish(force=True)
         self.publish()
         return len(batch.entries) + len(batch.closed) + len(batch.idle)
 

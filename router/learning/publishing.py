@@ -3,15 +3,15 @@
 import logging
 import math
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.diagnosis import diagnose
 from ragbandit.router.learning.monitoring.frontier import EVERY_S, frontier_text
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import KEPT_MOST, Ledger, is_kept
 from ragbandit.shared.errors import SnapshotError
 from ragbandit.shared.types import SnapshotInfo
 
@@ -71,16 +71,18 @@ class Publisher:
             policy, label=self.ledger.label, last_seq=last_seq, encoder_hash=encoder_hash, now=now
         )
         most = self.settings.learning.snapshots_kept
-        known = self.ledger.latest_snapshots(
-            limit=most + 1, algorithm=policy.algorithm, params=policy.params, encoder_hash=encoder_hash
-        )
+        of: dict[str, Any] = {
+            "algorithm": policy.algorithm,
+            "params": policy.params,
+            "encoder_hash": encoder_hash,
+        }
+        known = self.ledger.latest_snapshots(limit=most + 1, **of)
         if not (known and known[0].version == info.version and self._is_whole(known[0])):
             self.files.write(info, tensors, described)
             self.ledger.add_snapshot(info)
             self._at = time.monotonic()
             self._took_s = self._at - began
-            old = [one.version for one in known if one.version != info.version]
-            self.files.prune(old[most - 1 :])
+            self._prune_files(info, known=[one for one in known if one.version != info.version], of=of)
             self._forget_rows(info)
             self.announce(info)
             self._note(policy, encoder_hash=encoder_hash)
@@ -105,6 +107,13 @@ class Publisher:
             )
             return False
         return True
+
+    def _prune_files(self, info: SnapshotInfo, *, known: Sequence[SnapshotInfo], of: Mapping[str, Any]) -> None:
+        """Delete what is older than the newest, but for the newest of those that are kept longer. known: older ones."""
+        old = [one for one in known[self.settings.learning.snapshots_kept - 1 :] if not is_kept(one.last_seq)]
+        if is_kept(info.last_seq):
+            old += self.ledger.latest_snapshots(limit=KEPT_MOST + 1, kept=True, **of)[KEPT_MOST:]
+        self.files.prune([one.version for one in old])
 
     def _forget_rows(self, ours: SnapshotInfo) -> None:
         """Prune the rows of old snapshots, at the first snapshot made here and at every FORGET_EVERY-th after it."""

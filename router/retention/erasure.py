@@ -125,8 +125,8 @@ def erase(
 ) -> Erased:
     """Blank what is selected; one process at a time may call it, and none may archive meanwhile.
 
-    features: also the vectors that policies learned from. They cannot learn those updates again then; snapshots and
-    checkpoints go on. progress: told after every batch how many decisions are blank. Raises StoreError.
+    features: also the vectors that policies learned from. They cannot learn those updates again then;
+    snapshots go on. progress: told after every batch how many decisions are blank. Raises StoreError.
     """
     number, after, done = _begun(database, selection, features=features, now=now)
     while True:

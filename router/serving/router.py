@@ -17,7 +17,6 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -423,16 +422,12 @@ class Router:
             now=time.time(),
         )
 
-    def verify(self, *, whole: bool = False, deep: bool = False) -> "Verdict":
-        """Draw the decisions again and learn the ledger again, from the newest checkpoint that a verify has passed.
-
-        whole: from the beginning in any case. deep: that, and every pmf computed again.
-        """
-        checkpoints = Checkpoints(self.ledger, files=SnapshotFiles(self.settings.checkpoint_root))
+    def verify(self, *, deep: bool = False) -> "Verdict":
+        """Draw the decisions again and learn the ledger again. deep: with every pmf computed again."""
         fresh = self.following.snapshots.fresh
         from ragbandit.router.learning.audit.verify import verify
 
-        return verify(self.ledger, files=self.files, serving=fresh, checkpoints=checkpoints, whole=whole, deep=deep)
+        return verify(self.ledger, files=self.files, serving=fresh, deep=deep)
 
     def learn(self) -> int:
         """Learn in this process what is ready (for notebooks and tests; a service has a learner process).

@@ -212,7 +212,7 @@ def full_and_free_again(system: System, load: Load, *, filler: Path, freed: Call
 
 def test_the_disk_is_full(make_system, small_disk):
     """While the disk is full writes are refused with 503 and /ready says so; with space all goes on."""
-    # Few features: the snapshots and checkpoints of the default fill this disk by themselves.
+    # Few features: the snapshots of the default fill this disk by themselves.
     system = make_system(data_dir=str(small_disk / "data"), encoder={"model": "hashing", "dimension": 16})
     with Load(system) as load:
         full_and_free_again(system, load, filler=small_disk / "filler", freed=lambda: None)

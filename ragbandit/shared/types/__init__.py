@@ -14,7 +14,6 @@ from ragbandit.shared.types.feedback import (
 from ragbandit.shared.types.importance_weights import effective_rows, surely_effective_rows
 from ragbandit.shared.types.ledger import (
     WHOLE,
-    Checkpoint,
     Counters,
     Reward,
     SnapshotInfo,
@@ -114,7 +113,6 @@ __all__ = [
     "CalibrationPair",
     "CallFailed",
     "Caller",
-    "Checkpoint",
     "CircuitState",
     "ClosedDecision",
     "Cost",

@@ -125,20 +125,6 @@ class SnapshotInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checkpoint:
-    """A snapshot that is kept, so that a policy is rebuilt from there and not from the beginning of its ledger."""
-
-    snapshot: SnapshotInfo
-    #: the sha256 chain over the ledger's updates 1 to last_seq
-    chain: str
-    #: when a `verify` that found no fault got here; None: none has
-    verified_at: float | None = None
-    #: that verify checked every decision that was made before this time; and their number
-    decided_before: float | None = None
-    decisions: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Counters:
     """Counts of decisions by state, and of feedback, for one ledger. `balanced` is promise 7 of the design."""
 

@@ -59,8 +59,7 @@ def _places(settings: Settings) -> list[Path]:
     url = make_url(settings.database)
     if url.get_backend_name() == "sqlite" and url.database:
         places.append(Path(url.database))
-    places += [Path(root) for root in (settings.snapshot_root, settings.checkpoint_root) if "://" not in root]
-    return places
+    return places if "://" in settings.snapshot_root else [*places, Path(settings.snapshot_root)]
 
 
 def _shielded(path: Path) -> bool:

@@ -15,7 +15,6 @@ from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
-from ragbandit.router.learning.checkpoints import Checkpoints
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
@@ -170,14 +169,10 @@ def _notes(state: Status, *, rebuilding: bool) -> list[str]:
 def verify(
     label: LabelOption = None,
     config: ConfigOption = None,
-    deep: Annotated[bool, typer.Option(help="the whole, and the probabilities of every decision again")] = False,
-    whole: Annotated[bool, typer.Option(help="also what an earlier verify has passed")] = False,
+    deep: Annotated[bool, typer.Option(help="also the probabilities of every decision again")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Draw decisions again and learn the ledger again; exit code 1 on any difference.
-
-    It goes on from the newest checkpoint that a verify without differences has passed, and says what it leaves out.
-    """
+    """Draw decisions again and learn the ledger again; exit code 1 on any difference."""
     with opened(config, label=label) as (settings, ledger):
         files = SnapshotFiles(settings.snapshot_root)
         with bars(errors) as progress:
@@ -185,8 +180,6 @@ def verify(
                 ledger,
                 files=files,
                 serving=_serving(ledger, settings=settings),
-                checkpoints=Checkpoints(ledger, files=SnapshotFiles(settings.checkpoint_root)),
-                whole=whole,
                 deep=deep,
                 progress=lambda done, total: progress("rows", done, total or 0),
             )

@@ -9,11 +9,10 @@ from ragbandit.shared.types import Update
 
 
 class CalibrationCheck:
-    """The calibrator as it was at every update, from a place in the ledger on."""
+    """The calibrator as it was at every update."""
 
-    def __init__(self, ledger: Ledger, *, after: int) -> None:
-        """after: the last update that is not looked at."""
-        self._calibrator = calibrator_at(ledger, before_seq=after + 1)
+    def __init__(self, ledger: Ledger) -> None:
+        self._calibrator = calibrator_at(ledger, before_seq=1)
         self._coming = deque(read_pairs(ledger.database, label=ledger.label, after=self._calibrator.count))
 
     def fault(self, update: Update) -> str | None:

@@ -20,11 +20,10 @@ from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision
 PAGE = 500
 
 
-def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
-    """Draw every decision again that was made at `since` or later; None: every one."""
-    where = [] if since is None else [decisions.c.made_at >= since]
+def check_draws(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
+    """Draw every decision again."""
     with ledger.database.read() as connection:
-        total = int(connection.execute(select(func.count()).select_from(decisions).where(*where)).scalar_one())
+        total = int(connection.execute(select(func.count()).select_from(decisions)).scalar_one())
 
     def unreadable(text: str) -> None:
         verdict.decisions += 1
@@ -32,7 +31,7 @@ def check_draws(ledger: Ledger, *, since: float | None, verdict: Verdict, progre
 
     stayed: list[Decision] = []
     secret = known_secret(ledger.database, name=DRAWS)
-    for decision in pages(ledger, *where, by_time=since is not None, unreadable=unreadable):
+    for decision in pages(ledger, unreadable=unreadable):
         _check(decision, secret=secret, verdict=verdict)
         if STICKY in decision.facts and IMPORTED not in decision.facts:
             stayed.append(decision)
@@ -97,13 +96,6 @@ def _check(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> No
     fault = seed_fault(decision, secret=None if secret is None else secret.value) or draw_fault(decision)
     if fault:
         verdict.fail("propensity_mismatches", f"decision {decision.id}: {fault}")
-
-
-def decided_before(ledger: Ledger, *, at: float) -> int:
-    """The number of decisions in the database that were made before this time."""
-    with ledger.database.read() as connection:
-        query = select(func.count()).select_from(decisions).where(decisions.c.made_at < at)
-        return int(connection.execute(query).scalar_one())
 
 
 def pages(

@@ -34,14 +34,14 @@ def sha256_after(policy: Policy, *, info: SnapshotInfo) -> str:
     return policy_sha256(policy, label=info.policy, last_seq=info.last_seq, encoder_hash=info.encoder_hash)
 
 
-def compared(policy: Policy, *, files: SnapshotFiles | None, info: SnapshotInfo) -> Comparison:
+def compared(policy: Policy, *, files: SnapshotFiles, info: SnapshotInfo) -> Comparison:
     """The policy and the snapshot that the learner made when it had learned as much."""
     if sha256_after(policy, info=info) == info.sha256:
         return Comparison(result="same")
     allowed = tolerance_of(policy)
     if allowed == 0.0:
         return Comparison(result="different")
-    if files is None or not files.exists(info.version):
+    if not files.exists(info.version):
         return Comparison(result="pruned")
     try:
         stored, _ = files.load(info)

@@ -6,7 +6,6 @@ from typing import Literal, get_args
 #: counters of what did not agree
 Counter = Literal[
     "archive_mismatches",
-    "chain_mismatches",
     "counter_mismatches",
     "deep_mismatches",
     "ledger_mismatches",
@@ -49,14 +48,6 @@ class Verdict:
     #: compared but their decisions' pmfs; and versions whose rows are pruned, which no policy gives that can be made
     #: again to the last bit
     not_compared: int = 0
-    #: places where the sha256 chain over the updates is not the one that the learner made
-    chain_mismatches: int = 0
-    #: the verified checkpoint that this one began at, and when it was verified; "" and None: at the beginning
-    from_checkpoint: str = ""
-    verified_at: float | None = None
-    #: decisions made before that, and updates up to there: not checked again
-    skipped_decisions: int = 0
-    skipped_updates: int = 0
     #: decisions whose texts, or texts and features, were erased on request
     erased: int = 0
     #: updates of the live policy that cannot be learned again, since what they were learned from was erased

@@ -31,7 +31,7 @@ REMEMBERED = 16
 class SnapshotFollower:
     """Finds and loads snapshots of one ledger, for one thread at a time.
 
-    settings: of the arms, the fallback arm and the checkpoints.
+    settings: of the arms and the fallback arm.
     fresh: the configured policy that has learned nothing; snapshots of another algorithm or other params are not used.
     encoder: that a snapshot must have been learned with; any, where the policy uses no features.
     """
@@ -72,9 +72,7 @@ class SnapshotFollower:
         return Serving(policy=self.fresh, version=info.version, last_seq=0)
 
     def _interim(self) -> Serving:
-        interim = find_interim(
-            self.ledger, fresh=self.fresh, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash
-        )
+        interim = find_interim(self.ledger, files=self.files, settings=self.settings, encoder_hash=self.encoder_hash)
         facts = {"action": "rebuilding", "version": interim.snapshot.version}
         log.warning("no snapshot of the policy can be used: another one decides until it is learned again", extra=facts)
         return Serving(

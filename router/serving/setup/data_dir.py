@@ -22,7 +22,7 @@ log = logging.getLogger("ragbandit.data_dir")
 
 #: of a data_dir: what holds questions, answers, or the words of both
 _FILES = ("redis.log", "up.lock", "service.lock", "accepted.yaml", "logs/*.log")
-_FOLDERS = ("logs", "snapshots", "checkpoints", "indexes", "archive")
+_FOLDERS = ("logs", "snapshots", "indexes", "archive")
 _REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
 
 

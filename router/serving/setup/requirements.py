@@ -32,7 +32,7 @@ def check_packages(settings: Settings) -> None:
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     check_sign_in(settings.server)
-    for field in ("snapshots", "checkpoints", "archive"):
+    for field in ("snapshots", "archive"):
         check_root(getattr(settings, field) or "", field=field)
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
         raise missing_package("redis", extra="service", field="redis_url")

@@ -1,1 +1,1 @@
-"""Ledgers: registration, inheritance, updates in order, their sha256 chain, checkpoints."""
+"""Ledgers: registration, inheritance, updates in order."""

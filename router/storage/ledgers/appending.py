@@ -10,7 +10,6 @@ from sqlalchemy import Connection, and_, delete, insert, select, update
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.ledgers.chain import advance
 from ragbandit.router.storage.rows.calibration_rows import append_pairs, note_due
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.rows.held_rows import HELD, HeldRow, hold, states_of
@@ -96,12 +95,11 @@ class LedgerBatch:
         answer_queue.remove(connection, self.done, running=False)
 
     def _append_updates(self, connection: Connection, moves: Moves) -> None:
-        """The rows of the ledger, its chain, and the pairs that calibrate what comes after them."""
+        """The rows of the ledger, and the pairs that calibrate what comes after them."""
         if not self.entries:
             return
         rows = [entry.row() for entry in self.entries]
         connection.execute(insert(updates), rows)
-        advance(connection, rows)
         moves.updates(rows)
         append_pairs(connection, [e.pair for e in self.entries if e.pair is not None], label=self.label)
 

@@ -62,8 +62,19 @@ SNAPSHOT_ROWS = 1000
 #: rows that are forgotten in one transaction
 FORGOTTEN_AT_ONCE = 1000
 
+#: snapshots that are tried, newest first, before a policy is learned again from the beginning
+TRIES = 5
+#: A snapshot is made at every KEPT_EVERY-th update, and the newest KEPT_MOST of these are kept beside the newest ones.
+KEPT_EVERY = 10_000
+KEPT_MOST = 4
+
 #: updates that say which arms are new to a ledger
 COUNTED = 10_000
+
+
+def is_kept(last_seq: int) -> bool:
+    """Whether a snapshot of this place in a ledger is one that is kept longer than the others."""
+    return last_seq > 0 and last_seq % KEPT_EVERY == 0
 
 
 class Ledger:
@@ -279,10 +290,11 @@ class Ledger:
         params: Mapping[str, Json] | None = None,
         encoder_hash: str | None = None,
         connection: Connection | None = None,
+        kept: bool = False,
     ) -> list[SnapshotInfo]:
         """The newest snapshots of this ledger, newest first; only those of the algorithm, params and encoder given.
 
-        connection: of a transaction to read in; None: one of its own.
+        connection: of a transaction to read in; None: one of its own. kept: only those that are kept longer.
         """
         query = select(snapshots).where(snapshots.c.policy == self.label)
         if algorithm is not None:
@@ -291,17 +303,26 @@ class Ledger:
             query = query.where(snapshots.c.params_sha256 == body_hash(dict(params)))
         if encoder_hash is not None:
             query = query.where(snapshots.c.encoder_hash == encoder_hash)
+        if kept:
+            query = query.where(snapshots.c.last_seq > 0, snapshots.c.last_seq % KEPT_EVERY == 0)
         with self._reading(connection) as reading:
             rows = reading.execute(
                 query.order_by(snapshots.c.last_seq.desc(), snapshots.c.made_at.desc()).limit(limit)
             ).mappings()
             return [snapshot_value(row) for row in rows]
 
+    def snapshots_to_try(self, **of: Any) -> list[SnapshotInfo]:
+        """The newest snapshots, and the older ones that are kept, newest first. of: as `latest_snapshots` takes it."""
+        newest = self.latest_snapshots(limit=TRIES, **of)
+        return newest + [info for info in self.latest_snapshots(limit=KEPT_MOST, kept=True, **of) if info not in newest]
+
     def prune_snapshots(self) -> list[SnapshotInfo]:
         """Forget rows of snapshots beyond SNAPSHOT_ROWS, at most FORGOTTEN_AT_ONCE; those that were forgotten.
 
         The newest of every algorithm, params and encoder stays: the deep check must know which policies there were.
+        So do the newest KEPT_MOST of those that are kept longer.
         """
+        kept = [info.version for info in self.latest_snapshots(limit=KEPT_MOST, kept=True)]
         newer = snapshots.alias()
         order = ("last_seq", "made_at", "version")
         same = [newer.c[name] == snapshots.c[name] for name in ("policy", "algorithm", "params_sha256", "encoder_hash")]
@@ -309,6 +330,7 @@ class Ledger:
         old = select(snapshots.c.version).where(snapshots.c.policy == self.label)
         old = old.order_by(*(snapshots.c[name].desc() for name in order)).offset(SNAPSHOT_ROWS).limit(FORGOTTEN_AT_ONCE)
         doomed = select(snapshots).where(snapshots.c.version.in_(old), exists().where(*same, later))
+        doomed = doomed.where(snapshots.c.version.not_in(kept))
         with self.database.write() as connection:
             forgotten = [snapshot_value(row) for row in connection.execute(doomed).mappings()]
             gone = [info.version for info in forgotten]

@@ -153,7 +153,7 @@ def test_one_policy_serves_every_price(serve, tmp_path):
         reply = routed(service.http, question="question 61?", cost_weight=price)
         likeliest[price] = max(reply["pmf"], key=reply["pmf"].get)
     assert (likeliest["economy"], likeliest["quality"]) == ("cheap", "dear")
-    assert service.router.verify(whole=True, deep=True).ok
+    assert service.router.verify(deep=True).ok
     for name in ("log.jsonl", "log.parquet", "log.dsjson"):  # the same rows again, in every column
         assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
         counts = take_in(service.router.ledger, read_rows(tmp_path / name), origin="jsonl")

@@ -89,7 +89,7 @@ def audited():
     settings = load(None).settings
     with ledger_of(settings, label="main") as ledger:
         serving = policy_of(settings)
-        verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, whole=True, deep=True)
+        verdict = verify(ledger, files=SnapshotFiles(settings.snapshot_root), serving=serving, deep=True)
         assert counters(ledger).balanced
         return verdict, list(ledger.read(after=0))
 

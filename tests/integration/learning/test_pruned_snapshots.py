@@ -1,6 +1,7 @@
 """Rows of `snapshots` have a cap: the newest are kept, and what the others decided is still verified."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, insert, select, update
@@ -10,7 +11,7 @@ from ragbandit.router.learning.audit import versions
 from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.rows.conversion import snapshot_row
-from ragbandit.router.storage.sql.tables import decisions, snapshots
+from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from tests.conftest import EPOCH
 
 KEPT = 2
@@ -114,3 +115,41 @@ def test_thousands_of_rows(make_world, database_url):
     assert [info.last_seq for info in kept[: ledger.SNAPSHOT_ROWS]] == list(range(5099, 4099, -1))
     assert {info.last_seq for info in kept[ledger.SNAPSHOT_ROWS :]} <= {1999, 1, 0}
     assert 1999 in {info.last_seq for info in kept}
+
+
+def test_some_are_kept_longer(make_world, monkeypatch, database_url):
+    """The newest KEPT_MOST of every KEPT_EVERY-th update stay, rows and files, and a learner goes on from them."""
+    for name, value in (("SNAPSHOT_ROWS", 3), ("KEPT_EVERY", 4), ("KEPT_MOST", 2), ("TRIES", 1)):
+        monkeypatch.setattr(ledger, name, value)
+    monkeypatch.setattr(versions, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(publishing, "KEPT_MOST", 2)
+    monkeypatch.setattr(publishing, "FORGET_EVERY", 2)
+    world = make_world(database_url=database_url, learning={"snapshots_kept": 1, "batch": 3})
+    for _ in range(6):
+        world.judged(3)
+        world.learn()
+    places = [info.last_seq for info in world.ledger.latest_snapshots(limit=99)]
+    assert {16, 12} <= set(places)
+    assert not {8, 4} & set(places)
+    files = {int(file.name.split("-")[1]) for file in Path(world.files.root).iterdir()}
+    assert files == {18, 16, 12}
+    for file in Path(world.files.root).glob("main-1[86]-*"):
+        file.unlink()
+    learner, taken = world.learner(), []
+    take = learner._take
+    learner._take = lambda update: (taken.append(update.seq), take(update))
+    learner.drain()
+    assert taken == [13, 14, 15, 16, 17, 18]
+    assert world.sha256(learner.policy) == world.sha256(world.replayed())
+    assert world.router.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("values", [{"quality": 0.9, "value": 0.9}, {"propensity": 0.123}], ids=str)
+def test_a_changed_update_is_found(make_world, database_url, values):
+    """However often the ledger was verified before, a row of the past that was changed is found."""
+    world = make_world(database_url=database_url)
+    world.judged(9)
+    world.learn()
+    assert world.router.verify().ok
+    world.write(update(updates).where(updates.c.seq == 4).values(**values))
+    assert not world.router.verify().ok

@@ -2,37 +2,42 @@
 
 import json
 import shutil
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.policies.draw import COLD_START_FLOOR
+from ragbandit.router.serving.following import snapshots as following
+from ragbandit.router.storage.ledgers import ledger
 from ragbandit.workers.cli import app
 
-CHECKPOINTS = {"learning": {"checkpoint_every": 20, "batch": 5}}
 
-
-def lost(make_world, *, rows: int, database_url: str | None = None, wreck_checkpoints: bool = False, **given):
-    """A world that was closed after learning so many rows, its snapshots gone, and opened again."""
-    world = make_world(database_url=database_url, **CHECKPOINTS)
+def lost(make_world, *, rows: int, database_url: str | None = None, kept: Collection[int] = (), **given):
+    """A world that learned so many rows, lost its snapshots but those at these places, and was opened again."""
+    world = make_world(database_url=database_url)
     world.judged(rows)
     world.learn()
     world.router.close()
-    shutil.rmtree(world.settings.snapshot_root)
-    if wreck_checkpoints:
-        shutil.rmtree(world.settings.checkpoint_root)
-    return make_world(**{"database_url": database_url, "data_dir": world.settings.data_dir, **CHECKPOINTS, **given})
+    for file in Path(world.settings.snapshot_root).iterdir():
+        if int(file.name.split("-")[1]) not in kept:
+            file.unlink()
+    return make_world(**{"database_url": database_url, "data_dir": world.settings.data_dir, **given})
 
 
-def test_the_newest_checkpoint_decides(make_world, database_url):
-    """With the snapshots gone the policy of the newest checkpoint decides, until the learner has made a snapshot."""
-    world = lost(make_world, rows=45, database_url=database_url)
+def test_a_kept_snapshot_decides(make_world, database_url, monkeypatch):
+    """With the newest snapshots gone the policy of one that is kept decides, until the learner has made a snapshot."""
+    monkeypatch.setattr(ledger, "KEPT_EVERY", 10)
+    monkeypatch.setattr(ledger, "TRIES", 1)
+    monkeypatch.setattr(following, "FIRST_TRIES", 1)
+    world = lost(make_world, rows=45, database_url=database_url, kept=[20, 30])
     serving = world.router.service.serving
-    assert (serving.rebuilding, serving.last_seq) == (True, 40)
+    assert (serving.rebuilding, serving.last_seq) == (True, 30)
     decision = world.route()
     assert decision.facts["rebuilding"] is True
     assert world.router.state().rebuilding
-    assert world.router.parts()["policy"].startswith("rebuilding: main-40-")
+    assert world.router.parts()["policy"].startswith("rebuilding: main-30-")
     world.learn()
     assert not world.router.service.serving.rebuilding
     assert world.router.service.serving.last_seq == 45
@@ -42,10 +47,8 @@ def test_the_newest_checkpoint_decides(make_world, database_url):
 
 
 def test_the_fallback_arm_decides_where_nothing_is_left(make_world):
-    """Without snapshot and checkpoint the fallback arm has all but the floors, exactly as the row says."""
-    world = lost(
-        make_world, rows=100, wreck_checkpoints=True, policy={"fallback": "multi_step", "cold_start_outcomes": 5}
-    )
+    """Without any snapshot the fallback arm has all but the floors, exactly as the row says."""
+    world = lost(make_world, rows=100, policy={"fallback": "multi_step", "cold_start_outcomes": 5})
     assert world.router.service.serving.rebuilding
     floor = world.settings.policy.floor_of(3)
     for decision in (world.route() for _ in range(20)):

@@ -15,8 +15,6 @@ from ragbandit.router.storage.sql.tables.access import (
 )
 from ragbandit.router.storage.sql.tables.columns import metadata
 from ragbandit.router.storage.sql.tables.ledger import (
-    chains,
-    checkpoints,
     closures,
     policies,
     snapshots,
@@ -55,9 +53,7 @@ __all__ = [
     "calibration_due",
     "calibration_pairs",
     "cancellations",
-    "chains",
     "check_due",
-    "checkpoints",
     "closures",
     "counters",
     "decision_links",

@@ -1,4 +1,4 @@
-"""The ledger of each policy: what waits, what was learned, what was closed; its snapshots and checkpoints."""
+"""The ledger of each policy: what waits, what was learned, what was closed; its snapshots."""
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, ForeignKey, Index, String, Table, Text, UniqueConstraint
 
@@ -99,31 +99,4 @@ snapshots = Table(
     Index("snapshots_latest", "policy", "last_seq"),
     Index("snapshots_of_params", "policy", "algorithm", "params_sha256", "last_seq"),
     comment="files of policies: a cache of the ledger",
-)
-
-checkpoints = Table(
-    "checkpoints",
-    metadata,
-    Column("policy", LABEL, primary_key=True),
-    Column("version", String(128), primary_key=True),
-    Column("algorithm", String(40), nullable=False),
-    Column("params", Text, nullable=False, comment="JSON object"),
-    Column("last_seq", BigInteger, nullable=False),
-    Column("sha256", String(64), nullable=False, comment="of the policy, as in snapshots"),
-    Column("chain", String(64), nullable=False, comment="of the updates up to last_seq"),
-    Column("encoder_hash", String(64), nullable=False),
-    Column("made_at", Double, nullable=False),
-    Column("verified_at", Double, comment="when a verify that found no fault got here; NULL: none has"),
-    Column("decided_before", Double, comment="that verify checked every decision made before this time"),
-    Column("decisions", BigInteger, comment="their number"),
-    comment="snapshots that are kept, from which a policy is rebuilt and verified",
-)
-
-chains = Table(
-    "chains",
-    metadata,
-    Column("policy", LABEL, primary_key=True),
-    Column("last_seq", BigInteger, nullable=False, comment="the last update that is in the chain"),
-    Column("sha256", String(64), nullable=False, comment="over every update up to there, each with what came before"),
-    comment="the sha256 over each ledger, up to where it was computed",
 )

@@ -40,7 +40,7 @@ def test_a_forced_arm_is_not_learned(http, service, answers):
     assert status.counters.balanced
     late = http.post("/v1/feedback", json={"decision_id": forced, "rating": False}).json()
     assert late["late"] is True
-    assert service.router.verify(whole=True, deep=True).ok
+    assert service.router.verify(deep=True).ok
 
 
 def test_replays_leave_forced_arms_out(http, service, answers):

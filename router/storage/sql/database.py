@@ -32,6 +32,25 @@ LOCK_WAIT_S = 30.0
 #: between two tries of a writer of SQLite, seconds. SQLite by itself soon waits 25 to 100 ms between two, and finds the
 #: database taken again each time where another process writes often.
 LOCK_RETRY_S = 0.002
+#: of libpq, each unless DATABASE_URL sets it: a connection whose packets nobody acknowledges is closed within 10 s
+POSTGRES_OPTIONS = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 5000,
+    "keepalives": 1,
+    "keepalives_idle": 3,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "application_name": schema_window.session_name(SCHEMA_REVISION),
+}
+#: of a session of PostgreSQL; those in the `options` of DATABASE_URL come after them, and hold
+SESSION_OPTIONS = {
+    "lock_timeout": int(LOCK_WAIT_S * 1000),
+    "statement_timeout": 120_000,
+    # So that a host that vanished holds its locks for seconds, not for the two hours of a usual kernel.
+    "tcp_keepalives_idle": 10,
+    "tcp_keepalives_interval": 3,
+    "tcp_keepalives_count": 3,
+}
 #: for how long a migration asks again for tables that others use, and its pause between two tries, seconds
 DDL_WAIT_S, DDL_PAUSE_S = 120.0, 0.5
 
@@ -195,12 +214,11 @@ def _make_sqlite(file: Path) -> None:
         ) from error
 
 
-def _connect_postgres(dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> Any:
-    from ragbandit.router.storage.sql import postgres  # psycopg is in an extra
-
-    parameters.update(postgres.with_defaults(parameters, lock_wait_s=LOCK_WAIT_S))
-    # None: another driver than psycopg connects by itself, with these parameters.
-    return postgres.connect(parameters) if dialect.driver == "psycopg" else None
+def _connect_postgres(_dialect: Dialect, _record: object, _given: object, parameters: dict[str, Any]) -> None:
+    """Add our parameters to those of DATABASE_URL, which hold."""
+    ours = " ".join(f"-c {name}={value}" for name, value in SESSION_OPTIONS.items())
+    options = f"{ours} {parameters.get('options', '')}".strip()
+    parameters.update({**POSTGRES_OPTIONS, **parameters, "options": options})
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

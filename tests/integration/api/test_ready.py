@@ -91,14 +91,13 @@ def test_a_full_disk(serve, tmp_path, impatient):
 
 
 def test_a_swallowed_pool(serve, proxied_url, proxy):
-    """When a proxy has swallowed the connections of the pool, /ready says so within 5 s, and is ok within 10 s."""
+    """When a proxy has swallowed the connections of the pool, /ready says so within 5 s."""
     service = serve(database_url=proxied_url)
     until(service, 200, within_s=5)
     time.sleep(1.1)  # a result is kept for a second
     proxy.swallow()
-    began = time.monotonic()
     assert "no reply" in until(service, 503, within_s=5)
-    until(service, 200, within_s=began + 10 - time.monotonic())
+    proxy.close()  # what waits for a reply ends
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import bindparam, func, select
+from sqlalchemy import bindparam, func, select, text
 
 from ragbandit.router.storage.policy_versions import set_switch
 from ragbandit.router.storage.rows.conversion import decision_row
@@ -110,4 +110,15 @@ def test_a_row_of_a_database_that_is_gone_is_a_store_error(proxy, proxied_url):
     proxy.close()
     with pytest.raises(StoreError, match="the database failed"):
         database.row(asked, {"base": "main"})
+    database.close()
+
+
+def test_database_url_overrides(proxied_url):
+    """What DATABASE_URL says about time-outs and session options holds, and the rest keeps its default."""
+    database = Database(f"{proxied_url}?tcp_user_timeout=1234&options=-c%20statement_timeout%3D777")
+    with database.read() as connection:
+        shown = [connection.execute(text(f"SHOW {name}")).scalar() for name in ("statement_timeout", "lock_timeout")]
+        assert shown == ["777ms", "30s"]
+        used = connection.connection.dbapi_connection.info.get_parameters()
+        assert (used["tcp_user_timeout"], used["keepalives_idle"]) == ("1234", "3")
     database.close()

@@ -21,27 +21,17 @@ class TcpProxy:
         self._selector.register(self._listener, selectors.EVENT_READ)
         #: each end -> the other end; None: swallowed
         self._ends: dict[socket.socket, socket.socket | None] = {}
-        self._clients: set[socket.socket] = set()
-        #: bytes of clients that are still passed on before everything is swallowed; None: no end is set
-        self._left: int | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="tcp-proxy", daemon=True)
         self._thread.start()
 
-    def swallow(self, *, after: int | None = None) -> int:
-        """Forget all connections of now, or of the moment when clients have sent so many more bytes; their number."""
+    def swallow(self) -> int:
+        """Forget all connections of now; their number."""
         with self._lock:
             known = [end for end, other in self._ends.items() if other is not None]
-            if after is None:
-                self._ends.update(dict.fromkeys(known))
-            self._left = after
+            self._ends.update(dict.fromkeys(known))
         return len(known) // 2
-
-    def client_ports(self) -> list[int]:
-        """The clients' ports of all connections of now."""
-        with self._lock:
-            return [end.getpeername()[1] for end in self._ends if end in self._clients]
 
     def refuse(self) -> None:
         """Take no new connection either."""
@@ -72,7 +62,6 @@ class TcpProxy:
             theirs.connect(str(self._target))
         else:
             theirs = socket.create_connection(self._target)
-        self._clients.add(ours)
         for end, other in ((ours, theirs), (theirs, ours)):
             self._ends[end] = other
             self._selector.register(end, selectors.EVENT_READ)
@@ -87,8 +76,6 @@ class TcpProxy:
             self._selector.unregister(end)
         if other is None:
             return
-        if self._left is not None and end in self._clients:
-            data, self._left = data[: self._left], self._left - len(data)
         try:
             if data:
                 other.sendall(data)
@@ -96,5 +83,3 @@ class TcpProxy:
                 other.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        if self._left is not None and self._left <= 0:
-            self._ends, self._left = dict.fromkeys(self._ends), None

@@ -64,7 +64,6 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses/*.py"),
     "MCP": ("router/api/mcp/*.py",),
-    "search": ("router/api/endpoints/search.py", "workers/wiring/search.py"),
     "the dashboard": ("router/api/ui/*.py",),
     "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
     "state of learning, changed arms, price": ("router/learning/monitoring/*.py",),

@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,7 +21,6 @@ from swagger_ui_bundle import swagger_ui_path
 from ragbandit.router.api.dependencies import CallerGone, Reads
 from ragbandit.router.api.edge import Edge, reply_to
 from ragbandit.router.api.endpoints import (
-    browser_feedback,
     decisions,
     feedback,
     operations,
@@ -29,8 +28,6 @@ from ragbandit.router.api.endpoints import (
     policies,
     report,
     routing,
-    search,
-    sessions,
 )
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.quotas import Quotas
@@ -93,8 +90,8 @@ class _Service(FastAPI):
         )
 
 
-def create_app(open_router: Callable[[], Router], *, corpus: search.Search | None = None) -> FastAPI:
-    """The app; the Router is opened when it starts and closed when it stops. corpus: what /v1/search asks."""
+def create_app(open_router: Callable[[], Router]) -> FastAPI:
+    """The app; the Router is opened when it starts and closed when it stops."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -104,7 +101,6 @@ def create_app(open_router: Callable[[], Router], *, corpus: search.Search | Non
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
         state.read_state = operations.state_of(router)
         state.metrics = Metrics(router)
-        state.search, state.searches = corpus or _no_corpus, 0
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
             async with _on_this_loop(app):
@@ -191,10 +187,6 @@ async def _reply_to(request: Request, error: Exception) -> Response:
     return reply_to(error, scope=request.scope)
 
 
-async def _no_corpus(_query: str, _k: int, _retriever: str) -> NoReturn:
-    raise NotReady("this process has no retriever", remedy="start the service by `ragbandit serve` or `ragbandit up`")
-
-
 _pages = APIRouter(include_in_schema=False)
 
 
@@ -233,12 +225,9 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
         for module in (
             routing,
             decisions,
-            sessions,
-            search,
             openai,
             responses,
             feedback,
-            browser_feedback,
             policies,
             operations,
             overview,

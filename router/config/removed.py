@@ -4,6 +4,10 @@ from typing import Final
 
 #: path of a setting, or of a section -> what to use instead
 REMOVED: Final[dict[str, str]] = {
+    "server.feedback_origins": "POST /v1/feedback, sent by your application",
+    "server.browser_feedback_s": "POST /v1/feedback, sent by your application",
+    "server.browser_feedback_raters": "POST /v1/feedback, sent by your application",
+    "server.feedback_secret": "POST /v1/feedback, sent by your application",
     "server.request_timeout_s": "time limits of a proxy in front of the service (nginx has them by default)",
     "server.processes": "several services behind a proxy, on PostgreSQL (docs/operations.md, More than one machine)",
     "webhooks": "Alertmanager on the alerts of deploy/prometheus/alerts.yaml",

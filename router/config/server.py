@@ -75,17 +75,6 @@ class ServerSettings(Section):
     oidc: OidcSettings | None = None
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
-    #: sites whose pages may send feedback with a token (POST /v1/feedback/browser), as https://docs.example.com
-    feedback_origins: list[Annotated[str, Field(pattern=r"^https?://[^/\s]{1,255}$")]] = Field(
-        default_factory=list, max_length=100
-    )
-    #: longest time that a feedback token lasts, seconds, up to 30 days
-    browser_feedback_s: Annotated[float, Field(ge=1, le=30 * 86400)] = 30 * 86400.0
-    #: different raters of a decision beyond which a feedback token adds no further one (409): one answer is shown to
-    #: few people, and each rater has votes of its own
-    browser_feedback_raters: Annotated[int, Field(ge=1, le=100_000)] = 100
-    #: what feedback tokens are signed with; None: a secret that the store keeps, the same for all its processes
-    feedback_secret: Annotated[str, Field(min_length=32, max_length=1024)] | None = None
 
     @model_validator(mode="after")
     def _apart(self) -> "ServerSettings":

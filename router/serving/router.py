@@ -49,7 +49,6 @@ from ragbandit.router.serving.setup.bootstrap import (
 )
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
-from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, NotReady, QueueError, RagBanditError
@@ -397,17 +396,14 @@ class Router:
         )
         return _result(self.submit_feedback(feedback), timeout_s=SERVE_S)
 
-    def submit_feedback(self, feedback: Feedback, *, limit: VoteLimit | None = None) -> "Future[Receipt]":
-        """`feedback` without waiting. Raises Overloaded as `submit`.
-
-        limit: of new feedback that a token brings; beyond it the Future raises Forbidden or Conflict.
-        """
+    def submit_feedback(self, feedback: Feedback) -> "Future[Receipt]":
+        """`feedback` without waiting. Raises Overloaded as `submit`."""
         checked_type(feedback, Feedback, field="feedback", wanted="a Feedback")
-        return self._feedback.submit((feedback, limit))
+        return self._feedback.submit(feedback)
 
     def submit_feedback_batch(self, items: Sequence[Feedback]) -> "list[Future[Receipt]]":
         """Several at once: all of them are taken, or none. Raises Overloaded."""
-        return self._feedback.submit_all([(item, None) for item in items])
+        return self._feedback.submit_all(items)
 
     def decision(self, decision_id: str) -> DecisionRecord:
         """All that is stored about a decision. Raises NotFound, InvalidInput."""

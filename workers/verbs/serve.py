@@ -19,7 +19,6 @@ from ragbandit.router.serving.setup.requirements import check_port, check_sign_i
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.search import CorpusSearch
 
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:
@@ -46,7 +45,7 @@ def _serve(settings: Settings) -> None:
     # A failure to open must end the process with our one line, not with a server's traceback.
     router = Router.open(settings)
     narrow_data_dir(settings)
-    server = make_server(create_app(lambda: router, corpus=CorpusSearch(settings)), settings=settings.server)
+    server = make_server(create_app(lambda: router), settings=settings.server)
     keep_what_is_loaded()
     card = card_of(role="service", encoder=router.service.encoder.hash)
     presence = Presence(client=connect(redis_url(settings), timeout_s=1.0), card=card).start()

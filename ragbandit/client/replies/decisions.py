@@ -103,13 +103,6 @@ class SourceReply(TypedDict):
     """Score in the search that found it; scores compare within one search only."""
 
 
-class SearchReply(TypedDict):
-    """What a search found."""
-
-    passages: list[SourceReply]
-    """The passages, best first."""
-
-
 class OutcomeFields(TypedDict):
     """Fields of an outcome."""
 
@@ -245,39 +238,3 @@ class RecordReply(DecisionFields):
     """The reward that was learned; null while none was."""
     learned_seq: int | None
     """Number of its update in the ledger; null while it is not learned."""
-
-
-class TurnReply(TypedDict):
-    """One decision of a conversation."""
-
-    decision_id: str
-    """Id of the decision."""
-    arm: str
-    """The arm that was drawn."""
-    propensity: float
-    """Probability with which it was drawn."""
-    question: str
-    """The question that was decided on: as it was sent, or rewritten to stand alone."""
-    asked: str | None
-    """What the user wrote, where the question was rewritten from the conversation; else null."""
-    forced: bool
-    """Whether the caller chose the arm."""
-    sticky: dict[str, Any] | None
-    """Where it kept the arm of an earlier turn: that decision, the number of this turn, and of how many; else null."""
-    status: OutcomeStatus | None
-    """How it ended; null while it has not."""
-    made_at: float
-    """When it was stored, seconds since 1970."""
-
-
-class SessionReply(TypedDict):
-    """The newest decisions of a conversation."""
-
-    session_id: str
-    """The id of the conversation."""
-    tenant: str
-    """Whose conversation it is."""
-    decisions: list[TurnReply]
-    """The newest decisions, the oldest of them first."""
-    more: bool
-    """Whether there are older ones."""

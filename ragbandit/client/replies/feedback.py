@@ -1,4 +1,4 @@
-"""Replies about feedback: receipts, tokens for browsers, and the judgements and rewards in a decision's record."""
+"""Replies about feedback: receipts, and the judgements and rewards in a decision's record."""
 
 from typing import Any, Literal
 
@@ -33,15 +33,6 @@ class BatchReply(TypedDict):
 
     items: list[ReceiptReply | ErrorReply]
     """A receipt or an error for each item, in order."""
-
-
-class FeedbackTokenReply(TypedDict):
-    """A token with which a browser may judge a decision."""
-
-    token: str
-    """Send it in `token` to /v1/feedback/browser."""
-    expires_at: int
-    """When it expires, seconds since 1970."""
 
 
 class KeptFeedback(TypedDict):

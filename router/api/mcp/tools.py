@@ -49,11 +49,6 @@ TOOLS: Final[Mapping[str, Row]] = {
         "`decision_id` for `feedback`. Where `status` is pending the answer takes longer than `wait_s`: call again "
         "with the same arguments and that `decision_id`. Ask one self-contained question.",
     ),
-    "search": Row(
-        "POST /v1/search",
-        "Find passages of the corpus for a query, best first, without writing an answer. Use it to read sources "
-        "yourself; use `answer` for an answer.",
-    ),
     "route": Row(
         "POST /v1/route",
         "Choose which of your own pipelines (`arm`) should answer a question; nothing is run. Run that arm yourself, "
@@ -75,8 +70,8 @@ TOOLS: Final[Mapping[str, Row]] = {
         "Why an arm was chosen for a question, with what probability, what the answer took, and what was learned.",
     ),
 }
-#: they change nothing
-_READS: Final = ("search", "explain")
+#: it changes nothing
+_READS: Final = ("explain",)
 #: for programs, and not for agents, whose every call is longer by what a schema says
 _LEFT_OUT: Final = ("idempotency-key", "links", "sticky_turns", "stream")
 #: keywords that an agent needs; what does not fit a pattern is refused in our words

@@ -104,8 +104,6 @@ def add_limits(
         route["context"]["properties"] = {key: _declared(one) for key, one in settings.context.items()}
     feedback["reward"].update(minimum=settings.reward.minimum, maximum=settings.reward.maximum)
     feedback["event"]["enum"] = [*sorted(settings.feedback_events), None]
-    schemas["FeedbackTokenBody"]["properties"]["expires_s"]["maximum"] = settings.server.browser_feedback_s
-    schemas["SearchBody"]["properties"]["retriever"]["enum"] = list(settings.named_retrievers)
     schemas["RouteBatchBody"]["properties"]["items"]["maxItems"] = settings.server.max_batch_items
     schemas["FeedbackBatchBody"]["properties"]["items"]["maxItems"] = most_items
     return api

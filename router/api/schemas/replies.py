@@ -15,9 +15,7 @@ from ragbandit.client.replies.decisions import (
     RecordReply,
     RouteReply,
     SavedFields,
-    SessionReply,
     SourceReply,
-    TurnReply,
 )
 from ragbandit.client.replies.feedback import KeptFeedback, KeptReward, ReceiptReply
 from ragbandit.client.replies.overview import (
@@ -51,11 +49,10 @@ from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Overview, mean
-from ragbandit.router.storage.decisions.sessions import TurnRecord
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of
-from ragbandit.shared.types import STICKY, ArmTotals, Decision, Outcome, Query, Receipt, finite_json
+from ragbandit.shared.types import ArmTotals, Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")
 
@@ -180,26 +177,6 @@ def explanation_json(explanation: Explanation) -> dict[str, Any]:
     """An explanation with its record as `GET /v1/decisions/{decision_id}` gives it."""
     values = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
     return {**values, "record": record_json(explanation.record)}
-
-
-def session_json(turns: Sequence[TurnRecord], *, session: str, tenant: str, limit: int) -> SessionReply:
-    """The last `limit` of these turns."""
-    decisions = [_turn(turn) for turn in turns[-limit:]]
-    return {"session_id": session, "tenant": tenant, "decisions": decisions, "more": len(turns) > limit}
-
-
-def _turn(turn: TurnRecord) -> TurnReply:
-    decision, sticky = turn.decision, turn.decision.facts.get(STICKY)
-    return _filled(
-        TurnReply,
-        decision,
-        decision_id=decision.id,
-        question=decision.query.text,
-        asked=decision.query.asked,
-        forced=decision.query.forced,
-        sticky=dict(sticky) if isinstance(sticky, Mapping) else None,
-        status=turn.status,
-    )
 
 
 def status_json(state: RouterState) -> StatusReply:

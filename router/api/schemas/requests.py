@@ -12,7 +12,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from ragbandit.router.api.schemas.shape_errors import wanted
-from ragbandit.router.config.settings import DEFAULT
 from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
 from ragbandit.router.serving.checks.questions import (
     AIMS,
@@ -48,8 +47,6 @@ ANY_TEXT: Final[dict[str, Any]] = {"maxLength": MAX_TEXT, "pattern": f"^({_NO_NU
 STORABLE: Final[dict[str, Any]] = {"pattern": f"^{_NO_NUL}$"}
 SESSION: Final[dict[str, Any]] = TEXT | {"maxLength": MAX_SESSION}
 
-#: most passages of one search
-MAX_HITS: Final = 50
 #: the header that may stand for decision_id or feedback_id
 KEY_HEADER: Final = "Idempotency-Key"
 #: what clients of OpenAI's interface have before a decision's id
@@ -218,19 +215,6 @@ class RouteBody(RequestBody):
     quality, or a mean cost of questions with this aim: {"steps": 1.8} or {"dollars": 0.004}."""
 
 
-class SearchBody(RequestBody):
-    """A search of the corpus."""
-
-    model_config = example(query="Who wrote Dracula?", k=3)
-
-    query: NotBlank
-    """What is searched for."""
-    k: Annotated[int, limits(minimum=1, maximum=MAX_HITS)] = 5
-    """That many passages at most."""
-    retriever: Annotated[str, limits(NAME)] = DEFAULT
-    """Which corpus: a name of the setting `retrievers`; left out: that of `retriever`."""
-
-
 class RouteBatchBody(RequestBody):
     """Many questions; each is decided or refused for itself."""
 
@@ -278,42 +262,6 @@ class FeedbackBody(RequestBody):
     retract: Annotated[Text, limits(enum=["label", "rating", "reward", None])] = None
     """In place of a judgement: take back the earlier one of this kind (label, rating or reward) by the same source and
     rater."""
-
-
-class FeedbackTokenBody(RequestBody):
-    """What a browser is to judge."""
-
-    model_config = example(decision_id="ticket-4711", rater="user-17")
-
-    decision_id: Annotated[str, limits(ID)]
-    """The decision that may be judged."""
-    kinds: Annotated[list[Annotated[str, limits(enum=["rating", "event"])]] | None, limits(minItems=1)] = None
-    """rating, event; left out: both."""
-    rater: Rater = None
-    """In whose name, an id of up to 64 characters: one vote of each kind; left out: whoever has a token."""
-    expires_s: Annotated[Amount, limits(minimum=1e-9)] = None
-    """Seconds that it lasts, up to `server.browser_feedback_s`; left out: three hours."""
-
-
-class BrowserFeedbackBody(RequestBody):
-    """One judgement with a token: a rating, an event, or what takes one back."""
-
-    model_config = _schema(
-        example={"token": "v1.eyJh...", "rating": 4, "scale": "1-5"},
-        oneOf=_one_of("rating", "event", "retract"),
-        anyOf=_WITHIN_SCALE,
-    )
-
-    token: str
-    """Of /v1/feedback/token: it names the decision and who judges."""
-    rating: Rating = None
-    """A judgement of the answer: true, false, or a number on `scale`."""
-    scale: Scale = "0-1"
-    """Of a number in `rating`: "0-1" or "1-5"."""
-    event: Event = None
-    """What the user did: a name of the setting `feedback_events`."""
-    retract: Annotated[Text, limits(enum=["rating", None])] = None
-    """In place of a judgement: `rating` takes the rating back."""
 
 
 class FeedbackBatchBody(RequestBody):

@@ -7,7 +7,6 @@ from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.serving.batching.admission import QueueLimits
 from ragbandit.router.serving.batching.micro_batching import MicroBatcher
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.shared.types import Feedback, Outcome, Receipt
 
 #: most outcomes, or items of feedback, in one transaction
@@ -16,12 +15,11 @@ MAX_WRITES: Final = 500
 
 def feedback_writes(
     store: DecisionStore, *, notifier: Notifier, limits: QueueLimits
-) -> MicroBatcher[tuple[Feedback, VoteLimit | None], Receipt]:
-    """The queue of feedback, each with what limits it where a token brings it."""
+) -> MicroBatcher[Feedback, Receipt]:
+    """The queue of feedback."""
 
-    def add(batch: Sequence[tuple[Feedback, VoteLimit | None]]) -> Sequence[Receipt | Exception]:
-        vote_limits = {item.id: limit for item, limit in batch if limit is not None}
-        results = store.add_feedback([item for item, _ in batch], limits=vote_limits)
+    def add(batch: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+        results = store.add_feedback(batch)
         if any(isinstance(result, Receipt) and not result.duplicate for result in results):
             notifier.notify_learner()
         return results

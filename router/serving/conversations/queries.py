@@ -11,10 +11,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.conversations.questions import Chat, chat_of, with_chat
 from ragbandit.router.serving.conversations.rewriting import Rewrite, Rewriter, rewriter_of
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.sessions import MOST_LISTED, TurnRecord, turns_of
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import InvalidInput, NotFound, StoreError
+from ragbandit.shared.errors import StoreError
 from ragbandit.shared.openai_client import event_loop
 from ragbandit.shared.types import Decision, DecisionId, Message, Query
 
@@ -67,16 +65,3 @@ class ConversationQueries:
         """The text that was decided on; None where there is no such decision, or its texts were erased."""
         decision, _ = self._store.decisions_by_id([decision_id]).get(decision_id, (None, ""))
         return decision.query.text or None if isinstance(decision, Decision) else None
-
-
-def session_turns(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
-    """The newest decisions of a session, the oldest of them first, and one more than `limit` where there are more.
-
-    Raises InvalidInput for a limit out of range, NotFound for a session without decisions, StoreError.
-    """
-    if not 1 <= limit <= MOST_LISTED:
-        raise InvalidInput(f'"limit" is {limit}', field="limit", remedy=f"send a number from 1 to {MOST_LISTED}")
-    turns = turns_of(database, session=session, tenant=tenant, limit=limit + 1)
-    if not turns:
-        raise NotFound("no decision has this session", field="session_id", remedy="use the id that its questions had")
-    return turns

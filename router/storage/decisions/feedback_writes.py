@@ -1,6 +1,6 @@
 """What one group of feedback changes: rows, flags of decisions that wait, counters, and calibration pairs to look at.
 
-Every step writes in the transaction that `DecisionStore.add_feedback` has opened. Locks are taken in one order: votes,
+Every step writes in the transaction that `DecisionStore.add_feedback` has opened. Locks are taken in one order:
 rows of `waiting` by id, feedback by id, counters last.
 """
 
@@ -11,7 +11,6 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select
 
 from ragbandit.router.storage.decisions.idempotency import feedback_reply
-from ragbandit.router.storage.decisions.vote_limits import VoteLimit, lock_votes, refused_votes
 from ragbandit.router.storage.rows.calibration_rows import note_due
 from ragbandit.router.storage.rows.conversion import feedback_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
@@ -19,7 +18,7 @@ from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import decisions, feedback
 from ragbandit.router.storage.sql.waiting import flag_waiting, labels_in_use, lock_waiting, number_transaction
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.shared.types import Feedback, FeedbackId, PolicyLabel, Receipt
+from ragbandit.shared.types import Feedback, PolicyLabel, Receipt
 
 #: rows of `waiting` by (decision, label)
 Waiting = Mapping[tuple[str, str], RowMapping]
@@ -31,8 +30,6 @@ class _Item:
 
     feedback: Feedback
     row: dict[str, Any]
-    #: why it is not kept
-    refused: RagBanditError | None
     #: the ledger that made its decision; None: no decision has this id
     policy: str | None
     #: its decision in that ledger; None: it does not wait there, and the feedback is late
@@ -57,16 +54,13 @@ def write_feedback(
     group: Sequence[Feedback],
     *,
     label: PolicyLabel,
-    limits: Mapping[FeedbackId, VoteLimit],
     moves: Moves,
 ) -> list[Receipt | RagBanditError]:
-    """Insert the group with all that follows from it; what each sender is told. limits: see `add_feedback`."""
+    """Insert the group with all that follows from it; what each sender is told."""
     number_transaction(connection)
-    lock_votes(connection, {item.decision_id for item in group if item.id in limits})
-    refused = refused_votes(connection, group, limits=limits)
     policies = _deciding_ledgers(connection, {item.decision_id for item in group})
     open_rows = lock_waiting(connection, set(policies))
-    items = [_item(one, refused=refused, policies=policies, open_rows=open_rows) for one in group]
+    items = [_item(one, policies=policies, open_rows=open_rows) for one in group]
     _insert(connection, items)
     new = [item for item in items if item.is_new]
     _flag(connection, new, open_rows=open_rows, moves=moves)
@@ -83,18 +77,16 @@ def _deciding_ledgers(connection: Connection, ids: Collection[str]) -> dict[str,
     return {row.id: row.policy for row in rows}
 
 
-def _item(
-    one: Feedback, *, refused: Mapping[FeedbackId, RagBanditError], policies: Mapping[str, str], open_rows: Waiting
-) -> _Item:
+def _item(one: Feedback, *, policies: Mapping[str, str], open_rows: Waiting) -> _Item:
     policy = policies.get(one.decision_id)
     waits = open_rows.get((one.decision_id, policy or ""))
     row = feedback_row(one) | {"late": waits is None}
-    return _Item(feedback=one, row=row, refused=refused.get(one.id), policy=policy, waits=waits)
+    return _Item(feedback=one, row=row, policy=policy, waits=waits)
 
 
 def _insert(connection: Connection, items: Sequence[_Item]) -> None:
-    """Keep what is of a known decision and not refused; of an id that stands twice the first."""
-    accepted = [item for item in items if item.policy is not None and item.refused is None]
+    """Keep what is of a known decision; of an id that stands twice the first."""
+    accepted = [item for item in items if item.policy is not None]
     new = insert_new(connection, feedback, [item.row for item in accepted], key="id")
     for item in accepted:
         if item.row["id"] in new:
@@ -132,7 +124,5 @@ def _standing(connection: Connection, ids: Sequence[str]) -> dict[str, tuple[str
 
 
 def _reply(item: _Item, *, standing: Mapping[str, tuple[str, bool]]) -> Receipt | RagBanditError:
-    if item.refused is not None:
-        return item.refused
     reply = feedback_reply(item.row, is_new=item.is_new, standing=standing.get(item.row["id"]))
     return replace(reply, waiting_for="outcome") if isinstance(reply, Receipt) and item.needs_outcome else reply

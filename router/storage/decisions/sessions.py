@@ -1,4 +1,4 @@
-"""Decisions of sessions: where a conversation stands, and what it was made of. Reads are bounded, and by an index."""
+"""Decisions of sessions: where a conversation stands. Reads are bounded, and by an index."""
 
 import json
 from collections.abc import Collection, Iterable
@@ -7,16 +7,12 @@ from typing import Final
 
 from sqlalchemy import RowMapping, bindparam, select
 
-from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, outcomes
-from ragbandit.shared.errors import StoreError
-from ragbandit.shared.types import KILLED, STICKY, ArmName, Decision, DecisionId, OutcomeStatus
+from ragbandit.router.storage.sql.tables import decisions
+from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId
 
 #: newest decisions of a session that are looked at: more forced ones in a row end the stay
 _LOOKED_AT: Final = 4
-#: decisions of a session that are listed at once
-MOST_LISTED: Final = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,32 +26,6 @@ class SessionTurn:
     first: DecisionId
     #: its place since that draw, from 1
     turn: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TurnRecord:
-    """A decision of a session, and how it ended."""
-
-    decision: Decision
-    #: None: there is no outcome yet
-    status: OutcomeStatus | None
-
-
-def turns_of(database: Database, *, session: str, tenant: str, limit: int) -> list[TurnRecord]:
-    """The newest decisions of a session, the oldest of them first. Raises StoreError for a row that cannot be read."""
-    query = (
-        select(decisions, outcomes.c.status)
-        .join_from(decisions, outcomes, outcomes.c.decision_id == decisions.c.id, isouter=True)
-        .where(decisions.c.session == session, decisions.c.tenant == tenant)
-        .order_by(decisions.c.made_at.desc(), decisions.c.id.desc())
-        .limit(limit)
-    )
-    with database.read() as connection:
-        rows = connection.execute(query).mappings().all()
-    try:
-        return [TurnRecord(decision=decision_value(row), status=row["status"]) for row in reversed(rows)]
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"a row of the session cannot be read: {error}", remedy="see: ragbandit verify") from error
 
 
 def newest_turns(database: Database, sessions: Collection[tuple[str, str]]) -> dict[tuple[str, str], SessionTurn]:

@@ -8,7 +8,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from sqlalchemy import Connection, RowMapping, Table, exists, select
@@ -18,7 +17,6 @@ from ragbandit.router.storage.access.spending import count_spending
 from ragbandit.router.storage.decisions.feedback_writes import write_feedback
 from ragbandit.router.storage.decisions.idempotency import is_foreign, outcome_reply, settle, unknown_decision
 from ragbandit.router.storage.decisions.links import write_links
-from ragbandit.router.storage.decisions.vote_limits import VoteLimit
 from ragbandit.router.storage.rows.check_rows import await_check
 from ragbandit.router.storage.rows.conversion import (
     Row,
@@ -56,7 +54,6 @@ from ragbandit.shared.types import (
     DecisionId,
     DecisionState,
     Feedback,
-    FeedbackId,
     Outcome,
     PolicyLabel,
     Receipt,
@@ -260,17 +257,15 @@ class DecisionStore:
         self,
         group: Sequence[Feedback],
         *,
-        limits: Mapping[FeedbackId, VoteLimit] = MappingProxyType({}),
         beside: Callable[[Connection, Moves], object] | None = None,
     ) -> list[Receipt | RagBanditError]:
         """Keep the feedback; per item a Receipt, NotFound or Conflict. Durable when this returns.
 
-        It is late if the ledger that made its decision has closed it. limits: of new feedback that tokens bring, by its
-        id; what is beyond is not kept, and says why. beside: what else the transaction changes; where it raises,
-        nothing is kept.
+        It is late if the ledger that made its decision has closed it. beside: what else the transaction changes;
+        where it raises, nothing is kept.
         """
         with self._writing() as (connection, moves):
-            replies = write_feedback(connection, group, label=self.label, limits=limits, moves=moves)
+            replies = write_feedback(connection, group, label=self.label, moves=moves)
             if beside is not None:
                 beside(connection, moves)
         return replies

@@ -11,8 +11,8 @@ def serve(settings):
     """A factory of services; all are stopped at the end of the test."""
     running: list[Service] = []
 
-    def start(*, jobs=None, corpus=None, **given) -> Service:
-        running.append(Service(settings(**given), jobs=jobs, corpus=corpus))
+    def start(*, jobs=None, **given) -> Service:
+        running.append(Service(settings(**given), jobs=jobs))
         return running[-1]
 
     yield start

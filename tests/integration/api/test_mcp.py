@@ -3,25 +3,19 @@
 import asyncio
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 from jsonschema import Draft202012Validator
 from mcp import Client, MCPError
 
-from ragbandit.router.api.endpoints.search import MOST
-from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.types import Source
 from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, routed, worker_answers
-from tests.support.waiting import until
 
 #: a handshake with the service, and none
 MODES = ["legacy", "auto"]
-TOOLS = ["answer", "search", "route", "report_outcome", "feedback", "explain"]
+TOOLS = ["answer", "route", "report_outcome", "feedback", "explain"]
 HEADERS = {"accept": "application/json, text/event-stream"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
-DRACULA = Source(id="p1", title="Dracula", text="By Bram Stoker.", url="https://books.example/1", score=2.5)
 
 
 def with_client(service, work, *, mode="auto"):
@@ -38,10 +32,6 @@ def call(service, tool, **arguments):
     return with_client(service, lambda client: client.call_tool(tool, arguments))
 
 
-async def searched(query, k, retriever):
-    return [replace(DRACULA, id=f"{query} {retriever}")][:k]
-
-
 def test_every_tool_is_described(service):
     """Each has schemas that any model's interface reads, and says whether it changes anything."""
     tools = with_client(service, lambda client: client.list_tools()).tools
@@ -53,7 +43,7 @@ def test_every_tool_is_described(service):
         assert "$ref" not in json.dumps([tool.input_schema, tool.output_schema])
         assert all(field["description"] for field in tool.input_schema["properties"].values()), tool.name
         assert len(tool.description) > 80
-        assert tool.annotations.read_only_hint == (tool.name in ("search", "explain"))
+        assert tool.annotations.read_only_hint == (tool.name == "explain")
     assert set(service.router.service.arms) == set(
         tools[0].input_schema["properties"]["arms"]["anyOf"][0]["items"]["enum"]
     )
@@ -107,28 +97,6 @@ def test_an_answer_with_news_of_its_arm(service):
     assert news == [(1.0, None, f"the arm {answered['arm']} was chosen")]
 
 
-def test_a_caller_that_goes_away_ends_its_call(service):
-    """A call that is cancelled by its agent leaves no search running: the place of it is free again."""
-
-    async def work(client):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                await client.call_tool("search", {"query": "x"})
-
-    begun, ended = [], []
-
-    async def endless(_query, _k, _retriever):
-        begun.append(1)
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.append(1)
-
-    service.app.state.search = endless
-    with_client(service, work)
-    until(lambda: ended == begun == [1] and service.app.state.searches == 0)
-
-
 def test_a_refusal_is_a_result_that_an_agent_reads(service):
     """What an endpoint refuses is the tool's result, with code, field and remedy; only an unknown tool is none."""
     bad = [
@@ -140,9 +108,6 @@ def test_a_refusal_is_a_result_that_an_agent_reads(service):
         ("report_outcome", {"decision_id": "nobody", "stepz": 1}, "INVALID_INPUT", "stepz"),
         ("explain", {"decision_id": "../status"}, "NOT_FOUND", None),
         ("explain", {}, "INVALID_INPUT", "decision_id"),
-        ("search", {"query": "x", "k": 51}, "INVALID_INPUT", "k"),
-        ("search", {"query": "x", "retriever": "wiki"}, "INVALID_INPUT", "retriever"),
-        ("search", {"query": "x"}, "NOT_READY", None),
     ]
 
     async def work(client):
@@ -159,30 +124,6 @@ def test_a_refusal_is_a_result_that_an_agent_reads(service):
     with every_case() as cases:
         with_client(service, work)
     assert service.router.status().counters.decided == 0
-
-
-def test_search_finds_passages(serve):
-    """The corpus of the service's process is searched, within limits; what fails on its host is not told outside."""
-
-    async def broken(_query, _k, _retriever):
-        raise ConfigError("no index at /secret/folder", remedy="ragbandit index build")
-
-    service = serve(corpus=searched, retrievers={"wiki": {}})
-    found = call(service, "search", query="Dracula", k=1).structured_content
-    assert found == {
-        "passages": [
-            {"id": "Dracula default", "title": "Dracula", "text": "By Bram Stoker.", "score": 2.5, "url": DRACULA.url}
-        ]
-    }
-    assert service.http.post("/v1/search", json={"query": "Dracula"}).json() == found
-    named = call(service, "search", query="Dracula", retriever="wiki").structured_content
-    assert named["passages"][0]["id"] == "Dracula wiki"
-    service.app.state.searches = MOST
-    assert "refused" in call(service, "search", query="Dracula").content[0].text
-    service.app.state.search, service.app.state.searches = broken, 0
-    refused = call(service, "search", query="Dracula")
-    assert (refused.is_error, refused.structured_content["error"]["code"]) == (True, "NOT_READY")
-    assert "secret" not in str(refused)
 
 
 def test_what_is_no_message_is_refused_as_json_rpc(serve):

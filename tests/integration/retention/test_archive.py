@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 
 import pytest
+from ragbandit.router.storage.ledgers.chain import Chain
 from sqlalchemy import func, select, update
 
 from ragbandit.router.retention import archiving
 from ragbandit.router.retention.archiving import archivable, archive, change_segment
 from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals, segments
 from ragbandit.router.storage.archive.segments import ARCHIVED, read_segment, seal_of, sealed_columns, write_segment
-from ragbandit.router.storage.ledgers.chain import Chain
 from ragbandit.router.storage.sql.tables import archive_segments, decisions, feedback, updates
 from ragbandit.shared.errors import NotFound, StoreError
 from ragbandit.shared.files.folders import Folder

@@ -20,9 +20,9 @@ QUESTION = "Who wrote Dracula?"
 class Service:
     """A uvicorn in a thread; `router` is what it serves."""
 
-    def __init__(self, settings, *, loop: str = "asyncio", jobs=None, corpus=None) -> None:
+    def __init__(self, settings, *, loop: str = "asyncio", jobs=None) -> None:
         self.jobs = jobs or MemoryJobs()
-        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs), corpus=corpus)
+        self.app = create_app(lambda: Router.open(settings, jobs=self.jobs))
         served = settings.server.model_copy(update={"host": "127.0.0.1", "port": 0})
         self._server = make_server(self.app, settings=served, loop=loop)
         self._server.main_loop = self._main_loop

@@ -43,7 +43,7 @@ service_secrets = Table(
         "name",
         String(32),
         primary_key=True,
-        comment="draws: what seeds of draws are made with; feedback: what feedback tokens are signed with",
+        comment="draws: what seeds of draws are made with",
     ),
     Column("value", String(64), nullable=False, comment="hex digits"),
     Column("made_at", Double, nullable=False),

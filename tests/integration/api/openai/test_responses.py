@@ -205,8 +205,6 @@ def test_a_conversation(http, service, answers, decided):
     assert [(each.role, each.text) for each in queries[1].messages] == said
     assert [(each.role, each.text) for each in queries[2].messages] == [("system", "Be brief."), *said, *more]
     assert queries[2].asked == "When?"
-    turns = http.get(f"/v1/sessions/{first['id']}").json()["decisions"]
-    assert [turn["decision_id"] for turn in turns] == [first["id"], second["id"], third["id"]]
     assert decided() == 3
 
 

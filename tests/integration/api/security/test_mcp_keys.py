@@ -49,32 +49,30 @@ def test_a_role_has_the_tools_of_its_endpoints(keyed):
     world = keyed()
     (routed,) = results(world, world.key("app").text, ROUTE)
     key = {"decision_id": routed.structured_content["decision_id"]}
-    calls = [ROUTE, ("answer", ROUTE[1]), ("search", {"query": "x"}), ("report_outcome", key | {"steps": 1})]
+    calls = [ROUTE, ("answer", ROUTE[1]), ("report_outcome", key | {"steps": 1})]
     calls += [("feedback", key | {"rating": True}), ("explain", key)]
-    no, unknown = "FORBIDDEN", "NOT_READY"  # no corpus here
+    no = "FORBIDDEN"
     may = {
-        "app": [None, None, unknown, None, None, None],
-        "rater": [no, no, no, no, None, None],
-        "worker": [no, no, no, None, no, None],
-        "reader": [no, no, no, no, no, None],
-        "operator": [no, no, no, no, no, None],
+        "app": [None, None, None, None, None],
+        "rater": [no, no, no, None, None],
+        "worker": [no, no, None, no, None],
+        "reader": [no, no, no, no, None],
+        "operator": [no, no, no, no, None],
     }
     calls[1] = ("answer", ROUTE[1] | {"wait_s": 0})
-    calls[3] = ("report_outcome", key | {"steps": 1, "answer": "x"})
-    calls[4] = ("feedback", key | {"rating": True, "feedback_id": "f1"})
+    calls[2] = ("report_outcome", key | {"steps": 1, "answer": "x"})
+    calls[3] = ("feedback", key | {"rating": True, "feedback_id": "f1"})
     for role, expected in may.items():
         assert errors(results(world, world.key(role).text, *calls)) == expected, role
 
 
 def test_a_narrow_key_stays_narrow(keyed):
-    """A key of one arm draws that arm alone, may name no other, and searches nothing beside it."""
+    """A key of one arm draws that arm alone, and may name no other."""
     world = keyed()
     key = world.key("app", scopes={"arms": ["single_step"]}).text
-    drawn, other, searched = results(
-        world, key, ROUTE, ("route", ROUTE[1] | {"arms": ["multi_step"]}), ("search", {"query": "x"})
-    )
+    drawn, other = results(world, key, ROUTE, ("route", ROUTE[1] | {"arms": ["multi_step"]}))
     assert drawn.structured_content["pmf"] == {"single_step": 1.0}
-    assert errors([other, searched]) == ["FORBIDDEN", "FORBIDDEN"]
+    assert errors([other]) == ["FORBIDDEN"]
 
 
 def test_a_tenant_is_alone(keyed):

@@ -52,12 +52,11 @@ def test_roles_of_the_table_are_roles():
 
 
 def test_only_probes_need_no_key():
-    """Open to all are the probes, the way to the pages, what takes a signed token, and the login with its files."""
+    """Open to all are the probes, the way to the pages, and the login with its files."""
     free = {endpoint for endpoint, rule in RULES.items() if rule.text == EVERYBODY}
-    browser = {f"{method} /v1/feedback/browser" for method in ("POST", "OPTIONS")}
     pages = {f"{way} /ui/login" for way in ("GET", "POST")} | {"GET /ui/login/oidc", "GET /ui/login/oidc/callback"}
     pages |= {"GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
-    assert free == {"GET /", "GET /health", "GET /ready"} | browser | pages
+    assert free == {"GET /", "GET /health", "GET /ready"} | pages
 
 
 @pytest.mark.parametrize("path", ["/v1/route/", "/V1/route", "//v1/route", "/v1/decisions/a/b", "/v1/%72oute", ""])

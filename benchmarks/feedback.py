@@ -17,7 +17,7 @@ from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.router import Router

@@ -18,7 +18,7 @@ from benchmarks.service_process import environment
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.router import Router
 

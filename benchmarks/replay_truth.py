@@ -27,7 +27,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare
 from ragbandit.router.offline.simulation.frontier import rewards_of
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -29,7 +29,7 @@ from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.forward import default_threads
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 

@@ -26,7 +26,7 @@ from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.queue.jobs import connect
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.deciding import service

@@ -19,7 +19,7 @@ from rq import SimpleWorker
 from rq.serializers import JSONSerializer
 from rq.timeouts import TimerDeathPenalty
 
-from ragbandit.router.queue.bells import bell_class, queue_of
+from ragbandit.router.queue.jobs import bell_class, queue_of
 from ragbandit.shared.errors import QueueError
 from ragbandit.workers.outages import StoreOutage
 

@@ -13,7 +13,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.queue.jobs import RedisJobs
 from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.queue.streams.writer import StreamWriter
+from ragbandit.router.queue.stream_writer import StreamWriter
 from ragbandit.router.storage.answer_queue import AnswerQueue
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import Judgements

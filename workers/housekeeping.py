@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from ragbandit.router.queue.streams.reader import STREAM_NEWS
+from ragbandit.router.queue.stream_reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.recovery import recover

@@ -11,12 +11,10 @@ from typing import Final
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.bells import BELLS
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import BELLS, RedisJobs, connect
 from ragbandit.router.queue.presence import Presence, card_of
 from ragbandit.router.queue.redis_server import redis_url
-from ragbandit.router.queue.streams.keys import STREAM_SECRET
-from ragbandit.router.queue.streams.writer import StreamWriter
+from ragbandit.router.queue.stream_writer import STREAM_SECRET, StreamWriter
 from ragbandit.router.serving.setup.bootstrap import judge_sample, make_learner, open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -21,8 +21,7 @@ import yaml
 from ragbandit.client import Client
 from ragbandit.router.config.loading import CLASS_FOLDER, LoadedSettings, class_folder
 from ragbandit.router.queue.redis_server import RedisServer
-from ragbandit.router.serving.setup.data_dir import hold, hold_store, prepare_data_dir
-from ragbandit.router.serving.setup.requirements import check_port
+from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
 from ragbandit.shared.child_process import Child, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.files.atomic import private_folder, write_file

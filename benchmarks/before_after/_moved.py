@@ -5,7 +5,7 @@ MOVED = {
     "ragbandit.client": "ragbandit.router.client",
     "ragbandit.router.policies.kinds.fixed": "ragbandit.router.policies.fixed",
     "ragbandit.router.queue.jobs": "ragbandit.router.jobs.queue",
-    "ragbandit.router.queue.memory_jobs": "ragbandit.router.jobs.memory_jobs",
+    "ragbandit.router.queue.notifier": "ragbandit.router.jobs.memory_jobs",
     "ragbandit.router.queue.redis_server": "ragbandit.router.jobs.redis_server",
     "ragbandit.router.serving.checks.fields": "ragbandit.router.serving.field_checks",
     "ragbandit.router.serving.checks.reports": "ragbandit.router.serving.validation",

@@ -108,7 +108,7 @@ def in_database(settings: Settings) -> dict[str, float]:
         from ragbandit.router.storage.answer_queue import AnswerQueue
     except ImportError:
         return {}
-    from ragbandit.router.queue.memory_jobs import MemoryJobs
+    from ragbandit.router.queue.notifier import MemoryJobs
     from ragbandit.router.serving.router import Router
     from ragbandit.router.storage.sql.tables import answer_queue
 

@@ -13,7 +13,7 @@ from ragbandit import Router
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import pmf_of_one
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.shared.types import ArmName, DecisionId, Query

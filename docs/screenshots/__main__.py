@@ -18,7 +18,7 @@ from typing import Any, Final
 from docs.screenshots.traffic import fill, settings_of
 from ragbandit.router.api.app import create_app
 from ragbandit.router.api.server import make_server
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.queue.presence import QueueWork, WorkerState
 from ragbandit.router.serving.router import Router
 

@@ -50,7 +50,7 @@ from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.batching.micro_batching import SERVE_S
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.config_record import record_config
+from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.telemetry.setup import make_tracing
 from ragbandit.shared.errors import NotReady, RagBanditError

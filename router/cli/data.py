@@ -17,7 +17,7 @@ from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.retention import archiving, erasure
-from ragbandit.router.serving.setup.data_dir import check_database_file
+from ragbandit.router.serving.setup.requirements import check_database_file
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import counters

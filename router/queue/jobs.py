@@ -1,19 +1,27 @@
 """Job queue of a process: it rings for workers and learner through Redis, and tells everybody what has happened.
 
 The database has the facts, and whoever is woken looks there by itself too, every second or two: losing Redis makes
-things late, not lost. Workers are woken by bells (bells.py), so that the router need not import them. `RedisJobs` is
-the real queue, `MemoryJobs` the public test double, `Notifier` (notifier.py) the one who uses either without ever
-failing. This module loads redis and RQ; a library without Redis does not load it.
+things late, not lost. `RedisJobs` is the real queue, `MemoryJobs` the public test double, `Notifier` (notifier.py) uses
+either without ever failing. This module loads redis and RQ; a library without Redis does not load it.
+
+Workers are woken by bells: jobs of RQ that carry nothing, so that the router need not import what they call. Whoever
+can write to Redis can queue anything, and RQ imports the function that a record names, calls its callbacks and its web
+hooks. `Bell` takes nothing but the name out of a record, and looks that up among ours.
 """
 
+import json
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeVar
 
 import redis
 from redis.exceptions import RedisError, ResponseError
+from rq import Queue
+from rq.exceptions import NoSuchJobError
+from rq.job import Job
+from rq.serializers import JSONSerializer
 
-from ragbandit.router.queue import bells
 from ragbandit.router.queue.listener import CHANNEL, Listener
 from ragbandit.router.queue.outage import Outage, Part
 from ragbandit.router.queue.presence import QueueWork, WorkerState, present, workers_of
@@ -60,7 +68,7 @@ class RedisJobs:
         self._max_queued = max_queued
         #: bells for which there is room, as counted at that time (time.monotonic)
         self._room, self._counted_at = 0, -COUNT_S
-        self._queues = {name: bells.queue_of(client, name) for name in bells.BELLS}
+        self._queues = {name: queue_of(client, name) for name in BELLS}
 
     def enqueue_learn(self, label: PolicyLabel) -> None:
         """Ring for the learner unless a bell waits: feedback by the thousand makes one."""
@@ -68,7 +76,7 @@ class RedisJobs:
 
         def ring() -> None:
             if not self._queues["learn"].count:
-                bells.ring(self.client, "learn", count=1)
+                ring_bells(self.client, "learn", count=1)
 
         self._reached(ring)
 
@@ -84,7 +92,7 @@ class RedisJobs:
             count = min(len(ids), self._room)
             if count > 0:
                 self._room -= count
-                bells.ring(self.client, "answer", count=count)
+                ring_bells(self.client, "answer", count=count)
 
         self._reached(ring)
 
@@ -144,7 +152,7 @@ class RedisJobs:
 
     def refused(self) -> int:
         """What workers found in the queues that is none of our bells, since this Redis has been counting."""
-        count = self._read("counters", lambda: self.client.get(bells.REFUSED_KEY), absent=None)
+        count = self._read("counters", lambda: self.client.get(REFUSED_KEY), absent=None)
         return int(self.outage.foreign.number("counters", count))
 
     def workers(self) -> list[WorkerState]:
@@ -224,3 +232,77 @@ def _unreachable(error: Exception) -> QueueError:
 
 def _fault_key(label: str) -> str:
     return f"ragbandit:learner_fault:{label}"
+
+
+ANSWER_QUEUE: Final = "ragbandit-answer"
+LEARN_QUEUE: Final = "ragbandit-learn"
+#: name of a queue for people -> RQ's queue; its bells have the same name
+BELLS: Final = {"answer": ANSWER_QUEUE, "learn": LEARN_QUEUE}
+#: counts what was taken from a queue and was none of our bells
+REFUSED_KEY: Final = "ragbandit:refused-jobs"
+#: largest `data` of a record that is read, bytes, compressed and not
+_MAX_BYTES: Final = 4096
+#: the record of a bell that nobody takes is kept that long, and that of one that failed, seconds
+_KEEP_S: Final = 86_400
+_KEEP_FAILED_S: Final = 60
+
+
+class Bell(Job):  # type: ignore[misc] # RQ has no types
+    """A job of RQ that calls one of `functions` without arguments, whatever else its record says."""
+
+    #: name of a bell -> what it calls in this process
+    functions: ClassVar[Mapping[str, Callable[[], None]]] = {}
+
+    def refresh(self) -> None:
+        """Read the record. Raises NoSuchJobError, by which RQ passes on, if it is none of our bells: it is removed."""
+        name = _name(self.connection, self.key)
+        if name is None or name not in self.functions:
+            if self.connection.unlink(self.key):
+                self.connection.incr(REFUSED_KEY)
+            raise NoSuchJobError(f"not a bell: {self.id}")
+        data = JSONSerializer.dumps((name, None, (), {}))
+        self.restore({b"data": data, b"origin": BELLS[name].encode(), b"timeout": b"-1", b"result_ttl": b"0"})
+
+    @property
+    def func(self) -> Callable[[], None]:
+        """Its function. Nothing is imported."""
+        return self.functions[self.func_name]
+
+
+def bell_class(functions: Mapping[str, Callable[[], None]]) -> type[Bell]:
+    """The class of jobs of a process that calls these functions."""
+    return type("ProcessBell", (Bell,), {"functions": functions})
+
+
+def queue_of(client: "redis.Redis", name: str) -> Queue:
+    """RQ's queue of these bells."""
+    return Queue(BELLS[name], connection=client, serializer=JSONSerializer)
+
+
+def ring_bells(client: "redis.Redis", name: str, *, count: int) -> None:
+    """Queue so many bells. Raises RedisError."""
+    queue = queue_of(client, name)
+    bell = Queue.prepare_data(name, timeout=-1, result_ttl=0, ttl=_KEEP_S, failure_ttl=_KEEP_FAILED_S)
+    queue.enqueue_many([bell] * count)
+
+
+def _name(client: "redis.Redis", key: str) -> str | None:
+    """The name that the record of a job has; None for anything else, however large."""
+    try:
+        size: Any = client.hstrlen(key, "data")
+        raw: Any = client.hget(key, "data") if 0 < size <= _MAX_BYTES else b""
+    except ResponseError:  # of another type
+        return None
+    try:
+        name, *_ = json.loads(_decompressed(raw))
+    except (ValueError, TypeError, RecursionError, zlib.error):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def _decompressed(data: bytes) -> bytes:
+    """RQ compresses; a record that says little and becomes much is cut off, and is no JSON then."""
+    try:
+        return zlib.decompressobj().decompress(data, _MAX_BYTES)
+    except zlib.error:
+        return data

@@ -21,9 +21,8 @@ from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.queue.memory_jobs import MemoryJobs
-from ragbandit.router.queue.notifier import Jobs, Notifier
-from ragbandit.router.queue.streams.keys import STREAM_SECRET
+from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
+from ragbandit.router.queue.stream_writer import STREAM_SECRET
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
@@ -67,7 +66,7 @@ from ragbandit.shared.types import (
 
 if TYPE_CHECKING:
     from ragbandit.router.learning.audit.verdict import Verdict
-    from ragbandit.router.queue.streams.reader import StreamReader
+    from ragbandit.router.queue.stream_reader import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 
 Reply = TypeVar("Reply")
@@ -187,7 +186,7 @@ class Router:
         for part in (self.service, self._feedback, self._outcomes, self.answers):
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
-            from ragbandit.router.queue.streams.reader import StreamReader
+            from ragbandit.router.queue.stream_reader import StreamReader
 
             secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)

@@ -13,9 +13,14 @@ from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import Presence, card_of
 from ragbandit.router.queue.redis_server import redis_url
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.data_dir import check_database_file, hold_store, narrow_data_dir
-from ragbandit.router.serving.setup.exposure import check_exposure
-from ragbandit.router.serving.setup.requirements import check_port, check_sign_in
+from ragbandit.router.serving.setup.bootstrap import check_exposure
+from ragbandit.router.serving.setup.requirements import (
+    check_database_file,
+    check_port,
+    check_sign_in,
+    hold_store,
+    narrow_data_dir,
+)
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
 from ragbandit.workers.wiring.arms import check_arms

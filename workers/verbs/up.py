@@ -10,10 +10,8 @@ from ragbandit.router.cli.doctor.redis import ping
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.bootstrap import choose_encoder, open_database
-from ragbandit.router.serving.setup.data_dir import check_data_dir
-from ragbandit.router.serving.setup.exposure import check_exposure
-from ragbandit.router.serving.setup.requirements import check_packages
+from ragbandit.router.serving.setup.bootstrap import check_exposure, choose_encoder, open_database
+from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import QueueError, require_service
 from ragbandit.workers.checks.process import check_reward_check

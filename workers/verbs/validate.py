@@ -19,9 +19,8 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.serving.setup.data_dir import check_data_dir
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
-from ragbandit.router.serving.setup.requirements import check_packages, check_port, has_store
+from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, has_store
 from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge

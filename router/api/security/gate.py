@@ -14,7 +14,7 @@ from ragbandit.router.api.security.key_ring import KeyRing
 from ragbandit.router.api.security.page_sessions import PageSessions, needs_session
 from ragbandit.router.api.security.sites import check_host, check_site
 from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.serving.setup.exposure import is_loopback
+from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce
 from ragbandit.router.storage.access.scopes import is_known
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fastapi import Request
 
 from ragbandit.router.api.dependencies import CallerGone, reads_of, router_of
-from ragbandit.router.queue.streams.reader import ReadStream
+from ragbandit.router.queue.stream_reader import ReadStream
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 

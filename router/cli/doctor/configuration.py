@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import make_url
 
 from ragbandit.router.cli.doctor.findings import Finding, Installation, fine, problem, warning
-from ragbandit.router.serving.setup.exposure import FIRST_KEY, is_loopback
+from ragbandit.router.serving.setup.bootstrap import FIRST_KEY, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 

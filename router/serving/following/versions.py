@@ -9,21 +9,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.rollouts.served import settings_of
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
-from ragbandit.router.serving.deciding.runner import CandidateRunner
-from ragbandit.router.serving.following.loading import CandidateLoader
+from ragbandit.router.serving.deciding.runner import CandidateRunner, as_fault
 from ragbandit.router.serving.following.snapshots import SnapshotFollower, registered_follower
 from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
 log = logging.getLogger("ragbandit.versions")
@@ -192,3 +192,37 @@ def _in_order(candidates: "list[Candidate]") -> tuple[Candidate, ...]:
     """The live ones, the canary first; should there be two, the younger one is asked as if it were in shadow."""
     live = sorted((one for one in candidates if one.version.state in LIVE_STATES), key=lambda one: _place(one.version))
     return (*live[:1], *(replace(one, version=replace(one.version, state="shadow", weight=0.0)) for one in live[1:]))
+
+
+Loaded = TypeVar("Loaded")
+
+
+class CandidateLoader(Generic[Loaded]):
+    """Loads by name. One thread for each name at most, however long it takes; what it loads late is there later."""
+
+    def __init__(self, *, wait_s: float) -> None:
+        """wait_s: how long what is asked for the first time is waited for."""
+        self.wait_s = wait_s
+        self._pending: dict[str, Future[Loaded]] = {}
+
+    def loaded(self, name: str, load: Callable[[], Loaded]) -> Loaded:
+        """What `load` gives. Raises what it raises, and NotReady while it has not come back; then ask again."""
+        pending, wait_s = self._pending.get(name), 0.0
+        if pending is None:
+            pending, wait_s = Future(), self.wait_s
+            self._pending[name] = pending
+            threading.Thread(target=_run, args=(load, pending), name=f"ragbandit-load-{name}", daemon=True).start()
+        wait([pending], wait_s)
+        if not pending.done():
+            raise NotReady(f"it has not been loaded within {self.wait_s:g} s, and is waited for")
+        del self._pending[name]
+        return pending.result()
+
+
+def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
+    try:
+        loaded = load()
+    except BaseException as error:
+        pending.set_exception(as_fault(error))
+    else:
+        pending.set_result(loaded)

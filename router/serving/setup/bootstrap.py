@@ -1,14 +1,20 @@
-"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes."""
+"""Bootstrap: from settings to databases, encoders, queues and learners. Only this module picks concrete classes.
+
+Also who may reach the service without keys, and the record of the settings that it ran with.
+"""
 
 import contextlib
 import importlib.util
+import ipaddress
 import logging
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import make_url
 
+from ragbandit.router.config.loading import changed_settings
 from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
@@ -17,12 +23,12 @@ from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.queue.memory_jobs import NoJobs
-from ragbandit.router.queue.notifier import Jobs
+from ragbandit.router.queue.notifier import Jobs, NoJobs
 from ragbandit.router.queue.redis_server import redis_runs, redis_url
-from ragbandit.router.serving.setup.data_dir import check_database_file
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
-from ragbandit.router.serving.setup.requirements import has_store
+from ragbandit.router.serving.setup.requirements import check_database_file, has_store
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.access.audit_log import last_entry, record
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
@@ -190,3 +196,63 @@ def ledger_of(settings: Settings, *, label: str) -> Iterator[Ledger]:
         yield Ledger(database, label=PolicyLabel(label))
     finally:
         database.close()
+
+
+#: the command that makes the first key
+FIRST_KEY = "ragbandit keys create --role admin --name NAME"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine reach what listens on this address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may be of any address
+        return False
+
+
+def check_exposure(settings: Settings, *, now: float) -> None:
+    """Refuse to listen where other machines reach the service while it has no key and
+    nobody signs in. Raises ConfigError, StoreError.
+    """
+    server = settings.server
+    hosts = {"server.host": server.host} | (
+        {} if server.admin_port is None else {"server.admin_host": server.admin_host}
+    )
+    exposed = {field: host for field, host in hosts.items() if not is_loopback(host)}
+    if not exposed or server.open or server.oidc is not None:
+        return
+    field, host = next(iter(exposed.items()))
+    database = open_database(settings)
+    try:
+        if KeyStore(database).in_force(now=now).unrevoked:
+            return
+    finally:
+        database.close()
+    raise ConfigError(
+        f"the service would listen on {host or 'every address'} without API keys; whoever reaches it could read every "
+        "question and teach the policy",
+        field=field,
+        remedy=f"make a key first: {FIRST_KEY}; or listen on 127.0.0.1. docs/security.md says more",
+    )
+
+
+#: the action of these entries; their facts have the settings that are not the defaults, without secrets
+CONFIG_USED = "config.use"
+
+
+def record_config(database: Database, settings: Settings, *, actor: str | None = None) -> None:
+    """Add an entry if this host's service ran with other settings before. Raises StoreError.
+
+    actor: who brought them; None: the process that starts.
+    """
+    host = socket.gethostname()
+    facts: dict[str, object] = {"settings": changed_settings(settings)}
+    target = f"host:{host}"
+    with database.read() as connection:
+        last = last_entry(connection, action=CONFIG_USED, target=target)
+    if last is not None and last.facts == facts:
+        return
+    with database.write() as connection:
+        record(connection, actor=actor or f"process:serve@{host}", action=CONFIG_USED, target=target, facts=facts)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from ragbandit.router.api.rules import EVERYBODY, OPERATOR_PATHS, RULES, is_for_operators
-from ragbandit.router.serving.setup.exposure import check_exposure
+from ragbandit.router.serving.setup.bootstrap import check_exposure
 from ragbandit.router.serving.setup.requirements import check_port
 from ragbandit.shared.errors import ConfigError
 from tests.support.servers.http_service import QUESTION, refused, routed

@@ -13,7 +13,7 @@ from ragbandit.router.api.streaming import event_stream
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.streams.keys import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
+from ragbandit.router.queue.stream_writer import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

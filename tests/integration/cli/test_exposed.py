@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.setup.exposure import check_exposure, is_loopback
+from ragbandit.router.serving.setup.bootstrap import check_exposure, is_loopback
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import ConfigError

@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import KILLED, Query

@@ -13,7 +13,7 @@ import httpx
 from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.serving.setup.data_dir import hold_store
+from ragbandit.router.serving.setup.requirements import hold_store
 from ragbandit.workers.cli import app
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from ragbandit.router.encoders import weights
 from ragbandit.router.encoders.half_precision import half_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup import encoder_choice
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.router.storage.sql.tables import policies

@@ -28,7 +28,7 @@ OTHER_PROCESSOR = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "default
 LEARN = """
 import sys
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 
 with Router.open(Settings.model_validate_json(sys.stdin.read()), jobs=MemoryJobs()) as router:

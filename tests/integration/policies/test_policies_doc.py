@@ -19,7 +19,7 @@ from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.finetuned.body import load_body
 from ragbandit.router.policies.params import PolicyParams
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.testing.policies import POLICY_CHECKS, taught
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_updates

@@ -10,8 +10,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue import jobs as queue_module
-from ragbandit.router.queue.bells import ANSWER_QUEUE, queue_of
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import ANSWER_QUEUE, RedisJobs, connect, queue_of
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_outcome

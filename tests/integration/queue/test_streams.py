@@ -9,9 +9,8 @@ import pytest
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.outage import Outage
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.queue.streams.keys import MAX_ENTRIES, MAX_PIECE, stream_key
-from ragbandit.router.queue.streams.reader import MAX_HELD, StreamReader
-from ragbandit.router.queue.streams.writer import StreamWriter
+from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
+from ragbandit.router.queue.stream_writer import MAX_ENTRIES, MAX_PIECE, StreamWriter, stream_key
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ import sys
 import threading
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 
 if __name__ == "__main__":

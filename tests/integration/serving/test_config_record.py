@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
-from ragbandit.router.serving.setup.config_record import ACTION, record_config
+from ragbandit.router.serving.setup.bootstrap import CONFIG_USED, record_config
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.shared import redaction
 
@@ -21,7 +21,7 @@ def test_settings_are_recorded_when_they_change(database, settings):
     record_config(database, first)
     record_config(database, first)
     record_config(database, settings(server={"port": 8102}), actor="cli:ann@host")
-    one, two = found(database, ACTION)
+    one, two = found(database, CONFIG_USED)
     assert one.actor.startswith("process:serve@")
     assert (one.facts["settings"]["server.port"], two.facts["settings"]["server.port"]) == (8101, 8102)
     assert "server.host" not in one.facts["settings"]
@@ -34,7 +34,7 @@ def test_no_secret_is_recorded(database, settings):
     """Headers and passwords of URLs are hidden, as wherever settings are printed."""
     given = {"mine": {"class": "http", "url": "http://127.0.0.1:9/x", "headers": {"X-Secret": "hunter2"}}}
     record_config(database, settings(arms=given, redis_url="redis://:hunter2@127.0.0.1:1/0"))
-    text = json.dumps(found(database, ACTION)[0].facts)
+    text = json.dumps(found(database, CONFIG_USED)[0].facts)
     assert "hunter2" not in text
     assert redaction.HIDDEN in text
 

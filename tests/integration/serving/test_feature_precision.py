@@ -12,7 +12,7 @@ from ragbandit.router.encoders.half_precision import half_hash, rounded
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 

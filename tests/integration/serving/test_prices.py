@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.sql.tables import decisions

@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit import Router
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.shared.errors import InvalidInput
 

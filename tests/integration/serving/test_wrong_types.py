@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit import Client, Router
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.shared.errors import InvalidInput, NotFound
 

@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.rows.feature_bytes import features_bytes

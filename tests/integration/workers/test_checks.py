@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.retention.archiving import archivable
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.answers.recovery import recover

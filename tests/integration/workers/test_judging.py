@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from ragbandit.router.api.limiting.budgets import bounds
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.setup.bootstrap import judge_sample

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 
 from ragbandit.router.queue.jobs import RedisJobs
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.workers import learning

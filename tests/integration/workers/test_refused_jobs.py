@@ -12,8 +12,7 @@ from rq import Callback, Queue
 from rq.job import Job
 from rq.serializers import DefaultSerializer, JSONSerializer
 
-from ragbandit.router.queue.bells import ANSWER_QUEUE, BELLS, LEARN_QUEUE
-from ragbandit.router.queue.jobs import RedisJobs, connect
+from ragbandit.router.queue.jobs import ANSWER_QUEUE, BELLS, LEARN_QUEUE, RedisJobs, connect
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker, Consumer
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.serving.setup.data_dir import hold, hold_store
+from ragbandit.router.serving.setup.requirements import hold, hold_store
 from ragbandit.shared import child_process
 from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError

@@ -5,8 +5,7 @@ import time
 from functools import partial
 
 from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.streams.keys import STREAM_SECRET
-from ragbandit.router.queue.streams.writer import StreamWriter
+from ragbandit.router.queue.stream_writer import STREAM_SECRET, StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -15,7 +15,7 @@ from redis import Redis
 from rq import Queue
 
 import ragbandit
-from ragbandit.router.queue.bells import ANSWER_QUEUE
+from ragbandit.router.queue.jobs import ANSWER_QUEUE
 
 from .commands import ROOT, check_command, settings_of
 

@@ -9,7 +9,7 @@ import pytest
 from ragbandit.router.api.security import oidc
 from ragbandit.router.api.security.oidc import OidcClient
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.setup.exposure import check_exposure
+from ragbandit.router.serving.setup.bootstrap import check_exposure
 from ragbandit.router.storage.access.audit_log import entries
 from ragbandit.shared.errors import ConfigError
 from tests.support.cases import every_case

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Query
 from tests.conftest import on_sqlite

@@ -10,7 +10,7 @@ import pytest
 from ragbandit.router.config.rollout import RolloutSettings
 from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.queue.memory_jobs import MemoryJobs
+from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.served import candidate_in
 from ragbandit.router.serving.following import versions as follower

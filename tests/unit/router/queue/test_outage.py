@@ -6,8 +6,7 @@ import time
 import pytest
 
 from ragbandit.router.queue import outage as module
-from ragbandit.router.queue.memory_jobs import MemoryJobs
-from ragbandit.router.queue.notifier import Notifier
+from ragbandit.router.queue.notifier import MemoryJobs, Notifier
 from ragbandit.router.queue.outage import Outage
 
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.outage import Outage, is_foreign
-from ragbandit.router.queue.streams.keys import (
+from ragbandit.router.queue.stream_writer import (
     KEEP_S,
     MARK,
     MAX_ENTRIES,

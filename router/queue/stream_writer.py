@@ -1,34 +1,77 @@
-"""Writer of streams: one thread of a worker process that writes what all its runs give out.
+"""Streams: answers on their way from the worker that writes them to whoever reads them, through Redis.
+
+A decision that somebody reads along has three keys: that it is wanted, how many runs have begun to write, and the
+stream. An entry has the id <attempt>-<number>: attempts are the runs of the arm, one after another where a worker has
+died, and numbers are without a gap, so that a reader sees what it has missed. Every entry has a mark, made with a
+secret of the database: an entry without it ends the stream and is never shown. Nothing here is needed for the answer:
+the outcome in SQL has it.
+
+The writer is one thread of a worker process that writes what all its runs give out.
 
 Writing never fails a run and never holds one up. Where Redis cannot be reached the stream of the run ends, and its
 readers find the whole outcome in the database.
 """
 
+import hmac
 import logging
 import threading
 import time
-from typing import Any
+from typing import Any, Final
 
 import redis
 from redis.exceptions import RedisError
 
 from ragbandit.router.queue.outage import Outage, is_foreign
-from ragbandit.router.queue.streams.keys import (
-    BATCH_S,
-    KEEP_S,
-    MARK,
-    MAX_ENTRIES,
-    MAX_PIECE,
-    NOTE,
-    TEXT,
-    WANTED_S,
-    attempt_key,
-    mark_of,
-    stream_key,
-    wanted_key,
-)
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.shared.types import DecisionId
+
+#: pieces that come within that long after one was written are written together, seconds
+BATCH_S: Final = 0.015
+#: entries of a stream, and characters of each: a stream has MAX_ENTRIES * MAX_PIECE characters at most
+MAX_ENTRIES: Final = 256
+MAX_PIECE: Final = 4096
+#: a stream is kept that long after its last entry, seconds
+KEEP_S: Final = 60
+#: that somebody wants to read along is known that long, seconds
+WANTED_S: Final = 3600
+
+#: fields of an entry
+TEXT: Final = b"t"
+NOTE: Final = b"n"
+#: of an entry: says that a process of this store wrote it there, `mark_of`
+MARK: Final = b"m"
+#: name of the secret in the database that marks are made with, and their length, bytes
+STREAM_SECRET: Final = "streams"  # noqa: S105 - a name
+_MARK_BYTES: Final = 16
+
+
+def stream_key(decision_id: str) -> str:
+    """The stream of a decision's answer."""
+    return f"ragbandit:stream:{decision_id}"
+
+
+def wanted_key(decision_id: str) -> str:
+    """It is there if somebody wants to read along."""
+    return f"ragbandit:stream-wanted:{decision_id}"
+
+
+def attempt_key(decision_id: str) -> str:
+    """How many runs have begun to write."""
+    return f"ragbandit:stream-attempt:{decision_id}"
+
+
+def mark_of(secret: bytes, decision_id: DecisionId, *, entry_id: str, kind: bytes, text: bytes) -> bytes:
+    """The mark of an entry: nobody can make it, or move it to another place, without the secret. kind: TEXT or NOTE."""
+    signed = b"\0".join((decision_id.encode(), entry_id.encode(), kind, text))
+    return hmac.digest(secret, signed, "sha256")[:_MARK_BYTES]
+
+
+def position(entry_id: bytes | str) -> tuple[int, int]:
+    """(attempt, number) of an entry."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else entry_id
+    attempt, _, number = text.partition("-")
+    return int(attempt), int(number)
+
 
 log = logging.getLogger("ragbandit.jobs")
 

@@ -159,7 +159,9 @@ def test_dropped_tables_are_exported(tmp_path, monkeypatch, caplog):
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert tables == set(metadata.tables) | {"alembic_version"}
-    exported = {path.stem: json.loads(path.open().readline()) for path in Path("store/dropped_tables").iterdir()}
+    exported = {
+        path.stem: json.loads(path.read_text().splitlines()[0]) for path in Path("store/dropped_tables").iterdir()
+    }
     assert set(exported) == {"chains", "checkpoints", "webhook_deliveries"}
     assert exported["webhook_deliveries"]["webhook"] == "ops"
     assert "dropped the table webhook_deliveries, which no feature uses any more: its 1 rows are in" in caplog.text

@@ -75,7 +75,7 @@ class Run:
         log, rows = self.log, slice(len(self.log.arm) - count, None)
         parts = {name: getattr(log, name)[rows] for name in _BY_ROW}
         costs = {unit: values[rows] for unit, values in log.costs.items()}
-        fixed = {name: getattr(log, name) for name in ("arms", "tenants", "prices", "left_out", "cut", "archived")}
+        fixed = {name: getattr(log, name) for name in ("arms", "tenants", "prices", "left_out", "cut")}
         return Log(costs=costs, **parts, **fixed)
 
     def truth(self, count: int) -> tuple[float, float]:
@@ -119,7 +119,6 @@ def made(world: World, *, count: int, seed: int) -> Run:
         expected_cost=np.tile(DOLLARS, (count, 1)),
         left_out={},
         cut=False,
-        archived=False,
     )
     newest = slice(None, None, -1)
     turned = {name: getattr(log, name)[newest] for name in _BY_ROW}

@@ -72,11 +72,10 @@ VERBS: Final[Verbs] = {
         {"changed": f"{_CLI}.arms:changed"},
     ),
     "data": VerbGroup(
-        "Export, import, archive, erase and back up what is stored.",
+        "Export, import, erase and back up what is stored.",
         {
             "export": f"{_CLI}.offline.logs:export",
             "import": f"{_CLI}.offline.logs:import_",
-            "archive": f"{_CLI}.data:archive",
             "erase": f"{_CLI}.data:erase",
             "backup": f"{_CLI}.data:backup",
             "retire": f"{_CLI}.data:retire",

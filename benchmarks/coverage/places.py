@@ -324,7 +324,6 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:
         expected_cost=unknown,
         left_out={},
         cut=False,
-        archived=False,
     )
 
 

@@ -58,7 +58,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "replay": ("router/offline/logs/*.py", "router/offline/replay/*.py", "router/offline/estimation/*.py"),
     "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm/*.py"),
     "evaluate": ("workers/evaluation/*.py",),
-    "archive, erasure": ("router/retention/*.py", "router/storage/archive/*.py"),
+    "erasure": ("router/retention/*.py",),
     "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),

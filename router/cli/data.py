@@ -1,11 +1,10 @@
-"""Verbs that move, copy, blank or repair what is stored: migrate, archive, backup, erase, retire, recount."""
+"""Verbs that move, copy, blank or repair what is stored: migrate, backup, erase, retire, recount."""
 
 import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -16,7 +15,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.retention import archiving, erasure
+from ragbandit.router.retention import erasure
 from ragbandit.router.serving.setup.requirements import check_database_file
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -27,9 +26,9 @@ from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
 from ragbandit.shared.files.atomic import private_folder, whole_file, write_file
 from ragbandit.shared.process_identity import lease_holder
 
-#: A process of another host that died while it archived lets the next one begin after that long. No transaction of it
+#: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.
-ARCHIVE_LEASE_S: Final = 300.0
+ERASE_LEASE_S: Final = 300.0
 #: how long to wait for the learner of a ledger to retire, and between two looks at it, seconds
 PATIENCE_S: Final = 30.0
 LOOK_S: Final = 0.05
@@ -66,34 +65,6 @@ def migrate(
         console.print(f"{url} is at {revision}", soft_wrap=True)
 
 
-def archive(
-    before: Annotated[str, typer.Option(help="decisions made before: a date (2026-08-01), a time, or an age (90d)")],
-    config: ConfigOption = None,
-    to: Annotated[str | None, typer.Option(help="a path or an fsspec URL; default: the setting archive")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only count what would move")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Move old decisions, with all that is known about them, from the database into sealed Parquet files.
-
-    Those move that every ledger has learned or closed. verify, replay, export and the learner read them there.
-    """
-    limit = parse_time(before, now=time.time(), field="before")
-    with opened(config, registered=False) as (settings, ledger):
-        count = archiving.archivable(ledger.database, before=limit)
-        facts = {"before": datetime.fromtimestamp(limit, UTC).isoformat(timespec="seconds"), "archivable": count}
-        if not dry_run:
-            root = to or settings.archive_root
-            with alone(ledger.database) as prolong, bars(errors) as progress:
-
-                def report(done: int) -> None:
-                    prolong()
-                    progress("decisions", done, max(done, count))
-
-                moved = archiving.archive(ledger.database, root=root, before=limit, now=time.time(), progress=report)
-            facts |= {"archive": root, **asdict(moved)}
-    show(facts, as_json=as_json)
-
-
 def erase(
     decision: Annotated[str | None, typer.Option(help="the decision with this id")] = None,
     tenant: Annotated[str | None, typer.Option(help="the decisions of this tenant")] = None,
@@ -106,7 +77,7 @@ def erase(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Blank the texts of decisions, in the database and in the archive: questions, answers, traces, labels.
+    """Blank the texts of decisions: questions, answers, traces, labels. `data export --before` keeps a copy.
 
     Probabilities, rewards and the order of the ledger stay, and so does what was learned. A decision that still waits
     is closed. The same call again goes on with one that was interrupted. Backups are yours to erase.
@@ -234,20 +205,20 @@ def recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 
 @contextlib.contextmanager
 def alone(database: databases.Database) -> Iterator[Callable[[], None]]:
-    """Hold the lease of the archive; the block calls what it is given now and then, which prolongs it.
+    """Hold the lease of erasures; the block calls what it is given now and then, which prolongs it.
 
-    Raises NotReady where another process archives.
+    Raises NotReady where another process erases.
     """
-    lease = Lease(database=database, name="archive")
-    holder = lease_holder("archive")
+    lease = Lease(database=database, name="erase")
+    holder = lease_holder("erase")
 
     def prolong() -> None:
-        if not lease.acquire(holder=holder, lease_s=ARCHIVE_LEASE_S):
+        if not lease.acquire(holder=holder, lease_s=ERASE_LEASE_S):
             held = lease.held()
             who = "" if held is None else f": {held.holder}, for {max(0.0, held.left_s):.0f} s unless it goes on"
             raise NotReady(
-                f"another process archives or erases in this store{who}",
-                field="archive",
+                f"another process erases in this store{who}",
+                field="erase",
                 remedy="wait until it has ended, then run this again",
             )
 

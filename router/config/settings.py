@@ -194,8 +194,6 @@ class Settings(Section):
     redis_url: str | None = None
     #: where snapshots lie; None: data_dir/snapshots. A path or an fsspec URL
     snapshots: str | None = None
-    #: where `ragbandit data archive` puts old decisions; None: data_dir/archive. A path or an fsspec URL
-    archive: Annotated[str, Field(min_length=1)] | None = None
     #: the arms to choose between, by name, with their params; `run_by: caller` for an arm that your own stack runs;
     #: `generator` and `retriever` for one that workers run with another than the default; `grid` for several at once,
     #: as {class: multi_step, grid: {rounds: [2, 4]}}. docs/strategies.md says more
@@ -333,11 +331,6 @@ class Settings(Section):
     def snapshot_root(self) -> str:
         """The folder or URL of the snapshots in force."""
         return self.snapshots or str(Path(self.data_dir).absolute() / "snapshots")
-
-    @property
-    def archive_root(self) -> str:
-        """The folder or URL of the archive in force."""
-        return self.archive or str(Path(self.data_dir).absolute() / "archive")
 
     @property
     def named_generators(self) -> dict[str, GeneratorSettings]:

@@ -111,8 +111,9 @@ class Learner:
                 log.warning("no snapshot can be used: the policy is rebuilt from the ledger", extra=facts)
         self._arms.refresh()
         self._pairs.catch_up()
-        for update in self.ledger.read(after=0, upto=1):
-            self._width = None if update.features is None else update.features.size
+        first = next(self.ledger.read_with_decisions(after=0, page=1), None)
+        if first is not None:
+            self._width = None if first[0].features is None else first[0].features.size
         self._apply_rest()
 
     def _check_routers(self) -> Policy:

@@ -1,7 +1,6 @@
 """Rows of a report: decisions of a time with their outcomes and what the ledger learned of them, as arrays.
 
-Read in batches, the newest first, up to a number of rows. Imported decisions are no traffic, and are not counted. What
-is in the archive is not read: `Log.archived` says that there may be some.
+Read in batches, the newest first, up to a number of rows. Imported decisions are no traffic, and are not counted.
 """
 
 import json
@@ -12,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import numpy as np
-from sqlalchemy import Connection, and_, exists, select, tuple_
+from sqlalchemy import Connection, and_, select, tuple_
 
 from ragbandit.router.reporting.estimates import Choices
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import archive_segments, decisions, outcomes, updates
+from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, Matrix, Vector
 
 Unit = Literal["dollars", "steps", "seconds"]
@@ -70,8 +69,6 @@ class Log:
     left_out: Mapping[str, int]
     #: there are more rows than were read
     cut: bool
-    #: decisions of the time may be in the archive
-    archived: bool
 
 
 def read_log(database: Database, scope: ReportScope) -> Log:
@@ -87,9 +84,7 @@ def read_log(database: Database, scope: ReportScope) -> Log:
         last = page[-1]["made_at"], page[-1]["id"]
     with database.read() as connection:
         cut = rows.read >= scope.most and bool(_page(connection, scope, before=last, limit=1))
-        inside = exists().where(archive_segments.c.made_before > scope.since)
-        archived = bool(connection.execute(select(inside)).scalar())
-    return rows.log(cut=cut, archived=archived)
+    return rows.log(cut=cut)
 
 
 def _page(connection: Connection, scope: ReportScope, *, before: Any, limit: int) -> list[Mapping[str, Any]]:
@@ -159,7 +154,7 @@ class _Rows:
         for each in zip(arms, pmf, quality, cost, strict=True):
             self.offered.extend((number, self.arms.setdefault(each[0], len(self.arms)), *each[1:]))
 
-    def log(self, *, cut: bool, archived: bool) -> Log:
+    def log(self, *, cut: bool) -> Log:
         """All of them."""
         columns = dict(zip(_COLUMNS, _by_column(self.columns, len(_COLUMNS)), strict=True))
         of = dict(zip(_OFFERED, _by_column(self.offered, len(_OFFERED)), strict=True))
@@ -182,7 +177,6 @@ class _Rows:
             expected_cost=tables["cost"],
             left_out=dict(self.left_out),
             cut=cut,
-            archived=archived,
         )
 
 

@@ -278,8 +278,6 @@ def _notes(log: Log, scope: ReportScope, *, policy: PolicySettings, unit: Unit) 
     """What a reader must know of the log."""
     if log.cut:
         yield f"the newest {scope.most:,} questions of the time were read, those before were not"
-    if log.archived:
-        yield "decisions of the time that have moved to the archive are not in this report"
     values = log.costs[unit]
     ended = int((~np.isnan(values)).sum())
     if (silent := int((values == 0.0).sum())) and unit == "dollars":

@@ -1,4 +1,4 @@
-"""Erasure: texts about decisions become blank, in the database and in the archive; what was learned stays.
+"""Erasure: texts about decisions become blank; what was learned stays.
 
 Blank are the question, its context, the answer, the trace, messages of errors, labels, who rated, a judge's reasons,
 the ids of other systems that were linked to it, and texts among the policy's facts; features too where that is asked.
@@ -29,9 +29,6 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.retention.archiving import change_segment
-from ragbandit.router.storage.archive.reading import segments
-from ragbandit.router.storage.archive.segments import ARCHIVED, Segment, decision_key, read_segment
 from ragbandit.router.storage.decisions.links import forget_links
 from ragbandit.router.storage.rows.calibration_rows import forget_due
 from ragbandit.router.storage.rows.check_rows import drop_check
@@ -47,6 +44,7 @@ from ragbandit.router.storage.sql.tables import (
     erasures,
     feedback,
     held_feedback,
+    outcomes,
     waiting,
 )
 from ragbandit.router.storage.sql.waiting import lock_rows
@@ -82,14 +80,6 @@ class Selection:
             conditions.append(decisions.c.made_at < self.before)
         return and_(*conditions)
 
-    def has(self, row: Mapping[str, Any]) -> bool:
-        """As a test of one row."""
-        return (
-            self.decision in (None, row["id"])
-            and self.tenant in (None, row["tenant"])
-            and (self.before is None or row["made_at"] < self.before)
-        )
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Erased:
@@ -99,8 +89,6 @@ class Erased:
     decisions: int
     #: of these, the ones that a ledger still waited for: they are closed
     waiting: int
-    #: in the archive
-    archived: int
 
 
 def erasable(database: Database, selection: Selection) -> Erased:
@@ -110,9 +98,7 @@ def erasable(database: Database, selection: Selection) -> Erased:
         here = connection.execute(select(func.count()).select_from(decisions).where(selection.rows())).scalar_one()
         subquery = waits.where(selection.rows()).subquery()
         unfinished = connection.execute(select(func.count()).select_from(subquery)).scalar_one()
-        sealed = segments(connection)
-    archived = sum(selection.has(row) for one in sealed for row in read_segment(one, tables=[decisions])["decisions"])
-    return Erased(decisions=int(here), waiting=int(unfinished), archived=archived)
+    return Erased(decisions=int(here), waiting=int(unfinished))
 
 
 def erase(
@@ -123,7 +109,7 @@ def erase(
     now: float,
     progress: Callable[[int], None] = lambda _erased: None,
 ) -> Erased:
-    """Blank what is selected; one process at a time may call it, and none may archive meanwhile.
+    """Blank what is selected; one process at a time may call it.
 
     features: also the vectors that policies learned from. They cannot learn those updates again then;
     snapshots go on. progress: told after every batch how many decisions are blank. Raises StoreError.
@@ -135,16 +121,8 @@ def erase(
             break
         after, done = step[0], replace(done, decisions=done.decisions + step[1], waiting=done.waiting + step[2])
         progress(done.decisions)
-    archived = 0
-    with database.read() as connection:
-        sealed = segments(connection)
-    for segment in sealed:
-        archived += _erase_segment(database, segment, selection, features=features)
-        progress(done.decisions + archived)
-    done = replace(done, archived=archived)
     with database.write() as connection:
-        ended = {"finished_at": now, "archived": archived}
-        connection.execute(update(erasures).where(erasures.c.number == number).values(**ended))
+        connection.execute(update(erasures).where(erasures.c.number == number).values(finished_at=now))
     if database.is_sqlite:
         _fold_log(database)
     return done
@@ -168,7 +146,7 @@ def _begun(database: Database, selection: Selection, *, features: bool, now: flo
         same = erasures.c.finished_at.is_(None), erasures.c.selection == selected, erasures.c.features == features
         row = connection.execute(select(erasures).where(*same)).mappings().first()
         if row is not None:
-            done = Erased(decisions=row["decisions"], waiting=row["waiting"], archived=0)
+            done = Erased(decisions=row["decisions"], waiting=row["waiting"])
             return row["number"], row["erased_to"], done
         number = 1 + int(connection.execute(select(func.coalesce(func.max(erasures.c.number), 0))).scalar_one())
         new = {
@@ -179,10 +157,9 @@ def _begun(database: Database, selection: Selection, *, features: bool, now: flo
             "erased_to": "",
             "decisions": 0,
             "waiting": 0,
-            "archived": 0,
         }
         connection.execute(insert(erasures), [new])
-    return number, "", Erased(decisions=0, waiting=0, archived=0)
+    return number, "", Erased(decisions=0, waiting=0)
 
 
 def _erase_batch(
@@ -242,10 +219,10 @@ def _close(connection: Connection, rows: Sequence[RowMapping], *, moves: Moves, 
 
 
 def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features: bool) -> None:
-    """Blank these decisions and all that is about them, as in the archive."""
+    """Blank these decisions and all that is about them."""
     ids = [row["id"] for row in rows]
-    for table in ARCHIVED:
-        about = select(table).where(table.c[decision_key(table)].in_(ids))
+    for table in (decisions, outcomes, feedback, closures):
+        about = select(table).where(table.c["id" if table is decisions else "decision_id"].in_(ids))
         beside = rows if table is decisions else connection.execute(about).mappings().all()
         blanks = [(row, _blank(table.name, row, features=features)) for row in beside]
         _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
@@ -318,25 +295,3 @@ def _without_texts(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_texts(item) for item in value if not isinstance(item, str)]
     return value
-
-
-def _erase_segment(database: Database, segment: Segment, selection: Selection, *, features: bool) -> int:
-    """Write a segment anew without the texts that are selected; how many of its decisions they were about."""
-    whole = replace(segment, kept=frozenset())  # the file has the texts also of what stayed in the database
-    rows = read_segment(whole, tables=[decisions])["decisions"]
-    chosen = {row["id"] for row in rows if selection.has(row)}
-    if not chosen:
-        return 0
-    tables = {"decisions": rows, **read_segment(whole, tables=[t for t in ARCHIVED if t is not decisions])}
-    blank: dict[str, list[dict[str, Any]]] = {}
-    for table in ARCHIVED:
-        key = decision_key(table)
-        blank[table.name] = [
-            {**row, **_blank(table.name, row, features=features)} if row[key] in chosen else row
-            for row in tables[table.name]
-        ]
-    change_segment(database, segment, blank)
-    with database.write() as connection:
-        _overwrite(connection)
-        forget_links(connection, sorted(chosen))
-    return len(chosen - segment.kept)

@@ -172,8 +172,7 @@ async def decision(decision_id: DecisionPath, request: Request) -> Response:
 async def explanation(decision_id: DecisionPath, request: Request) -> Response:
     """Why a decision was made and what came of it.
 
-    The draw, its reasons in plain sentences, the steps of the answer, feedback, reward, and why it waits. A decision
-    that is in the archive is not found here: `ragbandit explain` reads it.
+    The draw, its reasons in plain sentences, the steps of the answer, feedback, reward, and why it waits.
     """
     router = router_of(request)
     await check_owner(request, checked_id(decision_id, field="decision_id"))

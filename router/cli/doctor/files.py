@@ -28,7 +28,7 @@ def disk(installation: Installation) -> Sequence[Finding]:
         if free < LITTLE:
             say = problem if free < NEARLY_NONE else warning
             means = "when it is full nothing can be stored: the service replies 503"
-            remedy = "make room, or move old decisions away: ragbandit data archive --before 90d"
+            remedy = "make room, or blank old texts: ragbandit data erase --before 90d"
             findings.append(say("disk", f"{free / 1e9:.1f} GB are free at {there}", means=means, remedy=remedy))
     return findings or [
         fine("disk", ", ".join(f"{free / 1e9:.0f} GB free at {there}" for there, free in free_by_device.values()))

@@ -31,8 +31,7 @@ def explain(
 ) -> None:
     """Why a decision was made and what came of it, from its question to its place in the ledger; or what a policy does.
 
-    Read from the database, and from the archive where it has moved there. --json prints what the service has at
-    /v1/decisions/ID/explanation.
+    --json prints what the service has at /v1/decisions/ID/explanation.
     """
     if policy == (decision_id is not None):
         raise InvalidInput("one of ID and --policy is needed", field="decision_id", remedy="give an id, or --policy")
@@ -44,7 +43,7 @@ def explain(
             show(_mapped(mapped, as_json=as_json), as_json=as_json)
             return
         store = DecisionStore(ledger.database, label=ledger.label)
-        explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning), archive=True)
+        explained = explanations.explain(store, decision_id, rule=closing_rule(settings.learning))
     reply: dict[str, Any] = plain(explanation_json(explained))
     show(reply if as_json else _in_order(reply) | {"key": explained.record.decision.query.api_key}, as_json=as_json)
 
@@ -67,7 +66,6 @@ def _in_order(reply: Mapping[str, Any]) -> dict[str, Any]:
         "progress": reply["progress"],
         **{name: record[name] for name in _ASKED},
         "texts": None if reply["texts"] == "full" else reply["texts"],
-        "read from": reply["place"],
         f"Why {record['arm']}": reply["reasons"],
         "Policy": {**reply["snapshot"], "noted": reply["facts"]},
         "Draw": reply["draw"],

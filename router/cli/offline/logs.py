@@ -43,6 +43,7 @@ def export(
     *,
     format_: FormatOption = None,
     since: Annotated[str | None, typer.Option(help="decided since a date, a time, or an age such as 7d")] = None,
+    before: Annotated[str | None, typer.Option(help="decided before a date, a time, or an age such as 90d")] = None,
     label: Annotated[str | None, typer.Option(help="the ledger; default: the configured one")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -52,25 +53,27 @@ def export(
     What each format carries: docs/replay.md.
     """
     log_format = format_of(file, format=format_)
-    first = None if since is None else parse_time(since, now=time.time())
+    now = time.time()
+    first = None if since is None else parse_time(since, now=now)
+    end = None if before is None else parse_time(before, now=now, field="before")
     with opened(config, label=label) as (_, ledger):
-        count = write_rows(file, _exported(ledger, since=first), format=log_format)
+        count = write_rows(file, _exported(ledger, since=first, before=end), format=log_format)
     facts = {"rows": count, "file": str(file), "format": log_format, "label": ledger.label}
     show(facts | {"bytes": file.stat().st_size}, as_json=as_json)
 
 
-def _exported(ledger: Ledger, *, since: float | None) -> Iterator[Logged]:
+def _exported(ledger: Ledger, *, since: float | None, before: float | None) -> Iterator[Logged]:
     """The rows, with a bar. Raises NotFound where there are none."""
     last, count = ledger.last_seq(), 0
     with bars(errors) as progress:
-        for row in ledger_rows(ledger, since=since, upto=last):
+        for row in ledger_rows(ledger, since=since, before=before, upto=last):
             count += 1
             if row.seq % 100 == 0 or row.seq == last:
                 progress("rows", row.seq, last)
             yield row
     if not count:
         raise NotFound(
-            f"the ledger {ledger.label!r} has no rows" + ("" if since is None else " since then"),
+            f"the ledger {ledger.label!r} has no rows" + ("" if since is None and before is None else " of that time"),
             field="label",
             remedy=f"see: ragbandit status --label {ledger.label}",
         )

@@ -1,1 +1,1 @@
-"""Audit: draws, updates, versions and the archive checked again."""
+"""Audit: draws, updates and versions checked again."""

@@ -20,7 +20,6 @@ from ragbandit.router.policies.context.schema import PARAM
 from ragbandit.router.policies.draw import Drawn, draw, raised_floors
 from ragbandit.router.policies.holdback import holdback_of
 from ragbandit.router.policies.restraint import configured_floor
-from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import replaced_encoders
 from ragbandit.router.storage.sql.tables import decisions, outcomes
@@ -43,7 +42,6 @@ class _DeepCheck:
     def __init__(self, ledger: Ledger, *, files: SnapshotFiles, verdict: Verdict) -> None:
         self.ledger, self.files, self.verdict = ledger, files, verdict
         self.versions = versions_of(ledger)
-        self.archived = ledger.archived.versions()
         #: encoders whose features an earlier release has made again
         self.replaced = replaced_encoders(ledger.database)
         #: versions whose decisions were checked
@@ -54,7 +52,7 @@ class _DeepCheck:
         walks: dict[tuple[str, str], list[SnapshotInfo]] = defaultdict(list)
         pruned: set[str] = set()
         left_out: set[str] = set()
-        for version in sorted(self.versions.used.keys() | self.archived.keys()):
+        for version in sorted(self.versions.used):
             known = self.versions.known.get(version)
             infos = [known] if known else list(self.versions.could_be(version, label=self.ledger.label))
             if known is None and infos:
@@ -80,16 +78,11 @@ class _DeepCheck:
         """Count what was decided by versions that cannot be made again."""
         used = sorted(versions & self.versions.used.keys())
         mine = (decision for one in used for decision in pages(self.ledger, *self._made_by(one), by_time=True))
-        left = sum(IMPORTED not in decision.facts for decision in mine) + sum(map(self._archived_of, versions))
+        left = sum(IMPORTED not in decision.facts for decision in mine)
         self.verdict.deep_decisions += left
         self.verdict.not_checkable += left
         if left:
             self.verdict.note(f"{left} decisions are not made again: {why}; their draws are checked by the logged pmf")
-
-    def _archived_of(self, version: str) -> int:
-        """Decisions in the archive that a version of ours made."""
-        rows = self.ledger.archived.decided_by(version, among=self.archived.get(version, ()))
-        return sum(IMPORTED not in json.loads(row["facts"]) for row in rows)
 
     def _walk(self, algorithm: str, *, params: Mapping[str, Json], infos: Sequence[SnapshotInfo]) -> bool:
         """Let a fresh policy learn the ledger; whether a version that is not among `checked` is none of its own."""
@@ -143,10 +136,6 @@ class _DeepCheck:
         if info.version in self.versions.used:
             for decision in pages(self.ledger, *self._made_by(info.version), by_time=True):
                 _check_pmf(decision, info=info, policy=policy, verdict=self.verdict)
-        for row in self.ledger.archived.decided_by(info.version, among=self.archived.get(info.version, ())):
-            archived = readable(row)
-            if isinstance(archived, Decision):  # the check of the draws has named what cannot be read
-                _check_pmf(archived, info=info, policy=policy, verdict=self.verdict)
 
     def _check_state(self, policy: Policy, *, info: SnapshotInfo) -> None:
         """The sha256 of a version, or for a policy that is rounded by the processor its arrays, while they are kept."""
@@ -171,7 +160,6 @@ class _DeepCheck:
 
         What was imported tells its outcome: that row came in with the decision, in one transaction, and callers cannot
         write `made_by`. A decision that was here already, and was imported into one more ledger, has its own outcome.
-        Of what is archived the seal has shown that these are the rows that were moved; who made them cannot be checked.
         """
         text = f"decisions were made by {version}, which no snapshot row describes"
         if version in self.versions.used:
@@ -185,10 +173,6 @@ class _DeepCheck:
             self.verdict.not_checkable += len(came_in.intersection(ours))
             if not came_in.issuperset(ours):
                 self.verdict.fail("deep_mismatches", text)
-        archived = self._archived_of(version)
-        self.verdict.not_checkable += archived
-        if archived:
-            self.verdict.note(f"in the archive {archived} {text}")
 
 
 def _is_of_another_release(algorithm: str, *, params: Mapping[str, Json]) -> bool:

@@ -9,12 +9,9 @@ from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.learning.audit.verdict import Verdict
 from ragbandit.router.policies.draw import seed_of
 from ragbandit.router.storage.access.service_secrets import DRAWS, Secret, known_secret
-from ragbandit.router.storage.archive.reading import archived_decisions, broken_seals
-from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import decision_value
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import ERASED, IMPORTED, STICKY, Decision
 
 PAGE = 500
@@ -61,25 +58,6 @@ def _first_of(decision: Decision) -> str | None:
     facts = decision.facts[STICKY]
     first = facts.get("first") if isinstance(facts, dict) else None
     return first if isinstance(first, str) else None
-
-
-def check_archive(ledger: Ledger, *, verdict: Verdict, progress: Callable[[int, int], None]) -> None:
-    """Check the seals of the archive's segments, and draw every decision in them again."""
-    for broken in broken_seals(ledger.database):
-        verdict.fail("archive_mismatches", broken)
-    if verdict.archive_mismatches:
-        return  # what a changed file says of its decisions means nothing
-    secret = known_secret(ledger.database, name=DRAWS)
-    for segment, rows in archived_decisions(ledger.database):
-        verdict.archived += len(rows)
-        for row in rows:
-            decision = readable(row)
-            if isinstance(decision, StoreError):
-                verdict.decisions += 1
-                verdict.fail("propensity_mismatches", f"{segment.name}: {decision.message}")
-            else:
-                _check(decision, secret=secret, verdict=verdict)
-        progress(verdict.decisions, 0)
 
 
 def _check(decision: Decision, *, secret: Secret | None, verdict: Verdict) -> None:

@@ -7,11 +7,12 @@ Policies are compared by sha256. One that says a `tolerance` (it runs on torch) 
 it: where only its sha256 differs, its arrays are compared.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
 from ragbandit.router.learning.audit.deep_check import check_deep
-from ragbandit.router.learning.audit.draw_check import check_archive, check_draws
+from ragbandit.router.learning.audit.draw_check import check_draws
 from ragbandit.router.learning.audit.rounding import compared, sha256_after
 from ragbandit.router.learning.audit.rules import update_faults
 from ragbandit.router.learning.audit.verdict import Verdict
@@ -19,6 +20,7 @@ from ragbandit.router.learning.lessons import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
+from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import replaced_encoders
 from ragbandit.router.storage.sql.counters import counted, kept
@@ -44,7 +46,6 @@ def verify(
     _check_counters(ledger, verdict=verdict)
     live = _live(ledger, files=files, serving=serving, verdict=verdict)
     check_draws(ledger, verdict=verdict, progress=progress)
-    check_archive(ledger, verdict=verdict, progress=progress)
     if verdict.seeded_by_id:
         verdict.note(
             f"{verdict.seeded_by_id} decisions have seeds of their ids alone: an earlier release made them beside this "
@@ -60,7 +61,9 @@ def verify(
         verdict.fail("ledger_mismatches", lost)
     else:
         verdict.note("there is no snapshot yet")
-    if deep:
+    if deep and verdict.archived:
+        verdict.note("the probabilities of decisions are not made again, since that takes every update")
+    elif deep:
         check_deep(ledger, files=files, verdict=verdict)
     return verdict
 
@@ -104,6 +107,12 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
     if live is None or policy is None:
         verdict.note("the ledger was imported and no policy has learned it: there is nothing to replay")
         return
+    if verdict.archived:
+        verdict.note(
+            f"{verdict.archived} updates were archived by an earlier release, and are not checked: the policy is not "
+            "compared with its ledger; its snapshots go on"
+        )
+        return
     if end < live.last_seq:
         verdict.fail("ledger_mismatches", f"the ledger ends at {end}, the live policy has {live.last_seq}")
     verdict.replay_sha256 = sha256_after(policy, info=live)
@@ -126,18 +135,21 @@ def _replay(ledger: Ledger, *, files: SnapshotFiles, live: SnapshotInfo | None, 
 
 def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdict) -> int | None:
     """Check every update, and let the policy learn those up to a seq; the ledger's end, None if it cannot be read."""
-    seq = 0
+    seq, spans = 0, _archived_spans(ledger)
     try:
         calibration = CalibrationCheck(ledger)
         for update, decision in ledger.read_with_decisions(after=0):
             verdict.updates += 1
             seq += 1
             if update.seq != seq:
-                verdict.fail("ledger_mismatches", f"the ledger has seq {update.seq} where {seq} belongs")
+                if any(first <= seq and update.seq - 1 <= last for first, last in spans):
+                    verdict.archived += update.seq - seq
+                else:
+                    verdict.fail("ledger_mismatches", f"the ledger has seq {update.seq} where {seq} belongs")
                 seq = update.seq
             for fault in filter(None, (*update_faults(update, decision=decision), calibration.fault(update))):
                 verdict.fail("ledger_mismatches", f"update {update.seq}: {fault}")
-            if policy is not None and update.seq <= upto:
+            if policy is not None and update.seq <= upto and not verdict.archived:
                 if is_erased_for(policy, decision):
                     verdict.not_relearnable += 1
                 else:
@@ -146,3 +158,11 @@ def _learned(ledger: Ledger, *, policy: Policy | None, upto: int, verdict: Verdi
         verdict.fail("ledger_mismatches", f"the ledger cannot be read after update {seq}: {error}")
         return None
     return seq
+
+
+def _archived_spans(ledger: Ledger) -> Sequence[tuple[int, int]]:
+    """(first seq, last seq) of the updates that an earlier release moved into files."""
+    with ledger.database.read() as connection:
+        entry = last_entry(connection, action=ARCHIVED, target="store")
+    spans: Any = {} if entry is None else entry.facts["spans"]
+    return [(first, last) for first, last in spans.get(ledger.label, [])]

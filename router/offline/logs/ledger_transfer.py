@@ -22,11 +22,10 @@ from sqlalchemy import Connection, and_, delete, insert, select
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.storage.access.service_secrets import DRAWS, known_secret
-from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry
 from ragbandit.router.storage.ledgers.inheritance import inherit
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.mapping import Row
@@ -71,8 +70,10 @@ class ImportCounts:
     made_elsewhere: int = 0
 
 
-def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None = None) -> Iterator[Logged]:
-    """The ledger's rows in order, a page at a time; with `since`, those decided at that time or later.
+def ledger_rows(
+    ledger: Ledger, *, since: float | None = None, before: float | None = None, upto: int | None = None
+) -> Iterator[Logged]:
+    """The ledger's rows in order, a page at a time, of decisions made in [since, before).
 
     upto: the last seq. Raises StoreError at a row that cannot be read.
     """
@@ -87,7 +88,7 @@ def ledger_rows(ledger: Ledger, *, since: float | None = None, upto: int | None 
             if SEEDED_ELSEWHERE in decision.facts:  # the store that takes the row in finds out anew
                 own = {name: value for name, value in decision.facts.items() if name != SEEDED_ELSEWHERE}
                 decision = replace(decision, facts=own)
-            if since is None or decision.made_at >= since:
+            if (since is None or decision.made_at >= since) and (before is None or decision.made_at < before):
                 yield Logged(
                     decision=decision,
                     reward=update.reward,
@@ -119,11 +120,6 @@ def late_decisions(ledger: Ledger, first: int, last: int) -> set[str]:
                 .where(*span, outcomes.c.stop_reason == IMPORTED)
             ).mappings()
         )
-    if archived := ledger.archived.updates(first, last):
-        used = {row["decision_id"]: row["feedback_ids"] for row in archived.values()}
-        beside = [row for row in ledger.archived.beside(feedback, first, last) if row["late"]]
-        notes += [{**row, "feedback_ids": used[row["decision_id"]]} for row in beside]
-        marks += [row for row in ledger.archived.beside(outcomes, first, last) if row["stop_reason"] == IMPORTED]
     late = {row["decision_id"] for row in notes if _is_more(row)}
     return late | {row["decision_id"] for row in marks if json.loads(row["made_by"]).get("late")}
 

@@ -36,7 +36,7 @@ _CHANCES = ("probability", "share")
 def rated_rows(database: Database, *, settings: Settings, since: float | None = None) -> Iterator[Logged]:
     """The decisions that have an outcome or feedback, by id; since: seconds since the epoch, older ones are left out.
 
-    A failed answer that nobody rated is worth 0, and known to be. What was moved to the archive is not read.
+    A failed answer that nobody rated is worth 0, and known to be.
     """
     known = or_(
         exists().where(outcomes.c.decision_id == decisions.c.id),

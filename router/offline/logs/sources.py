@@ -1,4 +1,4 @@
-"""Sources of a log: a Parquet file, a ledger of the store with its archive, rows in memory; as Arrow record batches.
+"""Sources of a log: a Parquet file, a ledger of the store, rows in memory; as Arrow record batches.
 
 All give the columns that `batches` describes, so that one decoder reads them; each says how a row is named in messages.
 """
@@ -18,9 +18,7 @@ from ragbandit.router.offline.logs.ledger_transfer import late_decisions
 from ragbandit.router.offline.logs.parquet import feature_lists, opened, without_rows
 from ragbandit.router.offline.logs.place import Place, shown
 from ragbandit.router.offline.logs.records import Defaults, Logged
-from ragbandit.router.storage.archive.reading import archived_spans, rows_of_ledger
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import Row
 from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import InvalidInput, StoreError
@@ -173,7 +171,7 @@ def rows_batch(rows: Sequence[Logged]) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerSource:
-    """The rows of a ledger up to a seq, in the database and in the archive, a page of seqs at a time.
+    """The rows of a ledger up to a seq, a page of seqs at a time.
 
     Pages are queries: nothing is held open between them, and a ledger that grows meanwhile does not change what is
     read, since `open_ledger` notes where it ends. No Decision is made.
@@ -220,8 +218,6 @@ class LedgerSource:
         for start in range(self.first, self.last + 1, BATCH):
             stop = min(start + BATCH - 1, self.last)
             columns = self._read(start, stop, names=names)
-            if self._archived(start, stop):  # asked afterwards: rows may move while they are read
-                columns = self._read_with_archive(start, stop, names=names)
             if columns["id"]:
                 yield start, stop, columns
 
@@ -234,23 +230,6 @@ class LedgerSource:
             query = query.where(decisions.c.made_at >= self.since)
         with self.ledger.database.read() as connection:
             return _columns(names, connection.execute(query.order_by(updates.c.seq)).all())
-
-    def _archived(self, start: int, stop: int) -> bool:
-        with self.ledger.database.read() as connection:
-            spans = archived_spans(connection, label=self.ledger.label)
-        return any(first <= stop and start <= last for first, last in spans)
-
-    def _read_with_archive(self, start: int, stop: int, *, names: Sequence[str]) -> Mapping[str, Sequence[Any]]:
-        """`_read`, of database and archive together."""
-        rows = rows_of_ledger(
-            self.ledger.database, label=self.ledger.label, after=start - 1, upto=stop, page=stop - start + 1
-        )
-        values = [
-            [_archived_value(name, update=update, decision=decision) for name in names]
-            for update, decision in rows
-            if self.since is None or decision["made_at"] >= self.since
-        ]
-        return _columns(names, values)
 
     def _unreadable(self, error: Exception, *, start: int, stop: int) -> Exception:
         """What the reader of single rows says of this page: it names the decision."""
@@ -266,11 +245,9 @@ def open_ledger(ledger: Ledger, *, since: float | None) -> LedgerSource | None:
     """The ledger as it is now; None where it has no rows."""
     with ledger.database.read() as connection:
         ends = select(func.min(updates.c.seq), func.max(updates.c.seq)).where(updates.c.policy == ledger.label)
-        spans = [tuple(connection.execute(ends).one()), *archived_spans(connection, label=ledger.label)]
-    known = [span for span in spans if span[0] is not None]
-    if not known:
+        first, last = connection.execute(ends).one()
+    if first is None:
         return None
-    first, last = min(span[0] for span in known), max(span[1] for span in known)
     return LedgerSource(ledger=ledger, first=int(first), last=int(last), since=since)
 
 
@@ -282,15 +259,6 @@ def _column(name: str) -> ColumnElement[Any]:
     if name == "facts":  # a draw that was certain is rare: of all others they say nothing here
         return case((decisions.c.propensity == 1.0, decisions.c.facts), else_="{}").label(name)
     return decisions.c[name]
-
-
-def _archived_value(name: str, *, update: Row, decision: Row) -> object:
-    """The value of `_column` in rows of the archive."""
-    if name in REWARD or name in REWARD_WORDS:
-        return update[name]
-    if name == _OF_TEXTLESS:
-        return None if decision["text"] else decision["features"]
-    return decision.get(name)  # archives of before have no weight of cost
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, Sequence[Any]]:

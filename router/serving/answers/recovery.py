@@ -18,7 +18,7 @@ LIMIT = 1000
 def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
     """Let the answer queue have as many bells as decisions wait, for workers and for autoscalers; how many it rang.
 
-    Nothing waits for the judge or a check for too long, also where there is none any more: it would never be archived.
+    Nothing waits for the judge or a check for too long, also where there is none any more.
     Raises StoreError, and QueueError if Redis cannot be reached: the next pass finds the same.
     """
     gone = judgements.expire(database, before=now - settings.judge.expire_s, now=now)

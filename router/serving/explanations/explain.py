@@ -1,8 +1,8 @@
-"""Explain one decision: from its rows, wherever they are, to a read model."""
+"""Explain one decision: from its rows to a read model."""
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import select
 
@@ -19,14 +19,11 @@ from ragbandit.router.serving.explanations.values import (
     StepShown,
     TextState,
 )
-from ragbandit.router.storage.archive.reading import archived_rows
-from ragbandit.router.storage.decisions.idempotency import unknown_decision
-from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore, made_record
+from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.held_rows import states_of
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
-from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import (
     ERASED,
     Branch,
@@ -51,22 +48,18 @@ def explain(
     decision_id: str,
     *,
     rule: ClosingRule,
-    archive: bool = False,
 ) -> Explanation:
     """One decision explained.
 
-    rule: when a waiting decision is closed.
-    archive: look into the archive too, where the database does not have it; that may take seconds.
-    Raises NotFound, InvalidInput, StoreError.
+    rule: when a waiting decision is closed. Raises NotFound, InvalidInput, StoreError.
     """
     key = DecisionId(checked_id(decision_id, field="decision_id"))
-    record, is_archived = _record(store, key, archive=archive)
+    record = store.record(key)
     decision = record.decision
     arms, draw = chances_of(decision), draw_of(decision)
     held = _held(store, key)
     return Explanation(
         decision_id=decision.id,
-        place="archive" if is_archived else "database",
         texts=_text_state(decision),
         reasons=(*reasons_of(decision, arms=arms, draw=draw), *_learned(store.database, decision)),
         progress=progress_of(record, rule=rule, held=held),
@@ -89,28 +82,6 @@ def _learned(database: Database, decision: Decision) -> Iterator[str]:
         read = read_diagnosis(connection.execute(query).scalar(), unlabelled=0)
     if read is not None:
         yield f"Its policy is now {read.line}."
-
-
-def _record(store: DecisionStore, key: DecisionId, *, archive: bool) -> tuple[DecisionRecord, bool]:
-    try:
-        return store.record(key), False
-    except NotFound:
-        rows = archived_rows(store.database, key) if archive else None
-    if rows is None:
-        raise unknown_decision()
-
-    def ours(table: str) -> dict[str, Any] | None:
-        return next((row for row in rows.get(table, ()) if row["policy"] == store.label), None)
-
-    record = made_record(
-        rows["decisions"][0],
-        outcome=next(iter(rows.get("outcomes", ())), None),
-        notes=sorted(rows.get("feedback", ()), key=lambda row: (row["received_at"], row["id"])),
-        learned=ours("updates"),
-        closed=ours("closures"),
-        open_row=None,
-    )
-    return record, True
 
 
 def _text_state(decision: Decision) -> TextState:

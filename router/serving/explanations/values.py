@@ -144,8 +144,6 @@ class Explanation:
 
     decision_id: DecisionId
     """Id of the decision."""
-    place: Literal["database", "archive"]
-    """Where its rows are."""
     texts: TextState
     """What is left of its texts."""
     reasons: tuple[str, ...]

@@ -43,8 +43,7 @@ def check_packages(settings: Settings) -> None:
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
     check_sign_in(settings.server)
-    for field in ("snapshots", "archive"):
-        check_root(getattr(settings, field) or "", field=field)
+    check_root(settings.snapshots or "", field="snapshots")
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
         raise missing_package("redis", extra="service", field="redis_url")
     if settings.worker_arms:
@@ -90,7 +89,7 @@ log = logging.getLogger("ragbandit.data_dir")
 
 #: of a data_dir: what holds questions, answers, or the words of both
 _FILES = ("redis.log", "up.lock", "service.lock", "accepted.yaml", "logs/*.log")
-_FOLDERS = ("logs", "snapshots", "indexes", "archive")
+_FOLDERS = ("logs", "snapshots", "indexes")
 _REMEDY = "choose another folder, or give this user the right to read and write it (chown, chmod)"
 
 

@@ -22,6 +22,8 @@ from ragbandit.shared.types import Json
 
 #: columns in the order in which they are hashed
 _HASHED: Final = ("number", "made_at", "actor", "action", "target", "tenant", "facts")
+#: the action of the entry that says which updates an earlier release archived: {"spans": {label: [[first, last]]}}
+ARCHIVED: Final = "store.archived"
 #: rows that are read at a time
 _BLOCK: Final = 1000
 _MAX: Final = {"actor": 128, "action": 64, "target": 128, "tenant": 64}

@@ -1,7 +1,7 @@
 """Dollars that tenants and API keys have spent, by day (UTC): on answers, on rewriting questions, on the judge.
 
 Each is a counter of `counters`, moved in the transaction that writes the outcome: exact at once, whatever Redis forgets
-and whatever moves to the archive. Its label is a hash, as names of tenants are longer than labels; its name is the day.
+and whatever is erased. Its label is a hash, as names of tenants are longer than labels; its name is the day.
 """
 
 import hashlib

@@ -36,9 +36,9 @@ class Linked:
     """A decision that another system's id stands for."""
 
     decision_id: str
-    #: None: the decision is in the archive, or gone
+    #: None: the decision is gone
     tenant: str | None
-    #: seconds since 1970; 0 where the decision is in the archive, or gone
+    #: seconds since 1970; 0 where the decision is gone
     made_at: float
 
 
@@ -65,7 +65,7 @@ def write_links(connection: Connection, new: Iterable[Decision]) -> None:
         for kind, value in links_of(decision.query.request).items()
     ]
     if rows:
-        # Links outlive a decision that was archived: the id may be there, should it be used again.
+        # Links outlive a decision that an earlier release archived: the id may be there, should it be used again.
         statement = "INSERT INTO decision_links (kind, value, decision_id) VALUES (:kind, :value, :decision_id)"
         connection.execute(sql(f"{statement} ON CONFLICT DO NOTHING"), rows)
 
@@ -75,7 +75,7 @@ def linked_decisions(
 ) -> dict[str, list[Linked]]:
     """The newest decisions that these values stand for, by value, the newest first, at most two of each.
 
-    A value that stands for none is left out. tenant: whose decisions, without those in the archive; None: of all.
+    A value that stands for none is left out. tenant: whose decisions, without those that are gone; None: of all.
     """
     made_at = func.coalesce(decisions.c.made_at, 0.0)
     here: list[ColumnElement[bool]] = [decision_links.c.kind == kind, decision_links.c.value.in_(values)]

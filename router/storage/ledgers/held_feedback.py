@@ -57,7 +57,7 @@ class Released:
     waiting: int = 0
     #: of these, the ones that had been closed
     reopened: int = 0
-    #: decisions that were learned from other feedback, or are in the archive: nothing changes
+    #: decisions that were learned from other feedback, or are gone: nothing changes
     unchanged: int = 0
 
 
@@ -148,7 +148,7 @@ def _reopen(connection: Connection, *, label: str, ids: Sequence[str], moves: Mo
     if not gone:
         return 0
     keys = [row["decision_id"] for row in gone]
-    here = add_stored(connection, decisions.c.id.in_(keys), label=label, moves=moves)  # what was archived stays closed
+    here = add_stored(connection, decisions.c.id.in_(keys), label=label, moves=moves)  # what is gone stays closed
     connection.execute(delete(closures).where(*theirs[:2], closures.c.decision_id.in_(sorted(here))))
     moves.closures([row for row in gone if row["decision_id"] in here], sign=-1)
     return len(here)
@@ -181,7 +181,7 @@ def _chosen(
 
 
 def judged_lately(ledger: Ledger, *, limit: int, among: int | None = None) -> list[JudgedUpdate]:
-    """The newest judged updates of a ledger that count as more than no row, in its order; without archived ones.
+    """The newest judged updates of a ledger that count as more than no row, in its order.
 
     among: only so many of the newest updates, judged or not, are looked at.
     """

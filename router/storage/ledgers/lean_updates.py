@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, case, select
 
-from ragbandit.router.storage.archive.reading import archived_spans
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import REWARD
 from ragbandit.router.storage.rows.feature_bytes import features_value
@@ -41,17 +40,8 @@ def lean_updates(
     context: the question has its context and its tenant; text: and its text.
     """
     question = _QUESTION[: 3 if text else 2] if context or text else ()
-    with ledger.database.read() as connection:
-        archived = max((last for _, last in archived_spans(connection, label=ledger.label)), default=0)
-    if after < archived:
-        upto_archived = archived if upto is None else min(archived, upto)
-        yield from ledger.read(after=after, upto=upto_archived)
-        after = upto_archived
     while upto is None or after < upto:
         for row in (rows := _page(ledger, after=after, upto=upto, page=page, question=question)):
-            if row.seq != after + 1:  # what is missing may have been archived meanwhile
-                yield from ledger.read(after=after, upto=upto)
-                return
             yield _update(row, label=ledger.label)
             after = row.seq
         if not rows:

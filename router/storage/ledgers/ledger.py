@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_, update
 
-from ragbandit.router.storage.archive.reading import ArchivedRows, rows_of_ledger
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
 from ragbandit.router.storage.rows.calibration_rows import append_pairs, forget_due
@@ -24,6 +23,7 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
 )
 from ragbandit.router.storage.rows.held_rows import HeldRow
+from ragbandit.router.storage.rows.mapping import Row
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.closing import ClosingRule
@@ -83,8 +83,6 @@ class Ledger:
     def __init__(self, database: Database, *, label: PolicyLabel) -> None:
         self.database = database
         self.label = label
-        #: rows that are not in the database any more
-        self.archived = ArchivedRows(database, label=label)
         self._lease = Lease(database=database, name=f"learn:{label}")
 
     def ready(
@@ -126,7 +124,7 @@ class Ledger:
             return self._last_seq(reading)
 
     def decided(self) -> int:
-        """Decisions of this ledger: learned, closed or waiting; without those archived that taught nothing."""
+        """Decisions of this ledger: learned, closed or waiting."""
         with self.database.read() as connection:
             counters = kept(connection, label=self.label)
             others = counters["waiting"] + counters["closed"] + counters["quarantined"]
@@ -203,7 +201,7 @@ class Ledger:
     def read_with_decisions(
         self, *, after: int, upto: int | None = None, page: int = 1000
     ) -> Iterator[tuple[Update, Decision]]:
-        """`read`, each update with the decision that it is about; what is archived is read from its segments.
+        """`read`, each update with the decision that it is about.
 
         A decision whose features another encoder made than the ledger's comes without them: it had no text when an
         earlier release made the others again. Raises StoreError at a decision that cannot be
@@ -361,6 +359,24 @@ class Ledger:
     def _last_seq(self, connection: Connection) -> int:
         query = select(func.coalesce(func.max(updates.c.seq), 0)).where(updates.c.policy == self.label)
         return int(connection.execute(query).scalar_one())
+
+
+def rows_of_ledger(
+    database: Database, *, label: str, after: int, upto: int | None, page: int
+) -> Iterator[tuple[Row, Row]]:
+    """The rows of updates in (after, upto], in order, a page at a time, each with its decision's row."""
+    while True:
+        query = select(updates).where(updates.c.policy == label, updates.c.seq > after)
+        query = query if upto is None else query.where(updates.c.seq <= upto)
+        with database.read() as connection:
+            batch = connection.execute(query.order_by(updates.c.seq).limit(page)).mappings().all()
+            about = select(decisions).where(decisions.c.id.in_([row["decision_id"] for row in batch]))
+            by_id = {row["id"]: row for row in connection.execute(about).mappings()}
+        if not batch:
+            return
+        for row in batch:
+            yield row, by_id[row["decision_id"]]
+        after = batch[-1]["seq"]
 
 
 _VALUES: Final[Mapping[FeedbackKind, Any]] = {

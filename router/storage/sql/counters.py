@@ -10,7 +10,7 @@ more, so no two transactions wait for each other in a circle.
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from operator import itemgetter
 from typing import Any, Final, Literal, get_args
@@ -106,14 +106,6 @@ class Moves:
         for row in rows:
             name: CounterName = "quarantined" if row["state"] == "quarantined" else "closed"
             self.add(name, sign, label=row["policy"])
-
-    def archived(self, rows: Mapping[str, Sequence[Row]]) -> None:
-        """Rows that leave the database for the archive, by table name."""
-        self.add("decided", -len(rows["decisions"]))
-        self.add("feedback", -len(rows["feedback"]))
-        self.add("late_feedback", -sum(row["late"] for row in rows["feedback"]))
-        self.updates(rows["updates"], sign=-1)
-        self.closures(rows["closures"], sign=-1)
 
     def waiting(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `waiting`, or with sign -1 leave it."""

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.archive.reading import rows_of_ledger
 from ragbandit.router.storage.rows.conversion import reward_at
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions, updates
@@ -13,8 +12,6 @@ from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import IMPORTED
 
-#: archived updates that one step reads, since each step opens their segments anew
-_ARCHIVED_AT_ONCE: Final = 20_000
 _UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset")
 _DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight")
 
@@ -25,20 +22,13 @@ def rewards_reader(label: str) -> str:
 
 
 def next_rewards(database: Database, *, label: str, weight: float, seen: Mapping[str, Any], limit: int) -> TotalsPage:
-    """The next updates of a ledger: `limit` at most, or a segment of archived ones. Raises StoreError.
+    """The next updates of a ledger: `limit` at most. Raises StoreError.
 
     weight: reward.weight, at which rewards are summed.
     """
     after = int(seen.get("seq", 0))
     with database.read() as connection:
         rows = _page(connection, label=label, after=after, limit=limit)
-    if rows and rows[0]["seq"] != after + 1:  # what is missing was archived
-        upto = min(after + _ARCHIVED_AT_ONCE, rows[0]["seq"] - 1)
-        rows = [_joined(*pair) for pair in rows_of_ledger(database, label=label, after=after, upto=upto, page=limit)]
-        if not rows:
-            return TotalsPage(seen=seen, to={"seq": upto}, deltas=Deltas(), more=True)
-    else:
-        rows = [row for at, row in enumerate(rows) if row["seq"] == after + 1 + at]
     deltas = Deltas()
     for row in rows:
         _count(row, label=label, weight=weight, deltas=deltas)
@@ -51,10 +41,6 @@ def _page(connection: Connection, *, label: str, after: int, limit: int) -> list
     query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
     query = query.where(updates.c.policy == label, updates.c.seq > after).order_by(updates.c.seq).limit(limit)
     return [dict(row) for row in connection.execute(query).mappings()]
-
-
-def _joined(update: Any, decision: Any) -> dict[str, Any]:
-    return {name: update[name] for name in _UPDATE} | {name: decision.get(name) for name in _DECISION}
 
 
 def _count(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:

@@ -1,4 +1,4 @@
-"""Reader of decisions and outcomes, in the order of (made_at, id), from the archive too.
+"""Reader of decisions and outcomes, in the order of (made_at, id).
 
 Rows are read once they are SETTLED_S old: whoever made them has committed them by then. What came later all the same
 (an outcome that a worker could not write for minutes, a router whose clock is behind) is found when its hour is looked
@@ -11,10 +11,8 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table, func, select, tuple_
 
-from ragbandit.router.storage.archive.reading import segments
-from ragbandit.router.storage.archive.segments import Segment, read_segment
 from ragbandit.router.storage.rows.outcome_rows import cost_value
-from ragbandit.router.storage.sql.tables import archive_segments, arm_hours, decisions, outcomes, policies
+from ragbandit.router.storage.sql.tables import arm_hours, decisions, outcomes, policies
 from ragbandit.router.storage.totals.excesses import add_excess
 from ragbandit.router.storage.totals.rows import Deltas, TotalsPage, hour_of
 from ragbandit.shared.types import CANCELLED, IMPORTED, KILLED, NAMED_ID, STICKY
@@ -37,21 +35,10 @@ _COUNTED_AGAIN: Final = (
 
 
 def next_traffic(connection: Connection, *, seen: Mapping[str, Any], now: float, limit: int) -> TotalsPage:
-    """The next page after `seen`: a segment of the archive, or `limit` decisions and as many outcomes.
-
-    connection: of a read transaction. Raises StoreError for a segment that cannot be read.
-    """
+    """The next page after `seen`: `limit` decisions and as many outcomes. connection: of a read transaction."""
     positions = {name: tuple(seen.get(name, _START)) for name in ("decisions", "outcomes")}
-    to: dict[str, Any] = {"segment": 0, "checked": hour_of(now), **seen, **{k: list(v) for k, v in positions.items()}}
+    to: dict[str, Any] = {"checked": hour_of(now), **seen, **{k: list(v) for k, v in positions.items()}}
     deltas = Deltas()
-    for segment, row in _segments_after(connection, to["segment"]):
-        if row.made_before > positions["decisions"][0] or row.made_at > positions["outcomes"][0]:
-            if not row.moved:  # its rows are leaving: what is still here may be gone when it is read
-                return TotalsPage(seen=seen, to=to, deltas=deltas, more=False)
-            _count_segment(segment, positions=positions, deltas=deltas)
-            to["segment"] = segment.number
-            return TotalsPage(seen=seen, to=to, deltas=deltas, more=True)
-        to["segment"] = segment.number
     settled = hour_of(now - RECHECKED_S)
     due = to["checked"] < settled
     end = 3600.0 * min(to["checked"] + 2, settled)
@@ -82,14 +69,6 @@ def _rechecked(
     for hour in range(to["checked"], min(to["checked"] + 2, settled)):
         _recheck(connection, hour, deltas=deltas, limit=limit)
     return TotalsPage(seen=seen, to={**to, "checked": settled}, deltas=deltas, more=True)
-
-
-def _segments_after(connection: Connection, number: int) -> list[tuple[Segment, Any]]:
-    rows = connection.execute(
-        select(archive_segments).where(archive_segments.c.number > number).order_by(archive_segments.c.number)
-    ).all()
-    by_number = {segment.number: segment for segment in segments(connection)} if rows else {}
-    return [(by_number[row.number], row) for row in rows]
 
 
 def _page(
@@ -145,26 +124,6 @@ def _count_outcome(key: tuple[str, int, str], row: Mapping[str, Any], deltas: De
     )
     if cost.seconds_total > 0.0 and not cancelled:
         deltas.took(key, cost.seconds_total)
-
-
-def _count_segment(segment: Segment, *, positions: Mapping[str, tuple[Any, ...]], deltas: Deltas) -> None:
-    """Count of a segment what its readers have not come to; what stayed in the database is not in it."""
-    rows = read_segment(segment, tables=[decisions, outcomes])
-    by_id = {row["id"]: row for row in rows["decisions"]}
-    first = [
-        {**row, "faulty": row["fault"] is not None}
-        | {name: mark in (row.get("request") or "") for name, mark in _MARKS.items()}
-        for row in by_id.values()
-        if (row["made_at"], row["id"]) > positions["decisions"]
-    ]
-    then = [
-        {**row, **{name: by_id[row["decision_id"]][name] for name in ("policy", *_DRAW, "facts")}}
-        | {"decided_at": by_id[row["decision_id"]]["made_at"]}
-        for row in rows["outcomes"]
-        if row["decision_id"] in by_id and (row["made_at"], row["decision_id"]) > positions["outcomes"]
-    ]
-    _count(decisions, first, deltas)
-    _count(outcomes, then, deltas)
 
 
 def _recheck(connection: Connection, hour: int, *, deltas: Deltas, limit: int) -> None:

@@ -12,7 +12,6 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
 from ragbandit.shared.errors import PolicyFault
@@ -335,18 +334,3 @@ def test_snapshot_row_missing(world):
     version = first(world).version
     world.write(delete(snapshots).where(snapshots.c.version == version))
     refused(world, version, deep=True)
-
-
-def test_archived_decisions_are_verified_like_all(world, tmp_path):
-    """After a move into the archive every draw, update and pmf is still checked, and a changed file is named."""
-    pytest.importorskip("pyarrow")
-    before = world.router.verify(deep=True)
-    moved = archive(world.database, root=str(tmp_path / "archive"), before=EPOCH + 1, now=EPOCH, size=5)
-    assert moved.decisions == 12
-    verdict = world.router.verify(deep=True)
-    assert verdict.ok
-    assert verdict.notes == []
-    assert (verdict.decisions, verdict.archived, verdict.updates, verdict.deep_decisions) == (25, 12, 24, 25)
-    assert verdict.replay_sha256 == before.replay_sha256
-    next((tmp_path / "archive" / "segment-000002").glob("decisions-*")).write_bytes(b"not the same")
-    refused(world, "segment-000002/decisions-", "was changed")

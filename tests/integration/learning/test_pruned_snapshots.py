@@ -8,11 +8,9 @@ from sqlalchemy import func, insert, select, update
 
 from ragbandit.router.learning import publishing
 from ragbandit.router.learning.audit import versions
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers import ledger
 from ragbandit.router.storage.rows.conversion import snapshot_row
 from ragbandit.router.storage.sql.tables import decisions, snapshots, updates
-from tests.conftest import EPOCH
 
 KEPT = 2
 
@@ -86,15 +84,6 @@ def test_an_invented_version_is_found(world, version):
     verdict = world.router.verify(deep=True)
     assert verdict.deep_mismatches == 1
     assert version in "\n".join(verdict.notes)
-
-
-def test_archived_decisions_too(world, tmp_path):
-    """What was archived is checked as well, without its versions' rows."""
-    pytest.importorskip("pyarrow")
-    archive(world.database, root=str(tmp_path / "archive"), before=EPOCH + 3, now=EPOCH + 3, size=5)
-    verdict = world.router.verify(deep=True)
-    assert (verdict.ok, verdict.notes, verdict.deep_decisions) == (True, [], 15)
-    assert verdict.archived > 0
 
 
 def test_thousands_of_rows(make_world, database_url):

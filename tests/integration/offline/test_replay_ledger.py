@@ -12,7 +12,6 @@ from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.offline.replay import OpenLog, Plan, open_log, replay
 from ragbandit.router.offline.replay.parts import SourcePart
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import InvalidInput, StoreError
@@ -129,18 +128,3 @@ def as_lines(database, file) -> str:
     """The ledger, exported."""
     write_rows(file, ledger_rows(Ledger(database, label=PolicyLabel("main"))))
     return file.read_text()
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_archived_and_stored_rows_are_replayed_as_one(ledger_of_rows, database, tmp_path, mixed):
-    """Moving rows into segments changes no number: not the late ones, not the arms, not those left out by time."""
-    pytest.importorskip("pyarrow")
-    rows = [replace(row, late=number % 9 == 0) for number, row in enumerate(lived_rows(150))]
-    log = ledger_of_rows(rows, since=1.7e9 + 20, mixed_arms=mixed)
-    plan = Plan(segments=("device", "tenant"), weight=0.1)
-    before = replay(log, candidates=CANDIDATES, plan=plan)
-    exported = as_lines(database, tmp_path / "before.jsonl")
-    moved = archive(database, root=str(tmp_path / "archive"), before=1.7e9 + 100, now=2e9, size=40)
-    assert (moved.segments, moved.decisions) == (3, 100)
-    close(replay(log, candidates=CANDIDATES, plan=plan), before)
-    assert as_lines(database, tmp_path / "after.jsonl") == exported

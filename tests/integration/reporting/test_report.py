@@ -13,7 +13,7 @@ from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import update_row
-from ragbandit.router.storage.sql.tables import archive_segments, updates
+from ragbandit.router.storage.sql.tables import updates
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import IMPORTED, KILLED, STICKY, PolicyLabel, Reward, Update
 
@@ -103,7 +103,6 @@ def test_what_is_read_of_a_store(store, monkeypatch):
     }
     assert [log.tenants[place] for place in log.tenant] == ["default"] * 3 + ["acme", "default"]
     assert not log.cut
-    assert not log.archived
     assert len(read_log(store.database, replace(SCOPE, tenant="acme")).arm) == 1
     assert len(read_log(store.database, replace(SCOPE, since=EPOCH - 1.5 * HOUR)).arm) == 2
     newest = read_log(store.database, replace(SCOPE, most=4))
@@ -115,10 +114,6 @@ def test_a_report_of_a_store(store):
     for number in range(150):
         store.add(quality=float(number % 5 > 0), query={"tenant": f"t{number % 2}"}, price=0.25 if number % 3 else None)
     store.add(arms=("no_retrieval", "single_step"), pmf=(0.5, 0.5), arm="single_step", propensity=0.5)
-    sealed = {"number": 1, "root": "r", "manifest_sha256": "0" * 64, "seal": "0" * 64, "decisions": 1, "spans": "{}"}
-    with store.database.write() as connection:
-        times = {"made_before": EPOCH - 20 * 86_400.0, "made_at": EPOCH, "moved": True}
-        connection.execute(insert(archive_segments).values(**sealed, kept="[]", **times))
     policy = PolicySettings(holdback=HoldbackSettings(arm="multi_step"))
     found = report(store.database, SCOPE, policy=policy)
     assert found.unit == "dollars"
@@ -134,6 +129,6 @@ def test_a_report_of_a_store(store):
     assert [line.questions for line in found.prices] == [100, 50]
     assert sum(line.questions for line in found.weeks) == 150
     assert {line.name for line in found.arms} == {f"always {arm}" for arm in DOLLARS}
-    assert found.notes == ("decisions of the time that have moved to the archive are not in this report",)
+    assert found.notes == ()
     with pytest.raises(InvalidInput, match="since"):
         report(store.database, replace(SCOPE, until=SCOPE.since), policy=policy)

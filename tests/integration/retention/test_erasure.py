@@ -1,4 +1,4 @@
-"""Erasure: texts are gone from database, file and archive; what was learned stays, and verify says what was erased."""
+"""Erasure: texts are gone from database and file; what was learned stays, and verify says what was erased."""
 
 import json
 import threading
@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import select, text, update
 
 from ragbandit.router.retention import erasure
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.feedback_writes import write_feedback
@@ -65,9 +64,7 @@ def test_texts_are_gone_and_the_ledger_stays(world):
     """Of one decision every text is blank; reward, propensity, rating and seq stay, and verify counts it as erased."""
     gone, stays = told(world), told(world, tenant="other")
     before = [dict(row) for row in world.updates()]
-    assert erase(world.database, Selection(decision=gone.id), features=False, now=9.0) == Erased(
-        decisions=1, waiting=0, archived=0
-    )
+    assert erase(world.database, Selection(decision=gone.id), features=False, now=9.0) == Erased(decisions=1, waiting=0)
     record = world.router.decision(gone.id)
     assert (record.decision.query.text, record.decision.query.context) == ("", {})
     assert (record.outcome.answer, record.outcome.trace) == (None, ())
@@ -104,7 +101,7 @@ def test_by_tenant_and_by_time(world, monkeypatch):
     world.now += 100
     told(world, tenant="a")
     selection = Selection(tenant="a", before=world.now)
-    assert erasable(world.database, selection) == Erased(decisions=1, waiting=0, archived=0)
+    assert erasable(world.database, selection) == Erased(decisions=1, waiting=0)
     assert erase(world.database, selection, features=False, now=9.0).decisions == 1
     with world.database.read() as connection:
         rows = connection.execute(
@@ -204,23 +201,6 @@ def test_damage_is_not_taken_for_erasure(world):
     world.write(update(decisions).where(decisions.c.id == gone.id).values(features=None))
     verdict = world.router.verify()
     assert (verdict.ok, verdict.erased, verdict.not_relearnable) == (False, 0, 0)
-
-
-def test_the_archive_is_erased(world, tmp_path):
-    """Texts of archived decisions are gone from the files, and the segments' seals still fit."""
-    pytest.importorskip("pyarrow")
-    for _ in range(4):
-        told(world)
-    folder = tmp_path / "archive"
-    archive(world.database, root=str(folder), before=world.now + 1, now=world.now)
-    selection = Selection(tenant="default")
-    assert erasable(world.database, selection) == Erased(decisions=1, waiting=0, archived=3)
-    found = erase(world.database, selection, features=False, now=9.0)
-    assert (found.decisions, found.archived) == (1, 3)
-    read = [update for update, _ in world.ledger.read_with_decisions(after=0)]
-    assert [one.query.text for one in read] == [""] * 4
-    assert all(one.features is not None for one in read)
-    assert world.router.verify().ok
 
 
 def test_facts_keep_numbers_and_lose_texts():

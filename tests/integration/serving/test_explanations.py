@@ -6,11 +6,9 @@ import pytest
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
-from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source
 from tests.conftest import on_sqlite
 
@@ -111,23 +109,6 @@ def test_erased_decisions_say_so(world):
     erase(world.database, Selection(before=2e9), features=True, now=world.now)
     explained = told(world, again)
     assert explained.texts == "erased with features"
-
-
-@on_sqlite
-def test_archived_decisions_are_told_where_that_is_asked(world, tmp_path):
-    """The archive has the same record; a reader that may not take seconds for it is told that there is none."""
-    pytest.importorskip("pyarrow")
-    made = world.judged(6)
-    world.learn()
-    before = told(world, made[0])
-    assert archive(world.database, root=str(tmp_path / "archive"), before=2e9, now=world.now).decisions == 5
-    with pytest.raises(NotFound):
-        told(world, made[0])
-    after = told(world, made[0], archive=True)
-    assert (after.place, after.record.reward, after.progress) == ("archive", before.record.reward, before.progress)
-    assert (after.reasons, after.arms) == (before.reasons, before.arms)
-    with pytest.raises(NotFound):
-        told(world, replace(made[0], id="no-such-decision"), archive=True)
 
 
 @pytest.mark.parametrize("count", [1, 40])

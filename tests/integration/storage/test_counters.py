@@ -16,7 +16,6 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
@@ -237,19 +236,3 @@ def test_verify_counts_beside_writers(make_world, database_url):
     finally:
         stop.set()
         thread.join()
-
-
-def test_archived_decisions_leave_the_counters(make_world, database_url, tmp_path):
-    """What moves into the archive is not counted as being in the store, with its feedback and its updates."""
-    world = make_world(database_url=database_url)
-    for decision in world.judged(6):
-        world.outcome(decision)
-    world.learn()
-    for decision in world.judged(2):
-        world.outcome(decision)
-    world.learn()
-    moved = archive(world.database, root=str(tmp_path / "archive"), before=world.now + 1, now=world.now)
-    found = assert_kept(world.database)["main"]
-    assert moved.decisions == 7
-    assert (found["decided"], found["learned"], found["feedback"]) == (1, 1, 1)
-    assert world.counters().balanced

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.storage.decisions.links import decisions_named, linked_decisions, named_ids, trace_links
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -68,8 +67,8 @@ def test_an_id_of_ours_names_its_decision_in_every_form(database, make_decision)
     assert named_ids("ticket-1") == ("ticket-1",)
 
 
-def test_links_go_with_the_texts_that_are_erased(make_world, database_url, tmp_path):
-    """An erased decision is found by no id of another system any more, in the database and in the archive."""
+def test_links_go_with_the_texts_that_are_erased(make_world, database_url):
+    """An erased decision is found by no id of another system any more."""
     world = make_world(database_url=database_url)
 
     def made(value):
@@ -79,31 +78,15 @@ def test_links_go_with_the_texts_that_are_erased(make_world, database_url, tmp_p
         return decision
 
     old = made("old")
-    made("last")  # the last update of a ledger stays
+    made("last")
     world.learn()
-    assert archive(world.database, root=str(tmp_path / "archive"), before=world.now + 1, now=world.now).decisions == 1
     new = made("new")
-    with world.database.read() as connection:
-        (kept,) = linked_decisions(connection, "trace", ["old"])["old"]
-    assert (kept.decision_id, kept.tenant) == (old.id, None), "links stay when a decision is archived"
     for decision in (old, new):
         erase(world.database, Selection(decision=decision.id), features=False, now=9.0)
     assert found(world.database, "trace", "old", "new", "last").keys() == {"last"}
     with world.database.read() as connection:
         texts = connection.execute(select(decisions.c.request).where(decisions.c.id == new.id)).scalars().all()
     assert texts == [None]
-
-
-def test_an_id_that_was_archived_may_be_used_again(make_world, database_url, tmp_path):
-    """A decision under the id of an archived one, with the same link, is stored: the link that is there stands."""
-    world = make_world(database_url=database_url)
-    query = Query(text="who?", id="00d1", request={"links": {"trace": "t"}})
-    for decision in (world.router.route(query), world.router.route("last")):
-        world.feedback(decision, reward=0.5)
-    world.learn()
-    assert archive(world.database, root=str(tmp_path / "archive"), before=world.now + 1, now=world.now).decisions == 1
-    world.router.route(replace(query, text="another question"))
-    assert found(world.database, "trace", "t") == {"t": ["00d1"]}
 
 
 @pytest.mark.parametrize(

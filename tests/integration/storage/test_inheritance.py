@@ -5,11 +5,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import insert, select
 
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, retire
@@ -18,7 +17,7 @@ from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import decisions, feedback, waiting
+from ragbandit.router.storage.sql.tables import decisions, waiting
 from ragbandit.router.storage.sql.waiting import lock_waiting
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import Feedback
@@ -274,19 +273,3 @@ def test_retired(make_world, database_url, small):
     assert again.learn() == 7
     assert_exact(world.database, "second")
     assert again.router.verify(deep=True).ok
-
-
-def test_a_retired_label_keeps_nothing_out_of_the_archive(make_world, database_url, tmp_path):
-    """What every ledger in use is done with moves into the archive, whatever a retired one has not learned."""
-    pytest.importorskip("pyarrow")
-    world = make_world(database_url=database_url)
-    other = make_world(database_url=database_url, policy={"label": "second"})
-    other.learn()
-    world.judged(4)
-    world.learn()
-    assert archive(world.database, root=str(tmp_path / "a"), before=world.now + 1, now=world.now).decisions == 0
-    retire_all(other.ledger)
-    assert archive(world.database, root=str(tmp_path / "a"), before=world.now + 1, now=world.now).decisions == 3
-    with world.database.read() as connection:
-        left = connection.execute(select(func.count()).select_from(feedback)).scalar_one()
-    assert left == 1

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.retention.archiving import archivable
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -14,7 +13,7 @@ from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgement
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, is_judgeable, is_sampled, next_day
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.storage.sql.tables import closures, judge_days, judge_due, waiting
+from ragbandit.router.storage.sql.tables import judge_days, judge_due
 from ragbandit.shared.types import Feedback
 from tests.conftest import EPOCH
 from tests.support.judge_days import judge_state
@@ -327,19 +326,6 @@ def test_erasure_ends_the_wait(database, answered):
     assert found.store.record(key).feedback == ()
     assert day(database)["prompt_tokens"] == 100
     check_counted(database)
-
-
-def test_what_waits_for_the_judge_is_not_archived(database, answered):
-    """A decision that every ledger is done with stays in the database until it is judged."""
-    (key,) = answered()
-    with database.write() as connection:
-        connection.execute(waiting.delete())
-        closed = {"policy": "main", "decision_id": key, "state": "closed", "reason": "", "made_at": EPOCH}
-        connection.execute(closures.insert(), [closed])
-    assert archivable(database, before=EPOCH + 1) == 0
-    found = judgements(database)
-    found.keep(found.claim(key, now=EPOCH, for_s=60), feedback=score(key), spent=COST)
-    assert archivable(database, before=EPOCH + 1) == 1
 
 
 def test_a_foreign_feedback_under_its_id_is_no_reason_to_judge_for_ever(database, answered):

@@ -97,7 +97,7 @@ def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_p
                 "feedback quarantined",
                 "data export x.jsonl",
                 "data recount",
-                "data archive --before 9d",
+                "data erase --before 9d --yes",
             ),
             *("data backup there", "replay --policy uniform", "serve"),
         ):

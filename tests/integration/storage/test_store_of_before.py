@@ -1,6 +1,7 @@
 """A store of the release before: schema 0001, 40 decisions of the former `mba`, 24 of them learned, its snapshots."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -148,6 +149,47 @@ def test_features_made_again_by_an_earlier_release(make_world):
     assert sum(after.router.service.serving.policy.seen.values()) == 4
     verdict = after.router.verify(deep=True)
     assert (verdict.ok, verdict.refused, verdict.not_checkable) == (True, 1, 4), verdict.notes
+
+
+def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
+    """The store goes on, exports what it has, and learns again where it must; verify says how much it cannot check."""
+    unpack(STORE_0004, tmp_path / "store")
+    monkeypatch.chdir(tmp_path)
+    Path("config.yaml").write_text(CONFIG_0003)
+    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+        gone = "(SELECT decision_id FROM updates WHERE policy = 'main' AND seq <= 5)"
+        for table in ("outcomes", "feedback", "closures", "cancellations"):
+            connection.execute(f"DELETE FROM {table} WHERE decision_id IN {gone}")
+        connection.execute(f"CREATE TABLE moved AS SELECT decision_id FROM {gone}")
+        connection.execute("DELETE FROM updates WHERE seq <= 5")
+        connection.execute("DELETE FROM decisions WHERE id IN moved")
+        connection.execute("DROP TABLE moved")
+        spans = (("[1, 3]", 1), ("[4, 5]", 2))
+        for span, number in spans:
+            segment = (number, "r", "0" * 64, "0" * 64, 3, f'{{"main": {span}}}', "[]", 1.0, 1.0, True)
+            connection.execute(f"INSERT INTO archive_segments VALUES ({', '.join('?' * 10)})", segment)
+    assert run("migrate").exit_code == 0
+    assert run("data", "recount").exit_code == 0
+    assert len(Path("store/dropped_tables/archive_segments.jsonl").read_text().splitlines()) == 2
+    settings = load("config.yaml").settings
+    for lost in (False, True):
+        if lost:
+            shutil.rmtree("store/snapshots")
+        with Router.open(settings, jobs=MemoryJobs()) as router:
+            assert router.service.serving.rebuilding is lost
+            decision = router.route("who?")
+            router.outcome(decision.id, answer="x", steps=1)
+            router.feedback(decision.id, rating=True)
+            assert router.learn() == 1
+            verdict = router.verify(deep=True)
+        assert (verdict.ok, verdict.archived) == (True, 5), verdict.notes
+        assert any(
+            "5 updates were archived by an earlier release, and are not checked" in note for note in verdict.notes
+        )
+    assert json.loads(run("data", "export", "log.jsonl", "--json").stdout)["rows"] == 21
+    with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
+        connection.execute("DELETE FROM updates WHERE seq = 9")
+    assert run("verify").exit_code == 1
 
 
 def test_dropped_tables_are_exported(tmp_path, monkeypatch, caplog):

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
 from ragbandit.router.storage.totals import extending
 from ragbandit.router.storage.totals.extending import Extender, progress_of
@@ -135,22 +134,6 @@ def test_what_came_late_is_found_after_its_hour(world):
         assert (everything.decided, everything.answered, everything.dollars) == (4, 4, 2.0)
         assert sum(everything.latency) == 3
         assert everything.latency_range == pytest.approx((0.3, 0.9))
-
-
-@pytest.mark.parametrize("before", [True, False], ids=["before", "between"])
-def test_the_archive_is_counted(world, tmp_path, before):
-    """Decisions that are archived before they were counted, or between two readings, are counted once."""
-    pytest.importorskip("pyarrow")
-    first = lived(world, 6)
-    if not before:
-        extend(world)
-    archive(world.database, root=str(tmp_path / "archive"), before=2e9, now=world.now, size=2)
-    second = lived(world, 5)
-    extend(world)
-    everything = sum_of(totals(world).values())
-    assert_excesses(world, first + second)
-    assert everything.decided == everything.answered == len(first) + len(second) == 11
-    assert everything.learned == len(list(world.ledger.read(after=0))) > 4
 
 
 @both

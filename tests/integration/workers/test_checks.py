@@ -13,7 +13,6 @@ from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.retention.archiving import archivable
 from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_outcome
@@ -260,8 +259,8 @@ def test_a_claim_is_one_workers(bench):
 
 
 @on_sqlite
-def test_room_archive_and_erasure(bench, database, monkeypatch):
-    """Beyond the room nothing waits; what waits is not archived; an erased decision waits no more."""
+def test_room_and_erasure(bench, database, monkeypatch):
+    """Beyond the room nothing waits; an erased decision waits no more."""
     it = bench()
     monkeypatch.setattr(check_rows, "MAX_WAITING", 2)
     keys = [it.answered("say 1") for _ in range(3)]
@@ -274,7 +273,5 @@ def test_room_archive_and_erasure(bench, database, monkeypatch):
         connection.execute(waiting.delete())
         closed = {"policy": "main", "decision_id": keys[1], "state": "closed", "reason": "", "made_at": 1.0}
         connection.execute(closures.insert(), [closed])
-    assert archivable(database, before=time.time()) == 2
     it.checks.run()
-    assert archivable(database, before=time.time()) == 3
     assert [len(it.score(key)) for key in keys] == [0, 1, 0]

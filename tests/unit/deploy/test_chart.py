@@ -167,24 +167,6 @@ def test_commands_and_settings_are_ours(name, tmp_path):
                 assert settings.server.admin_host == "0.0.0.0"
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "place"),
-    [
-        ("all", (), "s3://bucket/snapshots/archive"),
-        ("all", ('config.archive="s3://bucket/old"',), "s3://bucket/old"),
-        ("least", (), "/data/archive"),  # on the claim that all pods share
-    ],
-)
-def test_the_archive_outlives_its_pod(name, more, place, tmp_path):
-    """What is moved out of the database goes where it stays, unless the configuration names another place."""
-    documents = rendered(name, *more)
-    (config,) = of_kind(documents, "ConfigMap").values()
-    (container,) = pods(documents)["learner"]["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    settings = settings_of(environment, config=config["data"]["config.yaml"], folder=tmp_path)
-    assert settings.archive_root == place
-
-
 def test_the_migration_job():
     """It is no hook, has no account of the chart's, and its name changes with the image; pods wait for the schema."""
     jobs = {

@@ -72,10 +72,6 @@ capabilities: {drop: [ALL]}
 - {name: RAGBANDIT_SERVER__ADMIN_HOST, value: "0.0.0.0"}
 - {name: RAGBANDIT_SERVER__ADMIN_PORT, value: {{ include "ragbandit.adminPort" . | quote }}}
 {{- end }}
-{{- if not (or (include "ragbandit.sharedClaim" .) (dig "archive" "" .Values.config)) }}
-# `ragbandit data archive` moves decisions out of the database: never into a folder that ends with the pod.
-- {name: RAGBANDIT_ARCHIVE, value: {{ printf "%s/archive" (.Values.config.snapshots | trimSuffix "/") | quote }}}
-{{- end }}
 {{- with .Values.env }}
 {{ toYaml . }}
 {{- end }}

@@ -30,7 +30,7 @@ from ragbandit.router.storage.sql.tables.quality import (
     judge_due,
     quarantines,
 )
-from ragbandit.router.storage.sql.tables.retention import archive_segments, erasures
+from ragbandit.router.storage.sql.tables.retention import erasures
 from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, reading_positions
 from ragbandit.router.storage.sql.tables.traffic import (
     answer_queue,
@@ -47,7 +47,6 @@ __all__ = [
     "SCHEMA_REVISION",
     "answer_queue",
     "api_keys",
-    "archive_segments",
     "arm_hours",
     "audit_log",
     "calibration_due",

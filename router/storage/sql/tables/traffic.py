@@ -156,7 +156,7 @@ decision_links = Table(
     metadata,
     Column("kind", String(32), primary_key=True, comment="openwebui_message, trace, span, run, ..."),
     Column("value", String(128), primary_key=True, comment="the id there"),
-    Column("decision_id", ID, primary_key=True, comment="it may be in the archive"),
+    Column("decision_id", ID, primary_key=True, comment="it may be gone"),
     Index("decision_links_decision", "decision_id"),
     comment="ids that other systems know decisions by",
 )

@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ragbandit.router.retention.archiving import archive
 from ragbandit.router.storage.access.spending import KEPT_DAYS, MOST_DOLLARS, Spender, forget_spending, spent
 from ragbandit.router.storage.sql.counters import recount
 from ragbandit.shared.types import Query
@@ -14,9 +13,9 @@ DAY_S = 86_400.0
 ACME, GLOBEX, KEY = Spender("tenant", "acme"), Spender("tenant", "globex"), Spender("key", "acme")
 
 
-def test_what_outcomes_cost(make_world, database_url, tmp_path):
-    """By tenant and key, day and month (UTC); a repetition counts nothing; a recount and the archive take nothing."""
-    world = make_world(database_url=database_url, now=NOON, archive=str(tmp_path / "archive"))
+def test_what_outcomes_cost(make_world, database_url):
+    """By tenant and key, day and month (UTC); a repetition counts nothing; a recount takes nothing."""
+    world = make_world(database_url=database_url, now=NOON)
 
     def answer(dollars: float, *, tenant: str = "acme", key: str | None = "acme") -> None:
         query = Query(text="q", tenant=tenant, api_key=key)
@@ -44,7 +43,6 @@ def test_what_outcomes_cost(make_world, database_url, tmp_path):
         assert sums(NOON) == pytest.approx([0.75, 0.75, 1e-9, 1e-9, 0.25, 0.25])
         most = MOST_DOLLARS
         assert sums(NOON + DAY_S) == pytest.approx([2.0, 2.75, most, most + 1e-9, 2.0 + most, 2.25 + most])
-        archive(world.database, root=world.settings.archive_root, before=world.now + 1.0, now=world.now + 2.0)
         with world.database.write() as connection:
             recount(connection)
     with world.database.write() as connection:

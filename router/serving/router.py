@@ -22,7 +22,6 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
-from ragbandit.router.queue.stream_writer import STREAM_SECRET
 from ragbandit.router.serving.answers import cancellation
 from ragbandit.router.serving.answers.pending import PendingAnswers
 from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
@@ -187,6 +186,7 @@ class Router:
             part.start()
         if not isinstance(self.jobs, MemoryJobs):
             from ragbandit.router.queue.stream_reader import StreamReader
+            from ragbandit.router.queue.stream_writer import STREAM_SECRET
 
             secret = shared_secret(self.database, name=STREAM_SECRET, now=time.time())
             self.streams = StreamReader(self.jobs.client, outage=self.jobs.outage, secret=secret)

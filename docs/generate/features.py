@@ -61,7 +61,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "erasure": ("router/retention/*.py",),
     "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
-    "rates, quotas, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
+    "rates, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses/*.py"),
     "MCP": ("router/api/mcp/*.py",),
     "the dashboard": ("router/api/ui/*.py",),

@@ -30,7 +30,6 @@ from ragbandit.router.api.endpoints import (
     routing,
 )
 from ragbandit.router.api.limiting.budgets import Budgets
-from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.mcp import endpoint as mcp
 from ragbandit.router.api.metrics.service import Metrics
@@ -145,7 +144,6 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.owners = Owners()
     foreign = router.jobs.outage.foreign
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits, foreign=foreign)
-    state.quotas = Quotas(router.settings.tenants, limiter=state.rate_limiter)
     state.budgets = Budgets(
         router.settings,
         database=router.database,

@@ -1,9 +1,12 @@
 """Settings of features that left the product, and what to use instead: an old configuration file is told."""
 
+from fnmatch import fnmatchcase
 from typing import Final
 
-#: path of a setting, or of a section -> what to use instead
+#: path of a setting, or of a section (* stands for any name) -> what to use instead
 REMOVED: Final[dict[str, str]] = {
+    "tenants.*.decisions_per_day": "server.rate_limits, or the scope rate of a key",
+    "tenants.*.feedback_per_day": "server.rate_limits, or the scope rate of a key",
     "server.feedback_origins": "POST /v1/feedback, sent by your application",
     "server.browser_feedback_s": "POST /v1/feedback, sent by your application",
     "server.browser_feedback_raters": "POST /v1/feedback, sent by your application",
@@ -20,4 +23,4 @@ REMOVED: Final[dict[str, str]] = {
 
 def instead_of(path: str) -> str | None:
     """What to use instead of a setting that left, by its path; None for one that never was."""
-    return next((words for head, words in REMOVED.items() if f"{path}.".startswith(f"{head}.")), None)
+    return next((words for head, words in REMOVED.items() if fnmatchcase(f"{path}.", f"{head}.*")), None)

@@ -1,4 +1,4 @@
-"""Settings of the HTTP service: address, limits, and what a tenant may have in a day and a month."""
+"""Settings of the HTTP service: address, limits, and what a tenant may spend in a day and a month."""
 
 from typing import Annotated, get_args
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.learning import CostWeight
 from ragbandit.router.config.oidc import OidcSettings
-from ragbandit.router.config.sections import Count, Seconds, Section, plain_address
+from ragbandit.router.config.sections import Seconds, Section, plain_address
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
 
@@ -100,12 +100,8 @@ Dollars = Annotated[float, Field(gt=0)]
 
 
 class TenantSettings(Section):
-    """What a tenant may have in a day and a month (UTC); beyond it 429, with Retry-After until the end of it."""
+    """What a tenant may spend in a day and a month (UTC), and at what price it asks."""
 
-    #: decisions, also those of a request that is sent again with the same id; None: no limit
-    decisions_per_day: Count | None = None
-    #: items of feedback that come with the tenant's keys, and with the tokens that they signed; None: no limit
-    feedback_per_day: Count | None = None
     #: dollars that its answers may cost in a day. As they are spent the weight of cost of its questions rises, so that
     #: they last for the day (docs/price.md); None: no budget. Under a budget the right to choose the arm of a question
     #: is the scope forced=true of a key

@@ -229,7 +229,7 @@ class Settings(Section):
     log: LogSettings = LogSettings()
     server: ServerSettings = ServerSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    #: tenant -> its quotas and prices; "default" are those of every tenant that has none of its own
+    #: tenant -> its budgets and prices; "default" are those of every tenant that has none of its own
     tenants: dict[str, TenantSettings] = Field(default_factory=dict)
     workers: WorkerSettings = WorkerSettings()
 

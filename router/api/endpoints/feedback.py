@@ -12,7 +12,6 @@ from pydantic import ValidationError
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.client.replies.feedback import BatchReply, ReceiptReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
-from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.schemas.replies import receipt_json
 from ragbandit.router.api.schemas.requests import FeedbackBatchBody, FeedbackBody, identity
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
@@ -48,7 +47,6 @@ async def feedback(body: FeedbackBody, request: Request, idempotency_key: Idempo
     """
     item = _feedback(request, body, key=idempotency_key)
     await check_owner(request, item.decision_id)
-    await _take_quota(request, items=1)
     receipt = await awaited(request, router_of(request).submit_feedback(item), what="feedback_id")
     count_feedback(request, item, receipt)
     await tell_feedback(request, [(item, receipt)])
@@ -71,7 +69,6 @@ async def batch(body: FeedbackBatchBody, request: Request) -> Response:
         raise InvalidInput(message, field="items", remedy=f"send between 1 and {MAX_BATCH}")
     items = await _owned(request, [_checked_item(request, item) for item in body.items])
     sound = [item for item in items if isinstance(item, Feedback)]
-    await _take_quota(request, items=len(sound))
     # Taken as one: a batch is not refused halfway.
     futures = router_of(request).submit_feedback_batch(sound)
     stored = await awaited_all(request, futures, what="feedback_id")
@@ -101,12 +98,6 @@ async def _owned(request: Request, items: Sequence[Feedback | RagBanditError]) -
     return [
         unknown_decision() if isinstance(item, Feedback) and item.decision_id in unknown else item for item in items
     ]
-
-
-async def _take_quota(request: Request, *, items: int) -> None:
-    """Count feedback for the tenant of the caller's key. Raises QuotaSpent."""
-    quotas: Quotas = request.app.state.quotas
-    await quotas.take("feedback", tenant=caller_of(request).tenant or "default", amount=items)
 
 
 def count_feedback(request: Request, item: Feedback, receipt: Receipt) -> None:

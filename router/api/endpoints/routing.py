@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -15,7 +14,6 @@ from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
 from ragbandit.client.replies.errors import ErrorReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
 from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
-from ragbandit.router.api.limiting.quotas import Quotas
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.rules import PART
 from ragbandit.router.api.schemas.replies import headers, route_json
@@ -78,7 +76,6 @@ async def _decided(request: Request, items: Sequence[Mapping[str, Any]]) -> list
     metrics: Metrics = request.app.state.metrics
     router = router_of(request)
     questions = await _questions(request, items)
-    questions = await _within_quotas(request, questions)
     queries, spans = _spanned(request, [question for question in questions if isinstance(question, Query)])
     began = time.perf_counter()
     futures = router.submit_many(queries) if queries else []
@@ -115,23 +112,6 @@ def _end_spans(spans: Sequence[Span], results: Sequence[Decision | BaseException
         else:
             span.fail(type(result).__name__)
         span.end()
-
-
-async def _within_quotas(request: Request, questions: Sequence[Query | BaseException]) -> list[Query | BaseException]:
-    """The items in order; in place of a question beyond its tenant's quota the refusal."""
-    quotas: Quotas = request.app.state.quotas
-    left = {
-        tenant: await quotas.fitting("decisions", tenant=tenant, amount=count)
-        for tenant, count in Counter(query.tenant for query in questions if isinstance(query, Query)).items()
-    }
-
-    def within(question: Query | BaseException) -> Query | BaseException:
-        if not isinstance(question, Query):
-            return question
-        left[question.tenant] -= 1
-        return question if left[question.tenant] >= 0 else quotas.refusal("decisions", tenant=question.tenant)
-
-    return [within(question) for question in questions]
 
 
 async def _questions(request: Request, items: Sequence[Mapping[str, Any]]) -> list[Query | BaseException]:
@@ -180,8 +160,6 @@ async def decide(request: Request, query: Query, *, run_by: RunBy) -> tuple[Deci
     """
     request.state.named = query.id is not None
     router, began = router_of(request), time.perf_counter()
-    quotas: Quotas = request.app.state.quotas
-    await quotas.take("decisions", tenant=query.tenant)
     tracing = tracing_of(request)
     attributes = asked_attributes(query) if tracing.enabled else {}
     with tracing.span(names.DECIDE, attributes=attributes) as span:

@@ -166,26 +166,6 @@ class RateLimiter:
         bucket.in_hand -= 1
         return bucket.allowance(now)
 
-    async def add(self, key: str, amount: int, *, expiry_s: int) -> int:
-        """Add to a counter that ends so long after its first addition; its new value."""
-        if self.is_lost:
-            self._look(time.monotonic())
-        else:
-            try:
-                return await self._added(key, amount, expiry_s=expiry_s)
-            except _FAILURES as error:
-                self._lose(error)
-        self.in_memory += 1
-        return await self._memory.incr(key, expiry_s, amount)
-
-    async def _added(self, key: str, amount: int, *, expiry_s: int) -> int:
-        try:
-            return await self._redis.incr(key, expiry_s, amount)
-        except ResponseError as error:
-            self._foreign.add_error("rates", error)
-        await self._redis.clear(key)
-        return await self._redis.incr(key, expiry_s, amount)
-
     async def close(self) -> None:
         """Close the connections."""
         if self._looking is not None:
@@ -255,7 +235,7 @@ class RateLimiter:
         if self._lost_at is None:
             self._lost_at = self._looked_at
             log.warning(
-                "rates and quotas are counted by each process for itself: Redis cannot be reached",
+                "rates are counted by each process for itself: Redis cannot be reached",
                 extra={"action": "limit", "reason": str(error)},
             )
 
@@ -272,6 +252,4 @@ class RateLimiter:
         outage_s, self._lost_at = time.monotonic() - self._lost_at, None
         for bucket in self._buckets.values():
             bucket.wait_until = 0.0  # as this process had counted alone
-        log.info(
-            "rates and quotas are counted in Redis again", extra={"action": "limit", "outage_s": round(outage_s, 1)}
-        )
+        log.info("rates are counted in Redis again", extra={"action": "limit", "outage_s": round(outage_s, 1)})

@@ -65,11 +65,11 @@ def memory(installation: Installation) -> Sequence[Finding]:
     most, used = int(info.get("maxmemory", 0)), int(info.get("used_memory", 0))
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if most and used > FULL * most:
-        means = "soon it refuses writes or throws entries away: answers are late, rates and quotas are forgotten"
+        means = "soon it refuses writes or throws entries away: answers are late, rates are forgotten"
         remedy = "raise maxmemory; the queue takes about 1 kB for each of workers.max_queued"
         return [problem("Redis memory", f"{used / most:.0%} of maxmemory is used", means=means, remedy=remedy)]
     if most and policy != "noeviction":
-        means = "when it is full it throws jobs, rates and quotas away; the sweep finds the jobs again, late"
+        means = "when it is full it throws jobs and rates away; the sweep finds the jobs again, late"
         remedy = "set maxmemory-policy noeviction, or use a Redis that caches share no memory with"
         return [warning("Redis memory", f"maxmemory-policy is {policy}", means=means, remedy=remedy)]
     return [fine("Redis memory", f"{used / 1e6:.0f} MB used, {policy}")]
@@ -87,8 +87,7 @@ def persistence(installation: Installation) -> Sequence[Finding]:
         means = "with stop-writes-on-bgsave-error, its default, it refuses every write"
         remedy = "see its log; free the disk it saves to, or turn saving off (save ''): nothing here needs it"
         return [problem("Redis writes", "its last save to disk failed", means=means, remedy=remedy)]
-    storage = "appends to a file" if saved.get("aof_enabled") else "daily quotas reset on restart"
-    return [fine("Redis writes", f"accepts writes; {storage}")]
+    return [fine("Redis writes", "accepts writes")]
 
 
 def queues(installation: Installation) -> Sequence[Finding]:

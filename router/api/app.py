@@ -40,7 +40,6 @@ from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.key_ring import KeyRing
-from ragbandit.router.api.security.oidc import OidcClient
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.ui.endpoints import DASHBOARD
@@ -139,8 +138,6 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
     state.gate = Gate(KeyRing(KeyStore(router.database)), server=server, sessions=state.page_sessions)
     with contextlib.suppress(NotReady):  # looked at once, so that an outage finds a service that knows its keys
         await state.gate.ring.in_force()
-    oidc, public_url = server.oidc, server.public_url or ""
-    state.oidc = None if oidc is None else OidcClient(oidc, public_url=public_url)
     state.owners = Owners()
     foreign = router.jobs.outage.foreign
     state.rate_limiter = RateLimiter(redis_url(router.settings), rates=server.rate_limits, foreign=foreign)
@@ -155,8 +152,6 @@ async def _on_this_loop(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await state.rate_limiter.close()
-        if state.oidc is not None:
-            await state.oidc.close()
         state.gate.ring.close()
         state.reads.close()
         state.reports.close()

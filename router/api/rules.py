@@ -99,8 +99,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "POST /ui/feedback/release": _COMMAND,
     "GET /ui/queues": _OPERATE,
     "GET /ui/login": Rule(EVERYBODY),
-    "GET /ui/login/oidc": Rule(EVERYBODY),
-    "GET /ui/login/oidc/callback": Rule(EVERYBODY),
     "POST /ui/login": Rule(EVERYBODY),
     "POST /ui/logout": _READ,
     "GET /ui/static/{path:path}": Rule(EVERYBODY),

@@ -2,19 +2,34 @@
 
 import asyncio
 import logging
+import os
 import socket
 import threading
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ragbandit.router.api.app import operators_app
+from ragbandit.router.api.security.gate import PEER
 from ragbandit.router.config.settings import ServerSettings
 
 log = logging.getLogger("ragbandit.server")
 
 #: seconds between two looks at whether the operators' server has started
 _LOOK_S = 0.01
+
+
+def _with_peer(app: FastAPI) -> ASGIApp:
+    """The app, told who is connected before a header says of whom the request is, as uvicorn lets a proxy say."""
+    behind = ProxyHeadersMiddleware(app, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))  # type: ignore[arg-type] # of ASGI, too
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[PEER] = scope.get("client")
+        await behind(scope, receive, send)  # type: ignore[arg-type]
+
+    return told
 
 
 class HttpServer(uvicorn.Server):
@@ -24,7 +39,7 @@ class HttpServer(uvicorn.Server):
         self, app: FastAPI, *, settings: ServerSettings, loop: str, operators: "_OperatorsThread | None" = None
     ) -> None:
         config = uvicorn.Config(
-            app,
+            _with_peer(app),
             host=settings.host,
             port=settings.port,
             limit_concurrency=None if app.state.port == "operators" else settings.max_connections,
@@ -33,6 +48,7 @@ class HttpServer(uvicorn.Server):
             loop=loop,
             log_level="info" if settings.access_log else "warning",
             access_log=settings.access_log,
+            proxy_headers=False,  # _with_peer reads them
             server_header=False,
             timeout_graceful_shutdown=settings.shutdown_s,
         )

@@ -5,6 +5,8 @@ from typing import Final
 
 #: path of a setting, or of a section (* stands for any name) -> what to use instead
 REMOVED: Final[dict[str, str]] = {
+    "server.oidc": "oauth2-proxy in front, with server.trusted_header (docs/security.md, People sign in)",
+    "server.public_url": "nothing: no link needs it",
     "tenants.*.decisions_per_day": "server.rate_limits, or the scope rate of a key",
     "tenants.*.feedback_per_day": "server.rate_limits, or the scope rate of a key",
     "server.feedback_origins": "POST /v1/feedback, sent by your application",

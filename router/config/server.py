@@ -1,14 +1,23 @@
 """Settings of the HTTP service: address, limits, and what a tenant may spend in a day and a month."""
 
-from typing import Annotated, get_args
+import ipaddress
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ragbandit.router.config.learning import CostWeight
-from ragbandit.router.config.oidc import OidcSettings
-from ragbandit.router.config.sections import Seconds, Section, plain_address
+from ragbandit.router.config.sections import Seconds, Section
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
+
+
+def _network(text: str) -> str:
+    ipaddress.ip_network(text)  # its ValueError says what is wrong
+    return text
+
+
+#: name of a header, in small letters
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$"), AfterValidator(str.lower)]
 
 
 class ServerSettings(Section):
@@ -66,13 +75,18 @@ class ServerSettings(Section):
     #: Without keys "open", else "default", holds for all requests together. Counted in Redis by all processes, in a
     #: sliding window; beyond it 429 and Retry-After. A key's own rate (its scope "rate") comes first. Empty: no limit
     rate_limits: dict[str, Annotated[str, Field(pattern=f"^{RATE_PATTERN}$")]] = Field(default_factory=dict)
-    #: where people reach the pages, as https://rag.example.com, with the path that a proxy puts before /ui: for links
-    #: where `oidc` sends a browser back to; None: no links
-    public_url: Annotated[str, AfterValidator(plain_address)] | None = None
     #: pages for people at /ui, on the operators' port where there is one; keys of the roles reader and operator log in
     dashboard: bool = True
-    #: sign-in of people to the pages by OpenID Connect, beside keys; null: keys alone. It closes the service, as a key
-    oidc: OidcSettings | None = None
+    #: header in which a proxy that signs people in says their role or groups, with commas between them, as
+    #: X-Forwarded-Groups: it opens the pages, beside keys, and closes the service, as a key does. None: keys alone
+    trusted_header: HeaderName | None = None
+    #: value of that header -> role; of several values the highest role counts, and any other value is none
+    trusted_roles: dict[str, Literal["reader", "operator", "admin"]] = Field(default_factory=dict)
+    #: addresses or networks (CIDR) of that proxy: the header counts from a connection of theirs alone
+    trusted_proxies: list[Annotated[str, AfterValidator(_network)]] = Field(default_factory=list)
+    #: header in which the same proxy names the person, for the audit log; whom it does not name has no role by
+    #: trusted_header. None: the log has the value of trusted_header
+    trusted_user_header: HeaderName | None = None
     #: one line per request on standard output; off, since /metrics counts requests by path and status
     access_log: bool = False
 
@@ -80,9 +94,15 @@ class ServerSettings(Section):
     def _apart(self) -> "ServerSettings":
         if self.admin_port and self.admin_port == self.port:
             raise ValueError(f"admin_port: {self.port} is server.port; choose another one, or null for one port")
-        if self.oidc is not None and (self.public_url is None or self.open or not self.dashboard):
-            wrong = "public_url must be set" if self.public_url is None else "open must be false, and dashboard true"
-            raise ValueError(f"oidc: with it {wrong}: people sign in to pages at that address")
+        if self.trusted_header is None:
+            if self.trusted_proxies or self.trusted_roles or self.trusted_user_header is not None:
+                raise ValueError("trusted_header: name the header that other trusted_ settings are about")
+        elif not self.trusted_proxies or not self.trusted_roles:
+            raise ValueError(
+                "trusted_proxies: trusted_header takes it, else anybody could send the header, and trusted_roles"
+            )
+        elif self.open or not self.dashboard:
+            raise ValueError("trusted_header: it takes open: false and dashboard: true; people sign in to pages")
         return self
 
     @field_validator("rate_limits")

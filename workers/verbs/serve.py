@@ -17,7 +17,6 @@ from ragbandit.router.serving.setup.bootstrap import check_exposure
 from ragbandit.router.serving.setup.requirements import (
     check_database_file,
     check_port,
-    check_sign_in,
     hold_store,
     narrow_data_dir,
 )
@@ -35,7 +34,6 @@ def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption
     check_policy(settings)
     check_exposure(settings, now=time.time())
     check_port(settings.server)
-    check_sign_in(settings.server)
     check_database_file(settings, make=True)
     die_with_parent()
     at = f"http://{settings.server.host}:{settings.server.port}"

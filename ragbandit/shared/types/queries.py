@@ -24,14 +24,14 @@ class Budget:
 
 
 #: how `Caller.key` begins of a person; public ids of keys have no colon
-PERSON: Final = "oidc:"
+PERSON: Final = "proxy:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Caller:
     """Who sends a request, as the edge has found out. The default: a service without keys, where anybody may do all."""
 
-    #: public id of the API key, or "oidc:PERSON" of who signed in to a page; None: no keys are in use
+    #: public id of the API key, or "proxy:PERSON" of whom a proxy has signed in; None: no keys are in use
     key: str | None = None
     #: None: no keys are in use, and everything is allowed
     role: Role | None = None

@@ -1,5 +1,6 @@
 """Gate: who sends a request, by its key, and whether that role may send it."""
 
+import ipaddress
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -18,12 +19,16 @@ from ragbandit.router.serving.setup.bootstrap import is_loopback
 from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce
 from ragbandit.router.storage.access.scopes import is_known
 from ragbandit.shared.errors import Forbidden, NotReady, Unauthorized
-from ragbandit.shared.types import Caller, Role
+from ragbandit.shared.types import PERSON, Caller, Role
 
 #: longest value of the header Authorization that is looked at
 MAX_HEADER: Final = 512
 #: the metrics of an outage are read in an outage: so old may the keys be that /metrics is checked against, seconds
 STALE_S: Final = 900.0
+#: key of an ASGI scope: address and port of the connection itself, whatever its headers say
+PEER: Final = "ragbandit.peer"
+_HIGHEST_FIRST: Final[tuple[Role, ...]] = ("admin", "operator", "reader")
+_USER: Final = re.compile(r"[^\x00-\x20\x7f]{1,100}")
 _METRICS: Final = "/metrics"
 _IN_QUERY: Final = re.compile(rb"rb(?:_|%5[Ff])[0-9A-Za-z]{10}(?:_|%5[Ff])")
 _ANYBODY: Final = Caller()
@@ -46,6 +51,7 @@ class Gate:
         self._sessions = sessions
         self._server = server
         self._clock = clock
+        self._proxies = [ipaddress.ip_network(text) for text in server.trusted_proxies]
         self._loopback = is_loopback(server.host)
         self._hosts = frozenset(name.lower() for name in server.allowed_hosts)
         if self._loopback:
@@ -71,7 +77,7 @@ class Gate:
             check_site(scope["headers"], method=scope["method"])
             return _ANYBODY
         if self._sessions is not None and needs_session(path, scope["headers"]):
-            caller = await self._in_session(self._sessions, scope["headers"], keys)
+            caller = self._by_proxy(scope) or await self._in_session(self._sessions, scope["headers"], keys)
         else:
             caller = _caller(self._key(scope["headers"], keys))
         if caller.role not in roles:
@@ -101,9 +107,9 @@ class Gate:
     def _is_open(self, keys: KeysInForce) -> bool:
         """Whether requests need no key. One that was ever made closes the service, unless it is declared open.
 
-        So does sign-in of people.
+        So does a proxy that signs people in.
         """
-        if keys.unrevoked or self._server.oidc is not None:
+        if keys.unrevoked or self._server.trusted_header is not None:
             return False
         return self._server.open or (self._loopback and not keys.ever)
 
@@ -123,16 +129,29 @@ class Gate:
     async def _in_session(
         self, sessions: PageSessions, headers: Sequence[tuple[bytes, bytes]], keys: KeysInForce
     ) -> Caller:
-        """Who has signed in with a browser, or logged in with a key. Raises Unauthorized."""
-        if self._server.oidc is not None:
-            person = await sessions.person(headers, settings=self._server.oidc)
-            if person is not None:
-                return person
+        """Who has logged in with a key. Raises Unauthorized."""
         session = await sessions.read(headers)
         stored = None if session is None else keys.keys.get(session.key)
         if stored is None or stored.key.expired(self._clock()):
             raise _unauthorized("nobody is logged in here", remedy="log in with an API key at /ui/login")
         return _caller(stored.key)
+
+    def _by_proxy(self, scope: Scope) -> Caller | None:
+        """Whom a trusted proxy has signed in, and with a role; None: nobody, or the request is not the proxy's."""
+        server, peer = self._server, scope.get(PEER)
+        if server.trusted_header is None or peer is None:
+            return None
+        address = ipaddress.ip_address(peer[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if not any(address in network for network in self._proxies):
+            return None
+        values = [value.strip() for value in _only(scope, server.trusted_header).split(",")]
+        roles = {server.trusted_roles[value]: value for value in values if value in server.trusted_roles}
+        role = next((role for role in _HIGHEST_FIRST if role in roles), None)
+        if role is None:
+            return None
+        user = roles[role] if server.trusted_user_header is None else _only(scope, server.trusted_user_header)
+        return Caller(key=PERSON + user, role=role) if _USER.fullmatch(user) else None
 
     async def key_of(self, text: str) -> ApiKey:
         """The key of this text, for a login. Raises Unauthorized, and NotReady where keys cannot be checked."""
@@ -166,6 +185,12 @@ class Gate:
             field="role",
             remedy=f"use a key of the role {needed.replace(', ', ' or ')}",
         )
+
+
+def _only(scope: Scope, name: str) -> str:
+    """The value of this header; "" where it is missing, or sent twice: a proxy may add its own to a forged one."""
+    values: list[bytes] = [value for key, value in scope["headers"] if key == name.encode()]
+    return values[0].decode("latin-1").strip() if len(values) == 1 else ""
 
 
 def _caller(key: ApiKey) -> Caller:

@@ -3,31 +3,24 @@
     ragbandit_session = PUBLIC_ID.EXPIRES.HMAC        ragbandit_form = random
 
 The cookie names the key and does not hold it: a key that is revoked ends its sessions within a second, as it ends its
-requests. Who signed in at a provider has a cookie VALUES.HMAC, which says who that is, and until when; another setting
-`server.oidc` ends all of them.
+requests.
 
 A form carries an HMAC of the browser's random cookie and of the key: a page of another site cannot make it.
 """
 
 import asyncio
-import base64
 import hmac
-import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
-from typing import Any, Final
+from typing import Final
 
 from ragbandit.router.api.rules import is_page
-from ragbandit.router.api.security.oidc import Person
-from ragbandit.router.config.oidc import OidcSettings
 from ragbandit.router.storage.access.service_secrets import shared_secret
-from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import PERSON, Caller
 
 #: names of the cookies
 SESSION, FORM = "ragbandit_session", "ragbandit_form"
@@ -36,7 +29,6 @@ SESSION_S: Final = 12 * 3600.0
 #: longest value of the header Cookie that is looked at
 _MOST: Final = 8192
 _SESSION: Final = re.compile(r"([0-9A-Za-z]{1,16})\.([0-9]{1,12})\.([0-9a-f]{64})")
-_SEALED: Final = re.compile(r"([0-9A-Za-z_-]{1,4000})\.([0-9a-f]{64})")
 _FORM: Final = re.compile(r"[0-9a-f]{32}")
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -82,30 +74,6 @@ class PageSessions:
         until = int(min(now + SESSION_S, now + SESSION_S if expires_at is None else expires_at))
         return f"{key}.{until}.{await self._mac(f'session {key} {until}')}", max(0, int(until - now))
 
-    async def person(self, headers: Headers, *, settings: OidcSettings) -> Caller | None:
-        """The person of a request; None where nobody has signed in, or that is over. Raises StoreError."""
-        values = await self.unseal(_person_kind(settings), cookies_of(headers).get(SESSION, ""))
-        return None if values is None else Caller(**values)
-
-    async def person_cookie(self, person: Person, *, settings: OidcSettings, seconds: int) -> str:
-        """The cookie of a person's session."""
-        values = {"key": PERSON + person.actor, "role": person.role, "tenant": person.tenant}
-        return await self.seal(_person_kind(settings), values, seconds=seconds)
-
-    async def seal(self, kind: str, values: Mapping[str, Any], *, seconds: int) -> str:
-        """Values that a browser keeps for so long and cannot change: it can read them. kind: what they are for."""
-        text = canonical({**values, "until": int(self._clock()) + seconds})
-        packed = base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
-        return f"{packed}.{await self._mac(f'{kind} {packed}')}"
-
-    async def unseal(self, kind: str, sealed: str) -> dict[str, Any] | None:
-        """The values; None where they are of another kind, changed, or over. Raises StoreError."""
-        parts = _SEALED.fullmatch(sealed)
-        if parts is None or not hmac.compare_digest(await self._mac(f"{kind} {parts[1]}"), parts[2]):
-            return None
-        values: dict[str, Any] = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-        return values if values.pop("until") > self._clock() else None
-
     async def form_token(self, nonce: str, *, key: str | None) -> str:
         """What a form of this browser and key carries. nonce: its cookie."""
         return await self._mac(f"form {nonce} {key or ''}")
@@ -122,10 +90,6 @@ class PageSessions:
                     now = self._clock()
                     self._secret = await asyncio.to_thread(shared_secret, self._database, name="dashboard", now=now)
         return hmac.new(self._secret, text.encode(), "sha256").hexdigest()
-
-
-def _person_kind(settings: OidcSettings) -> str:
-    return f"person {settings.model_dump_json()}"
 
 
 def form_nonce(headers: Headers) -> str | None:

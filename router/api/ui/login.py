@@ -1,4 +1,4 @@
-"""Login and logout: an API key is shown once, or a provider names a person; a signed cookie says so from then on."""
+"""Login and logout: an API key is shown once; a signed cookie says so from then on."""
 
 import re
 from typing import Final
@@ -34,8 +34,7 @@ async def form(request: Request) -> Response:
 
 async def login_page(request: Request, *, onward: str, fault: RagBanditError | None = None) -> Response:
     """The page, with what was wrong. onward: the page of ours that is wanted, or ""."""
-    oidc = request.app.state.router.settings.server.oidc
-    values = {"next": onward, "fault": fault, "oidc": oidc and oidc.label}
+    values = {"next": onward, "fault": fault}
     return await page(request, "login.html", title="Log in", status=fault.status if fault else 200, **values)
 
 

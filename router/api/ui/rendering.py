@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -157,15 +157,11 @@ def set_cookie(
     name: str,
     value: str,
     seconds: int | None = None,
-    samesite: Literal["strict", "lax"] = "strict",
 ) -> None:
-    """A cookie that no script reads and no other site sends; seconds: None: as long as the browser is open.
-
-    samesite: "lax": it comes along where another site sends the browser here.
-    """
+    """A cookie that no script reads and no other site sends; seconds: None: as long as the browser is open."""
     path = request.scope.get("root_path", "") + "/ui"
     secure = request.scope["scheme"] == "https"
-    reply.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite=samesite)
+    reply.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="strict")
 
 
 def _links(caller: Caller) -> list[tuple[str, str]]:

@@ -221,7 +221,7 @@ def check_exposure(settings: Settings, *, now: float) -> None:
         {} if server.admin_port is None else {"server.admin_host": server.admin_host}
     )
     exposed = {field: host for field, host in hosts.items() if not is_loopback(host)}
-    if not exposed or server.open or server.oidc is not None:
+    if not exposed or server.open or server.trusted_header is not None:
         return
     field, host = next(iter(exposed.items()))
     database = open_database(settings)

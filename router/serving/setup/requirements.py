@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
-from ragbandit.router.config.oidc import client_secret
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.shared.errors import ConfigError, missing_package, require_service
 from ragbandit.shared.files.atomic import append_private, private_folder
@@ -30,7 +29,7 @@ def has_store(settings: Settings) -> bool:
 
 
 def check_packages(settings: Settings) -> None:
-    """Refuse a database, Redis, workers, a sign-in or a folder's URL whose package is missing. Raises ConfigError.
+    """Refuse a database, Redis, workers or a folder's URL whose package is missing. Raises ConfigError.
 
     None of them is imported.
     """
@@ -42,21 +41,11 @@ def check_packages(settings: Settings) -> None:
             raise missing_package(url.get_driver_name(), extra="postgres", field="database_url")
     if settings.telemetry.enabled and not _has_telemetry():
         raise missing_package("opentelemetry-sdk", extra="otel", field="telemetry.enabled")
-    check_sign_in(settings.server)
     check_root(settings.snapshots or "", field="snapshots")
     if settings.redis_url is not None and importlib.util.find_spec("redis") is None:
         raise missing_package("redis", extra="service", field="redis_url")
     if settings.worker_arms:
         require_service()
-
-
-def check_sign_in(server: ServerSettings) -> None:
-    """Refuse a sign-in of people whose secret or package is not there. Raises ConfigError."""
-    if server.oidc is None:
-        return
-    client_secret(server.oidc)
-    if importlib.util.find_spec("joserfc") is None:
-        raise missing_package("joserfc", extra="oidc", field="server.oidc")
 
 
 def _has_telemetry() -> bool:

@@ -1,5 +1,6 @@
 """deploy/compose.yaml: its shape. It is not run here; nothing here has a Docker daemon."""
 
+import ipaddress
 import json
 import re
 
@@ -10,6 +11,7 @@ from .commands import ROOT, check_command, settings_of
 
 FOLDER = ROOT / "deploy"
 TEXT = (FOLDER / "compose.yaml").read_text("utf-8")
+OVERLAY = (FOLDER / "compose.oauth2-proxy.yaml").read_text("utf-8")
 COMPOSE = yaml.safe_load(TEXT)
 SERVICES = COMPOSE["services"]
 OURS = sorted(name for name, service in SERVICES.items() if "ragbandit" in service["image"])
@@ -31,7 +33,7 @@ def test_images_have_a_tag():
 def test_passwords_are_required_variables():
     """What is secret comes from the environment; compose refuses to start without passwords; the example names all."""
     example = (FOLDER / "env.example").read_text("utf-8")
-    assert set(re.findall(r"\$\{(\w+)", TEXT)) == set(re.findall(r"^(\w+)=", example, flags=re.M))
+    assert set(re.findall(r"\$\{(\w+)", TEXT + OVERLAY)) == set(re.findall(r"^(\w+)=", example, flags=re.M))
     assert set(re.findall(r"\$\{(\w+):\?", TEXT)) == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
     assert not re.search(r"(PASSWORD|SECRET|KEY|TOKEN)=.", example)
     for line in TEXT.splitlines():
@@ -107,3 +109,29 @@ def test_open_webui_sends_the_headers_that_the_service_reads():
     (told,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/openai.md").read_text("utf-8"), flags=re.S)
     assert connection["headers"] == json.loads(told)
     assert given["OPENAI_API_BASE_URLS"] == "http://service:8100/v1"
+
+
+def test_sign_in_trusts_the_proxy_alone(tmp_path):
+    """Beside oauth2-proxy the service believes one address: the proxy's, in a network of the two."""
+    overlay = yaml.safe_load(OVERLAY)
+    service, proxy = overlay["services"]["service"], overlay["services"]["oauth2-proxy"]
+    given = {**SERVICES["service"]["environment"], **service["environment"]}
+    environment = {key: re.sub(r"\$\{(\w+).*?\}", r"\1", value) for key, value in given.items()}
+    server = settings_of(environment, config=(ROOT / "config.yaml").read_text("utf-8"), folder=tmp_path).server
+    address = proxy["networks"]["pages"]["ipv4_address"]
+    assert server.trusted_proxies == [address]
+    (network,) = overlay["networks"]["pages"]["ipam"]["config"]
+    assert ipaddress.ip_address(address) in ipaddress.ip_network(network["subnet"])
+    assert {name for name, one in overlay["services"].items() if "pages" in one["networks"]} == {
+        "service",
+        "oauth2-proxy",
+    }
+    assert (server.trusted_header, set(server.trusted_roles.values())) == (
+        "x-forwarded-groups",
+        {"reader", "operator", "admin"},
+    )
+    told = proxy["environment"]
+    assert told["OAUTH2_PROXY_UPSTREAMS"] == f"http://service:{server.admin_port}/"
+    assert told["OAUTH2_PROXY_PASS_BASIC_AUTH"] == "false"
+    assert all(port.startswith("127.0.0.1:") for port in proxy["ports"])
+    assert not re.search(r"SECRET: (?!\$\{)", OVERLAY)

@@ -54,7 +54,7 @@ def test_roles_of_the_table_are_roles():
 def test_only_probes_need_no_key():
     """Open to all are the probes, the way to the pages, and the login with its files."""
     free = {endpoint for endpoint, rule in RULES.items() if rule.text == EVERYBODY}
-    pages = {f"{way} /ui/login" for way in ("GET", "POST")} | {"GET /ui/login/oidc", "GET /ui/login/oidc/callback"}
+    pages = {f"{way} /ui/login" for way in ("GET", "POST")}
     pages |= {"GET /ui/static/{path:path}", "HEAD /ui/static/{path:path}"}
     assert free == {"GET /", "GET /health", "GET /ready"} | pages
 

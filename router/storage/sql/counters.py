@@ -94,12 +94,12 @@ class Moves:
         """Add to a sum that is no count of rows, and never recounted: what a spender has spent on a day, deliveries."""
         self._moved[label, name] += amount
 
-    def updates(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
-        """Rows that come into `updates`, or with sign -1 leave it."""
+    def updates(self, rows: Iterable[Row]) -> None:
+        """Rows that come into `updates`."""
         for row in rows:
-            self.add("learned" if row["source"] == "explicit" else "defaulted", sign, label=row["policy"])
+            self.add("learned" if row["source"] == "explicit" else "defaulted", 1, label=row["policy"])
             if row["disagreement"] is not None and row["disagreement"] >= DISAGREE:
-                self.add("disagreements", sign, label=row["policy"])
+                self.add("disagreements", 1, label=row["policy"])
 
     def closures(self, rows: Iterable[Row], *, sign: Sign = 1) -> None:
         """Rows that come into `closures`, or with sign -1 leave it."""

@@ -50,13 +50,13 @@ def settled(system: System, load: Load) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seconds", "pause_s"), [(5.0, PAUSE_S), pytest.param(math.inf, 0.0, marks=pytest.mark.slow)])
-def test_kill_nine_and_a_redis_that_forgets(make_system, seconds, pause_s):
-    """One of two APIs, worker and learner are killed 20 times each at random points under load, then Redis forgets all:
+def test_kill_nine_and_a_redis_that_forgets(make_system, postgres_url, seconds, pause_s):
+    """On PostgreSQL one of two APIs, worker and learner are killed 20 times each under load, then Redis forgets all:
     nothing is lost or doubled, and both APIs end on the same version of the policy.
 
     Beside other tests they are killed as often as these seconds let, three times each at least.
     """
-    system = make_system(apis=2)
+    system = make_system(apis=2, database_url=postgres_url)
     chance, kills = random.Random(11), 0
     with Load(system, pause_s=pause_s) as load:
         give_up = time.monotonic() + seconds

@@ -113,16 +113,6 @@ def replay(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
     return _of_replay(rated, _replayed(rated, plan=Plan(segments=("half",))), every_look=False)
 
 
-def anytime(kind: Kind, seed: int) -> Mapping[Line, Sequence[Look]]:
-    """`ragbandit replay --anytime`, again and again."""
-    lived, lines = life(kind, seed=seed), dict[Line, list[Look]]()
-    for look in FEW_LOOKS:
-        rated = lived.part(slice(0, look)).part(lived.rated[:look])
-        for line, looks in _of_replay(rated, _replayed(rated, plan=Plan(anytime=True)), every_look=True).items():
-            lines.setdefault(line, []).extend(looks)
-    return lines
-
-
 def _replayed(rated: Life, *, plan: Plan) -> ReplayResult:
     log = _log(rated)
     candidates = parse_candidates([f"fixed:{ARMS[-1]}", "column:another"])
@@ -330,7 +320,6 @@ def _report_log(rows: Life, spent: npt.NDArray[np.float64]) -> ReportLog:
 PLACES: Final[Mapping[str, Place]] = {
     "report": report,
     "replay": replay,
-    "replay --anytime": anytime,
     "rollout in shadow": shadow,
     "rollout as canary": canary,
     "warm": warm,

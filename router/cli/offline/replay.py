@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from ragbandit.router.cli.arguments import is_age, parse_policies, parse_time, split_commas
+from ragbandit.router.cli.arguments import parse_policies, parse_time, split_commas
 from ragbandit.router.cli.console import bars, console, errors, print_json
 from ragbandit.router.cli.offline import replay_options as options
 from ragbandit.router.config import loading as configuration
@@ -57,7 +57,6 @@ def replay_verb(
     folds: options.Folds = 5,
     price: options.Price = None,
     confidence: options.Confidence = 0.95,
-    anytime: options.Anytime = False,
     segment: options.Segment = None,
     report: options.Report = None,
     as_json: options.Json = False,
@@ -86,7 +85,7 @@ def replay_verb(
         label=label,
         minimum=minimum,
         maximum=maximum,
-        since=_beginning(since, anytime=anytime),
+        since=_beginning(since),
         mixed_arms=mixed_arms,
         skip_bad=skip_bad,
         judged=judged,
@@ -96,7 +95,6 @@ def replay_verb(
         weight=_weight(price, prices=settings.prices),
         baseline=baseline,
         confidence=confidence,
-        anytime=anytime,
         segments=tuple(split_commas(segment or [])),
         folds=folds,
         reward_model=reward_model,
@@ -208,16 +206,10 @@ def _weight(price: str | None, *, prices: Mapping[str, float]) -> float | None:
     return wanted
 
 
-def _beginning(since: str | None, *, anytime: bool) -> float | None:
+def _beginning(since: str | None) -> float | None:
     """Start of the log, seconds since the epoch. Raises InvalidInput."""
     if since is None:
         return None
-    if anytime and is_age(since):
-        raise InvalidInput(
-            "an age such as 7d begins at another time in every run, and --anytime speaks of one log that grows",
-            field="since",
-            remedy="give a date with --anytime, for example --since 2026-11-20",
-        )
     return parse_time(since, now=time.time())
 
 

@@ -74,12 +74,11 @@ SkipBad = Annotated[bool, typer.Option("--skip-bad", help="leave out rows that c
 Estimator = Annotated[
     str,
     typer.Option(
-        help="dr, sndr, ips, snips, dm, clipped_ips:C, switch_dr:T, dros:L; without its number one of the last "
-        "three is tuned on the log",
+        help="dr, sndr, ips, snips or dm",
         rich_help_panel=_ESTIMATE,
     ),
 ]
-RewardModel = Annotated[str, typer.Option(help="ridge, mean, mrdr or package.module:Class", rich_help_panel=_ESTIMATE)]
+RewardModel = Annotated[str, typer.Option(help="ridge, mean or package.module:Class", rich_help_panel=_ESTIMATE)]
 Folds = Annotated[int, typer.Option(help="folds of the questions for cross-fitting", rich_help_panel=_ESTIMATE)]
 Price = Annotated[
     str | None,
@@ -90,9 +89,6 @@ Price = Annotated[
     ),
 ]
 Confidence = Annotated[float, typer.Option(help="confidence of every interval", rich_help_panel=_ESTIMATE)]
-Anytime = Annotated[
-    bool, typer.Option("--anytime", help="intervals that hold at every look (dr, ips)", rich_help_panel=_ESTIMATE)
-]
 Segment = Annotated[
     list[str] | None,
     typer.Option(help="tenant, version or fields of the context [,...]; may be repeated", rich_help_panel=_ESTIMATE),

@@ -11,7 +11,7 @@ arms, and those with a model take the model's word.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -25,25 +25,16 @@ from ragbandit.shared.types import effective_rows
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimatorDefinition:
-    """What an estimator is. Of a row: w its weight Q[a] / P[a], s the weight that it is given, M the reward model."""
+    """What an estimator is. Of a row: w its weight Q[a] / P[a], M the reward model."""
 
     formula: str
     source: str
-    #: (w of every row, the parameter) -> s of every row, in [0, w]
-    shrink: Callable[[Vector, float], Vector] = lambda weight, _: weight
-    #: it needs predicted rewards: the score is sum_k Q_k M_k + s (r - M[a]); without them s r
+    #: it needs predicted rewards: the score is sum_k Q_k M_k + s (r - M[a]), s = w or, of dm, 0; without them w r
     needs_model: bool = False
     #: its bias does not fade with more rows, and its standard error does not hold it
     biased: bool = False
     #: the mean of the corrections is divided by that of the weights
     self_normalised: bool = False
-    has_parameter: bool = False
-
-
-def _shrunk_optimistically(weight: Vector, limit: float) -> Vector:
-    if limit == 0.0 or math.isinf(limit):
-        return weight * (limit > 0.0)
-    return weight * (limit / (weight * weight + limit))
 
 
 #: every estimator by name
@@ -53,13 +44,6 @@ ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
             formula="mean of w r: unbiased where P plays all that Q plays; can leave the rewards' range",
             source="Horvitz and Thompson 1952",
         ),
-        "clipped_ips": EstimatorDefinition(
-            formula="mean of min(w, C) r: less variance for a bias, downward where rewards are positive",
-            source="Ionides 2008",
-            shrink=np.minimum,
-            biased=True,
-            has_parameter=True,
-        ),
         "snips": EstimatorDefinition(
             formula="sum of w r over sum of w: a bias that fades as 1/n, and never outside the range of the rewards",
             source="Swaminathan and Joachims 2015",
@@ -68,7 +52,6 @@ ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
         "dm": EstimatorDefinition(
             formula="mean of the model's rewards under Q, the direct method: as right as the model",
             source="Dudik, Langford and Li 2011",
-            shrink=lambda weight, _: np.zeros(len(weight)),
             needs_model=True,
             biased=True,
         ),
@@ -83,65 +66,23 @@ ESTIMATORS: Mapping[str, EstimatorDefinition] = MappingProxyType(
             needs_model=True,
             self_normalised=True,
         ),
-        "switch_dr": EstimatorDefinition(
-            formula="DR on the rows of w <= T, the model alone on the others",
-            source="Wang, Agarwal and Dudik 2017",
-            shrink=lambda weight, limit: np.where(weight <= limit, weight, 0.0),
-            needs_model=True,
-            biased=True,
-            has_parameter=True,
-        ),
-        "dros": EstimatorDefinition(
-            formula="DR with every w shrunk to L w / (w^2 + L): 0 is the direct method, infinity is DR",
-            source="Su, Dimakopoulou, Krishnamurthy and Dudik 2020",
-            shrink=_shrunk_optimistically,
-            needs_model=True,
-            biased=True,
-            has_parameter=True,
-        ),
     }
 )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimator:
-    """An estimator with its parameter: the cap of clipped_ips, the threshold of switch_dr, the shrinkage of dros.
-
-    The parameter is at least 0; infinity leaves every weight as it is. Raises InvalidInput that names the known ones.
-    """
+    """An estimator by name. Raises InvalidInput that names the known ones."""
 
     name: str
-    parameter: float | None = None
 
     def __post_init__(self) -> None:
-        facts = ESTIMATORS.get(self.name)
-        known = ", ".join(f"{name}:NUMBER" if each.has_parameter else name for name, each in ESTIMATORS.items())
-        if facts is None:
-            wrong = "is not known"
-        elif facts.has_parameter and self.parameter is None:
-            wrong = "needs a parameter"
-        elif not facts.has_parameter and self.parameter is not None:
-            wrong = "takes no parameter"
-        elif self.parameter is not None and not self.parameter >= 0.0:
-            wrong = "needs a parameter of at least 0"
-        else:
-            return
-        raise InvalidInput(f"{str(self)!r} {wrong}", field="estimator", remedy=f"use one of {known}")
-
-    @classmethod
-    def parse(cls, text: str) -> "Estimator":
-        """The estimator of a text such as "dr", "clipped_ips:10" or "dros:inf". Raises InvalidInput."""
-        name, colon, number = text.strip().partition(":")
-        if not colon:
-            return cls(name=name)
-        try:
-            parameter = float(number)
-        except ValueError:
-            parameter = math.nan
-        return cls(name=name, parameter=parameter)
+        if self.name not in ESTIMATORS:
+            known = ", ".join(ESTIMATORS)
+            raise InvalidInput(f"{self.name!r} is not known", field="estimator", remedy=f"use one of {known}")
 
     def __str__(self) -> str:
-        return self.name if self.parameter is None else f"{self.name}:{self.parameter:g}"
+        return self.name
 
     @property
     def facts(self) -> EstimatorDefinition:
@@ -153,7 +94,7 @@ class Estimator:
 class Terms:
     """The parts of an estimate, one number of each per row, shape (n,)."""
 
-    #: w, never clipped nor shrunk: its mean is 1 but for chance and unsupported actions, whatever the estimator
+    #: w: its mean is 1 but for chance and unsupported actions, whatever the estimator
     weight: Vector
     #: contribution of the observed reward
     correction: Vector
@@ -193,24 +134,20 @@ def terms(
 ) -> Terms:
     """The terms of every row; the arrays must be true, as a checked `Log`'s are: nothing is checked here.
 
-    With s(w) the weight that the estimator gives to a row (`shrunk`): correction s(w) r without a model, with one
-    s(w) (r - M[a]); baseline the sum over the arms of Q M. Raises InvalidInput where a model is needed and missing.
+    Correction: w r without a model, with one w (r - M[a]), of dm 0; baseline: the sum over the arms of Q M. Raises
+    InvalidInput where a model is needed and missing.
     """
     drawn = np.arange(len(action)) * logged.shape[1] + action
     weight = np.take(candidate, drawn)
     weight /= np.take(logged, drawn)
     if not estimator.facts.needs_model:
-        correction = shrunk(estimator, weight=weight) * reward
+        correction = weight * reward
         return Terms(weight=weight, correction=correction, baseline=np.zeros(len(action)))
     if predicted is None:
         raise InvalidInput(f"{estimator} needs a model", field="predicted", remedy="predict every arm of every row")
-    correction = shrunk(estimator, weight=weight) * (reward - np.take(predicted, drawn))
+    direct = estimator.name == "dm"
+    correction = np.zeros(len(action)) if direct else weight * (reward - np.take(predicted, drawn))
     return Terms(weight=weight, correction=correction, baseline=np.einsum("nk,nk->n", candidate, predicted))
-
-
-def shrunk(estimator: Estimator, *, weight: Vector) -> Vector:
-    """The weight s(w) that the estimator gives to each row, shape (n,), in [0, w]."""
-    return estimator.facts.shrink(weight, math.inf if estimator.parameter is None else estimator.parameter)
 
 
 def estimated(estimator: Estimator, *, moments: Moments) -> Estimate:

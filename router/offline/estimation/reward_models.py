@@ -7,7 +7,7 @@ folds by their keys, and each fold is predicted by what was learned on the other
 Targets have t columns (reward, quality, cost, say): they share what is costly.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,16 +50,16 @@ ROWS = 1 << 11
 class RidgeSums:
     """Sums over the rows of a fold, by arm, of v z z^T and v z y^T, with z = (1, x), v the weight and y t targets.
 
-    Sums of y and the number of rows are kept without weights, for all arms together.
+    Sums of y and the number of rows are kept for all arms together.
     """
 
     def __init__(self, *, arms: int, features: int, targets: int) -> None:
         self.rows = 0
         #: of y, shape (t,)
         self.total = np.zeros(targets)
-        #: of v z z^T, shape (K, d+1, d+1)
+        #: of z z^T, shape (K, d+1, d+1)
         self.gram = np.zeros((arms, features + 1, features + 1))
-        #: of v z y^T, shape (K, d+1, t)
+        #: of z y^T, shape (K, d+1, t)
         self.moment = np.zeros((arms, features + 1, targets))
 
     @property
@@ -67,15 +67,14 @@ class RidgeSums:
         """How many features and targets a row has."""
         return self.moment.shape[1] - 1, self.moment.shape[2]
 
-    def add(self, features: Matrix | None, *, arm: int, targets: Matrix, weights: Vector | None) -> None:
-        """Take in rows of an arm: features (m, d), targets (m, t), weights (m,)."""
+    def add(self, features: Matrix | None, *, arm: int, targets: Matrix) -> None:
+        """Take in rows of an arm: features (m, d), targets (m, t)."""
         one = np.ones((len(targets), 1))
         z = one if features is None else np.concatenate([one, features], axis=1)  # (m, d+1)
-        weighted = z if weights is None else z * weights[:, None]
         self.rows += len(targets)
         self.total += targets.sum(axis=0)
-        self.gram[arm] += weighted.T @ z
-        self.moment[arm] += weighted.T @ targets
+        self.gram[arm] += z.T @ z
+        self.moment[arm] += z.T @ targets
 
     def merged(self, other: "RidgeSums") -> "RidgeSums":
         """Those of both sets of rows; neither is changed."""
@@ -94,9 +93,9 @@ class RidgeSums:
     def solved(self, *, penalty: float) -> Matrix:
         """The coefficients of z = (1, x) for every arm, shape (K, d+1, t).
 
-        Minimise the sum of v |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is the mean v, of feature j
-        penalty d times the mean of v x_j^2, means over the rows of all arms. So the scale of neither features nor
-        weights matters, and an arm without rows predicts the mean of all.
+        Minimise the sum of |y - mean - z b|^2 + |b|^2 weighted by D: D of the intercept is 1, of feature j penalty d
+        times the mean of x_j^2, means over the rows of all arms. So the scale of the features does not matter, and
+        an arm without rows predicts the mean of all.
         """
         size, mean = self.gram.shape[1], self.total / self.rows
         scale = np.sqrt(np.einsum("kii->i", self.gram) / self.rows)
@@ -130,9 +129,8 @@ class Ridge:
         action: Choices,
         targets: Matrix,
         folds: Choices,
-        weights: Vector | None = None,
     ) -> None:
-        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,), weights (n,) of at least 0.
+        """Take in rows: features (n, d) or None, action (n,), targets (n, t), folds (n,).
 
         The rows are a checked log's: nothing is checked here.
         """
@@ -147,7 +145,6 @@ class Ridge:
                 None if features is None else features[rows].astype(np.float64),
                 arm=cell % self._arms,
                 targets=targets[rows],
-                weights=None if weights is None else weights[rows],
             )
 
     def merged(self, other: "Ridge") -> "Ridge":
@@ -214,38 +211,6 @@ def _no_others(fold: int, *, rows: int) -> InvalidInput:
     return InvalidInput(f"no rows outside of fold {fold}", field="folds", remedy="use a longer log, or a fixed model")
 
 
-def progressive(
-    features: FeatureRows | None,
-    *,
-    action: Choices,
-    targets: Matrix,
-    arms: int,
-    starts: Sequence[int],
-    first: Vector,
-    penalty: float = _PENALTY,
-) -> Predictions:
-    """Each block of rows as predicted by the ridge of all rows before it, shape (n, K, t).
-
-    starts: row numbers at which blocks begin, rising from 0, below n; each costs one solution. first (t,): what the
-    first block is predicted to be, the middle of the rewards' range, say.
-    """
-    ends = [*starts[1:], len(action)]
-    ridge = Ridge(arms=arms, folds=2, penalty=penalty)  # what is learned lies in fold 0, fold 1 is predicted from it
-    predicted = np.empty((len(action), arms, targets.shape[1]))
-    predicted[: ends[0]] = first
-    for start, end, until in zip(starts, ends, ends[1:], strict=False):
-        past, block = slice(start, end), slice(end, until)
-        ridge.add(
-            None if features is None else features[past],
-            action=action[past],
-            targets=targets[past],
-            folds=np.zeros(end - start, dtype=np.intp),
-        )
-        ahead = None if features is None else features[block]
-        predicted[block] = ridge.predict(ahead, folds=np.ones(until - end, dtype=np.intp))
-    return predicted
-
-
 def cross_fitted(
     make: Callable[[], Regressor],
     *,
@@ -287,20 +252,6 @@ def regressor_named(name: str) -> Callable[[], Regressor]:
     if not callable(factory):
         raise ConfigError(f"{name} is neither a class nor a function", field="model", remedy=remedy)
     return factory  # type: ignore[no-any-return]
-
-
-def mrdr_weights(action: Choices, *, logged: Matrix, candidate: Matrix) -> Vector:
-    """Weights v (n,) with which squared errors on the log measure DR's variance, to fit a candidate's model with.
-
-    At one question, with e_k the model's error on arm k, the variance of DR's score is, but for noise, e^T (diag(Q^2 /
-    P) - Q Q^T) e: what more robust doubly robust minimises (Farajtabar, Chow and Ghavamzadeh 2018). Arms that are
-    fitted apart can only know its diagonal, Q_k^2 (1 - P_k) / P_k e_k^2, which is the logged mean of v e^2 for v = w^2
-    (1 - P[a]). For a deterministic candidate there is no more than the diagonal, and v = Q (1 - P) / P^2.
-    """
-    drawn = np.arange(len(action)), action
-    propensity = logged[drawn]
-    weight = candidate[drawn] / propensity
-    return np.asarray(weight * weight * (1.0 - propensity), dtype=np.float64)
 
 
 def _numbers(predicted: Any, *, rows: int) -> Vector:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.anytime import Sequences
 from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
 from ragbandit.router.offline.estimation.intervals import (
@@ -53,8 +52,6 @@ class ResultAssembler:
     sums: ScoreSums
     #: index of the candidate that is the baseline; None: the logged policy
     baseline: int | None
-    #: intervals that hold at every look, unsupported decisions included; or None
-    sequences: Sequences | None
     #: arms were not drawn or rated as logged: no interval holds
     is_wrong: bool = False
 
@@ -73,7 +70,7 @@ class ResultAssembler:
         return CandidateResult(
             name=spec.name,
             described=described.described,
-            estimator=f"{self.columns.estimators[index]}{', tuned' if self.plan.tuned else ''}",
+            estimator=str(self.columns.estimators[index]),
             reward=reward,
             quality=quality,
             cost=cost,
@@ -104,11 +101,9 @@ class ResultAssembler:
         """Reward, quality and cost. With unsupported decisions only the reward has an interval, and a widened one."""
         weights, whole = self.summary.weights[index], self.sums.whole
         reward, *others = (self._value(whole, index=index, target=target) for target in range(3))
-        if self.sequences is not None:
-            reward = _within(reward, self.sequences[index, "value"])
-        elif weights.unsupported_mass:
+        if weights.unsupported_mass:
             reward = self._opened(reward, weights, within=self.summary.bounds(0))
-        unknown = self.sequences is not None or weights.unsupported_mass > 0.0
+        unknown = weights.unsupported_mass > 0.0
         return self._shown([reward, *(_open(each) if unknown else each for each in others)], self._tried(index))
 
     def _differences(self, index: int) -> list[EstimateWithInterval] | list[None]:
@@ -120,11 +115,8 @@ class ResultAssembler:
         reward, *others = (
             self._gap(whole, first=index, second=self.baseline, target=target, confidence=share) for target in range(3)
         )
-        if self.sequences is not None:
-            reward = _within(reward, self.sequences[index, "difference"])
-        else:
-            reward = self._apart_at_most(reward, *both)
-        unknown = self.sequences is not None or any(each.unsupported_mass for each in both)
+        reward = self._apart_at_most(reward, *both)
+        unknown = any(each.unsupported_mass for each in both)
         parts = [reward, *(_open(each) if unknown else each for each in others)]
         return self._shown(parts, self._tried(index, self.baseline))
 
@@ -137,10 +129,7 @@ class ResultAssembler:
         pairs = []
         for first, second in numbers:
             gap = self._gap(self.sums.whole, first=first, second=second, target=0, confidence=share)
-            if self.sequences is not None:
-                gap = _within(gap, self.sequences[first, second])
-            else:
-                gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
+            gap = self._apart_at_most(gap, self.summary.weights[first], self.summary.weights[second])
             (gap,) = self._shown([gap], self._tried(first, second))
             pairs.append(Pair(first=names[first], second=names[second], difference=gap))
         return tuple(pairs)
@@ -160,14 +149,11 @@ class ResultAssembler:
             )
             low, high = cressie_read(scored, confidence=self.plan.confidence, extremes=extremes, value=value)
             values.append(EstimateWithInterval(value=value, low=low, high=high))
-        shown = self._shown(values, self._tried(None))
-        return shown if self.sequences is None else [_open(each) for each in shown]
+        return self._shown(values, self._tried(None))
 
     def _other(self, name: str, *, index: int) -> EstimateWithInterval:
         """The reward by another estimator."""
         value = self._value(self.sums.whole, index=index, target=0, other=name)
-        if self.sequences is not None:
-            return _open(value)
         value = self._opened(value, self.summary.weights[index], within=self.summary.bounds(0))
         return self._shown([value], self._tried(index))[0]
 
@@ -244,7 +230,7 @@ class ResultAssembler:
         tried = Tried(draws=rows, judged=rows, effective=min(effective, *others, rows), questions=rows)
         # The unsupported mass is not counted per group.
         unknown = self.is_wrong or not tried.enough or any(each.unsupported_mass for each in self._both(index))
-        if unknown or self.sequences is not None:
+        if unknown:
             value, gap = _open(value), _open(gap)
         timed = np.isfinite(group.begin)
         return SegmentResult(
@@ -320,14 +306,8 @@ def _chance_only(value: float, error: float, *, confidence: float) -> EstimateWi
 
 
 def _open(measured: EstimateWithInterval) -> EstimateWithInterval:
-    """Without its interval, which would hold for one look only, or is not known."""
+    """Without its interval, which is not known."""
     return replace(measured, low=None, high=None)
-
-
-def _within(measured: EstimateWithInterval, interval: tuple[float, float]) -> EstimateWithInterval:
-    """With another interval, that of the whole sequence of looks."""
-    low, high = interval
-    return replace(measured, low=min(low, measured.value), high=max(high, measured.value))
 
 
 def _predicted(estimator: Estimator, mean: float) -> float:

@@ -25,11 +25,8 @@ _SAME: Final = 1e-6
 
 
 def may_be_current(plan: Plan) -> bool:
-    """Whether a replay by this plan may compare with the policy as it is now.
-
-    Unasked not where intervals are to hold at every look: it has learned later rows too.
-    """
-    return plan.baseline == CURRENT or (plan.baseline is None and (plan.learn or not plan.anytime))
+    """Whether a replay by this plan may compare with the policy as it is now."""
+    return plan.baseline in (CURRENT, None)
 
 
 def is_current(log: MemoryLog, *, candidates: Sequence[CandidateSpec], plan: Plan, settings: Settings) -> bool:

@@ -1,7 +1,6 @@
 """The engine: folds the batches of a log into sums, in two passes, and the sums into results.
 
     pass 1   counts, weights, draws, keys of the ids; sums of the reward model     -> checked, the model solved
-    (tuning  trials of every parameter, where the estimator's is chosen on the log -> the best one chosen)
     pass 2   sums of the estimates, by segment and stretch of time                 -> the result
 
 A log has one part, or one for each of its files. Parts are read one after the other, or by the workers of an executor;
@@ -16,11 +15,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.anytime import sequences
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.diagnostics import ALPHA, WeightTally
 from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator
-from ragbandit.router.offline.estimation.tuning import Trials
 from ragbandit.router.offline.replay.assemble import ResultAssembler, arms_of, others_largest
 from ragbandit.router.offline.replay.candidates import CandidatePmf
 from ragbandit.router.offline.replay.notes import faults_of, noted, notes_on
@@ -91,7 +88,7 @@ def judge(
     _check_ids(summary, parts=parts)
     model = _model(first, parts=parts)
     columns = ScoreColumns(
-        estimators=passes.estimators(first, model=model),
+        estimators=[Estimator(name=plan.estimator)] * len(summary.weights),
         others=_other_estimators(plan, modelled=summary.rows >= FEWEST_ROWS * plan.folds),
     )
     assembler = ResultAssembler(
@@ -100,16 +97,6 @@ def judge(
         summary=summary,
         sums=passes.measured(first, model=model, columns=columns),
         baseline=baseline,
-        sequences=sequences(
-            _all_rows(parts),
-            rewards=summary.bounds(0),
-            reward_model=None if plan.estimator == "ips" else plan.reward_model if summary.has_features else "mean",
-            confidence=plan.confidence,
-            baseline=baseline,
-            progress=progress,
-        )
-        if plan.anytime
-        else None,
     )
     return _result(
         assembler,
@@ -155,14 +142,6 @@ class _Passes:
         """Summary and reward model."""
         work = partial(learn_part, plan=plan, candidates=candidates)
         return self._merged("summarized", work, SummedPart.merged, jobs=self.parts)
-
-    def estimators(self, first: SummedPart, *, model: Model) -> Sequence[Estimator]:
-        """The estimator of each candidate; a parameter that is chosen on the log takes a pass of its own."""
-        plan, summary = first.fit.plan, first.summary
-        if not plan.tuned:
-            return [Estimator.parse(plan.estimator)] * len(summary.weights)
-        work = partial(try_part, model=model, middles=summary.middles, name=plan.estimator)
-        return [one.chosen() for one in self._merged("tried", work, merged_trials, jobs=self._jobs(first))]
 
     def measured(self, first: SummedPart, *, model: Model, columns: ScoreColumns) -> ScoreSums:
         """The sums of the estimates."""
@@ -215,26 +194,6 @@ def _model(first: SummedPart, *, parts: Sequence[LogPart]) -> Model:
 def _all_rows(parts: Sequence[LogPart]) -> list[Log]:
     """All rows, in memory: for what needs them in their order."""
     return [log for part in parts for log in part.batches()]
-
-
-def try_part(
-    job: tuple[LogPart, int], *, model: Model, middles: Sequence[float], name: str, progress: Progress = no_progress
-) -> list[Trials]:
-    """For each candidate the trials of every parameter of this estimator."""
-    part, _ = job
-    tries: list[Trials] = []
-    rows = 0
-    for log in part.batches():
-        more = [one.trials(name) for one in candidate_rows(log, model=model, middles=middles)]
-        tries = merged_trials(tries, more) if tries else more
-        rows += len(log)
-        progress("parameters tried", rows, 0)
-    return tries
-
-
-def merged_trials(one: list[Trials], other: list[Trials]) -> list[Trials]:
-    """The trials of both sets of rows, for each candidate."""
-    return [mine.merged(theirs) for mine, theirs in zip(one, other, strict=True)]
 
 
 def measure_part(
@@ -342,12 +301,6 @@ def _other_estimators(plan: Plan, *, modelled: bool) -> list[str]:
 
 def baseline_of(plan: Plan, candidates: Sequence[CandidateSpec]) -> int | None:
     """The index of the candidate that is the baseline. Raises InvalidInput where it, or what is asked, cannot be."""
-    if plan.anytime and not plan.learn and any(spec.learns for spec in candidates):
-        raise InvalidInput(
-            "a policy that learned later rows too has no interval that holds at every look",
-            field="anytime",
-            remedy="give --learn as well, or judge snapshots",
-        )
     names = [spec.name for spec in candidates]
     if plan.baseline in (None, LOGGED):
         return None

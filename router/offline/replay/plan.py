@@ -19,7 +19,6 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.estimation.bandit_log import Log
 from ragbandit.router.offline.estimation.estimators import Estimator
 from ragbandit.router.offline.estimation.reward_models import folds_of, regressor_named
-from ragbandit.router.offline.estimation.tuning import GRIDS
 from ragbandit.router.offline.types import Choices
 from ragbandit.router.policies import is_class_path, known_policies
 from ragbandit.shared.errors import InvalidInput
@@ -32,20 +31,18 @@ Kind = Literal["fixed", "column", "snapshot", "policy"]
 CURRENT: Final = "current"
 LOGGED: Final = "logged"
 #: reward models of our own
-RIDGES = ("ridge", "mean", "mrdr")
-#: estimators and reward models whose intervals can hold at every look
-_ANYTIME, _ANYTIME_MODELS = ("dr", "ips"), ("ridge", "mean")
+RIDGES = ("ridge", "mean")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Settings of a replay.
 
-    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds, an unknown estimator, and for what has
-    no interval that holds at every look; ConfigError for a regressor that cannot be imported.
+    Raises InvalidInput for a confidence outside (0, 1), fewer than two folds and an unknown estimator; ConfigError for
+    a regressor that cannot be imported.
     """
 
-    #: as `Estimator` is written; one that has a parameter may be named without: it is then chosen on the log
+    #: name of one of ESTIMATORS
     estimator: str = "dr"
     #: of cost: every row is read, and every policy asked, at this one; None: every policy is asked at each row's own
     weight: float | None = None
@@ -56,7 +53,6 @@ class Plan:
     #: where a candidate reads questions, else "logged"
     baseline: str | None = None
     confidence: float = 0.95
-    anytime: bool = False
     #: fields of the rows to judge by
     segments: tuple[str, ...] = ()
     #: parts of the log: no reward model, and no policy of the registry, is asked about a question that it learned
@@ -64,7 +60,7 @@ class Plan:
     #: "question": rows that ask the same are in one fold. "decision": each row for itself, where one
     #: fold would have all questions
     folds_by: Literal["question", "decision"] = "question"
-    #: "ridge"; "mean" (the arms' means, whatever the features); "mrdr" (ridge, fitted for each candidate); or
+    #: "ridge"; "mean" (the arms' means, whatever the features); or
     #: "package.module:Class" of a regressor with scikit-learn's fit and predict
     reward_model: str = "ridge"
     #: least probability of every arm of a policy from its first decision on; None: policy.floor and
@@ -74,12 +70,9 @@ class Plan:
     learn: bool = False
 
     def __post_init__(self) -> None:
-        if not self.tuned:
-            Estimator.parse(self.estimator)
+        Estimator(name=self.estimator)
         if self.reward_model not in RIDGES:
             regressor_named(self.reward_model)
-        if self.anytime:
-            self._check_anytime()
         if not 0.0 < self.confidence < 1.0:
             raise InvalidInput(f"{self.confidence!r}", field="confidence", remedy="use a number in (0, 1), as 0.95")
         if self.folds < 2:
@@ -107,23 +100,6 @@ class Plan:
     def by_decision(self) -> "Plan":
         """This plan with each row in a fold for itself: where one fold has all questions, no other could teach it."""
         return replace(self, folds_by="decision")
-
-    @property
-    def tuned(self) -> bool:
-        """True if the estimator's parameter is chosen on the log, for each candidate."""
-        return self.estimator in GRIDS
-
-    def _check_anytime(self) -> None:
-        for name, value, known in (
-            ("estimator", self.estimator, _ANYTIME),
-            ("reward_model", self.reward_model, _ANYTIME_MODELS),
-        ):
-            if value not in known:
-                raise InvalidInput(
-                    f"with {value} there is no interval that holds at every look",
-                    field=name,
-                    remedy=f"use {' or '.join(known)} with --anytime",
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -165,14 +165,10 @@ def _replay_sources(
 def check_spread(log: OpenLog, *, plan: Plan, candidates: Sequence[CandidateSpec], executor: Executor | None) -> None:
     """Raises InvalidInput, with the reason, for what several files do not allow, and for files no worker can read."""
     if log.judged:
-        check_judged(several=log.several, anytime=plan.anytime)
+        check_judged(several=log.several)
     if not log.several:
         return
     remedy = "give it one file"
-    if plan.anytime:
-        raise InvalidInput(
-            "needs all rows in their order: a bet depends on those before", field="anytime", remedy=remedy
-        )
     if plan.learn:
         raise InvalidInput("a policy that learns along the log needs all rows in order", field="learn", remedy=remedy)
     if plan.baseline == CURRENT:
@@ -374,6 +370,4 @@ def _rejected(candidate: CandidateResult, *, log: Log, plan: Plan) -> CandidateR
     if not len(log):
         return candidate
     mean = mean_of(log.reward, possible=(log.minimum, log.maximum), confidence=plan.confidence)
-    if plan.anytime:  # it holds for one look
-        mean = replace(mean, low=None, high=None)
     return replace(candidate, others={**candidate.others, "rejection": mean})

@@ -25,14 +25,8 @@ from ragbandit.router.offline.types import Vector
 from ragbandit.shared.errors import InvalidInput
 
 
-def check_judged(*, several: bool, anytime: bool) -> None:
+def check_judged(*, several: bool) -> None:
     """Raises InvalidInput for what completed rewards do not allow. several: the log is a folder of files."""
-    if anytime:
-        raise InvalidInput(
-            "completed rewards have no interval that holds at every look",
-            field="anytime",
-            remedy="leave out --anytime or --judged",
-        )
     if several:
         raise InvalidInput(
             "rewards are completed in one process, on one file or the store",

@@ -92,7 +92,6 @@ class CandidateResult:
     name: str
     #: description: "always single_step", "snapshot main-500-… (mba)", "mba, learned from the other folds"
     described: str
-    #: with its parameter; "dros:4, tuned" where that was chosen on the log
     estimator: str
     reward: EstimateWithInterval
     quality: EstimateWithInterval

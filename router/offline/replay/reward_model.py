@@ -11,7 +11,6 @@ from ragbandit.router.offline.estimation.reward_models import (
     Regressor,
     Ridge,
     cross_fitted,
-    mrdr_weights,
     regressor_named,
 )
 from ragbandit.router.offline.replay.plan import RIDGES, Plan
@@ -30,13 +29,14 @@ class RewardModelFit:
     """The cross-fitted reward model of a plan. Features are read where all rows have them, by one encoder."""
 
     plan: Plan
-    ridges: list[Ridge] = field(default_factory=list)
+    #: None: no row was learned yet, or a regressor of another package predicts
+    ridge: Ridge | None = None
     #: rows that were learned, by fold
     fold_rows: Choices = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
     #: encoder and width of the features that are read; None: no row was learned yet
     kind: tuple[str, int] | None = None
-    #: what was predicted last, of which rows by which ridge: candidates that share a model ask one after the other
-    _last: tuple[Log, int, Matrix] | None = None
+    #: what was predicted last, of which rows: candidates share the model and ask one after the other
+    _last: tuple[Log, Matrix] | None = None
 
     def learn(self, log: Log) -> None:
         """Take in some rows; a regressor of another package is fitted to the whole log at once, by `regressed`."""
@@ -46,13 +46,8 @@ class RewardModelFit:
         if self.plan.reward_model not in RIDGES:
             return
         self.read_only(self._kind(log))
-        apart = self.plan.reward_model == "mrdr"
-        if not self.ridges:
-            count = len(log.candidates) if apart else 1
-            self.ridges = [Ridge(arms=len(log.arms), folds=self.plan.folds) for _ in range(count)]
-        for index, ridge in enumerate(self.ridges):
-            weights = mrdr_weights(log.action, logged=log.pmf, candidate=log.candidates[index]) if apart else None
-            ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds, weights=weights)
+        self.ridge = self.ridge or Ridge(arms=len(log.arms), folds=self.plan.folds)
+        self.ridge.add(self._read(log), action=log.action, targets=_targets(log), folds=folds)
 
     def merged(self, other: "RewardModelFit") -> "RewardModelFit":
         """What both have learned."""
@@ -60,8 +55,8 @@ class RewardModelFit:
             return self if len(self.fold_rows) else other
         self.read_only(other.kind)
         other.read_only(self.kind)
-        ridges = [mine.merged(theirs) for mine, theirs in zip(self.ridges, other.ridges, strict=True)]
-        return RewardModelFit(plan=self.plan, ridges=ridges, fold_rows=self.fold_rows + other.fold_rows, kind=self.kind)
+        ridge = self.ridge.merged(other.ridge) if self.ridge and other.ridge else None
+        return RewardModelFit(plan=self.plan, ridge=ridge, fold_rows=self.fold_rows + other.fold_rows, kind=self.kind)
 
     @property
     def one_fold(self) -> bool:
@@ -70,16 +65,15 @@ class RewardModelFit:
 
     def solve(self) -> None:
         """Fit; what is left is small, and predicts."""
-        for ridge in self.ridges:
-            ridge.solve()
+        if self.ridge is not None:
+            self.ridge.solve()
 
-    def predicted(self, log: Log, index: int) -> Matrix:
+    def predicted(self, log: Log, _index: int) -> Matrix:
         """A `Model`."""
-        ridge = index if len(self.ridges) > 1 else 0
-        if self._last is None or self._last[0] is not log or self._last[1] != ridge:
-            folds = self.plan.folds_in(log)
-            self._last = log, ridge, self.ridges[ridge].predict(self._read(log), folds=folds)
-        return self._last[2]
+        if self._last is None or self._last[0] is not log:
+            assert self.ridge is not None, "it is asked once it has learned"
+            self._last = log, self.ridge.predict(self._read(log), folds=self.plan.folds_in(log))
+        return self._last[1]
 
     def _kind(self, log: Log) -> tuple[str, int]:
         if self.plan.reward_model == "mean" or log.features is None:
@@ -89,7 +83,7 @@ class RewardModelFit:
     def read_only(self, kind: tuple[str, int] | None) -> None:
         """Read features of this kind; where others were read before, none at all."""
         if self.kind not in (None, _BARE, kind):
-            self.ridges = [ridge.without_features() for ridge in self.ridges]
+            self.ridge = self.ridge and self.ridge.without_features()
         self.kind = kind if self.kind in (None, kind) else _BARE
 
     def _read(self, log: Log) -> FeatureRows | None:

@@ -14,9 +14,8 @@ import numpy as np
 
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log
 from ragbandit.router.offline.estimation.diagnostics import ArmTally, WeightTally
-from ragbandit.router.offline.estimation.estimators import ESTIMATORS, Estimator, terms
+from ragbandit.router.offline.estimation.estimators import Estimator, terms
 from ragbandit.router.offline.estimation.moments import Moments
-from ragbandit.router.offline.estimation.tuning import Trials, trials
 from ragbandit.router.offline.replay.reward_model import Model
 from ragbandit.router.offline.types import Choices, Flags, Keys, Matrix, Strings, Vector
 from ragbandit.shared.types import ArmName
@@ -187,17 +186,6 @@ class CandidateRows:
         )
         baseline = parts.baseline if modelled else self.unsupported_mass * self.middles[target]
         return parts.weight + self.unsupported_mass, parts.correction, baseline
-
-    def trials(self, name: str) -> Trials:
-        """Trials of every parameter of an estimator on the reward."""
-        return trials(
-            name,
-            reward=self.log.reward,
-            action=self.log.action,
-            logged=self.log.pmf,
-            candidate=self.pmf,
-            predicted=self.predicted[0] if ESTIMATORS[name].needs_model else None,
-        )
 
 
 def candidate_rows(log: Log, *, model: Model, middles: Sequence[float]) -> list[CandidateRows]:

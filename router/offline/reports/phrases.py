@@ -59,8 +59,6 @@ def _sentence(candidate: CandidateResult, *, replayed: ReplayResult) -> str:
     between = f"between {ends[0]} and {ends[1]}" if ends else "no interval can be computed"
     if ends and difference.biased:
         between += " by sampling error alone"
-    elif ends and replayed.plan.anytime:
-        between += ", valid at every look"
     gain = f"{estimate(difference, sign='+')} reward per question ({between})"
     return f"{side(candidate)} against {_other_side(replayed)}: {gain}: {_verdict(candidate, replayed=replayed)}"
 
@@ -151,7 +149,7 @@ def about_the_log(replayed: ReplayResult) -> list[str]:
     plan, baseline = replayed.plan, one_line(replayed.baseline)
     parts = {"reward": replayed.baseline_reward, "quality": replayed.baseline_quality, "cost": replayed.baseline_cost}
     values = ", ".join(f"{name} {cell(part)}" for name, part in parts.items())
-    every = "are valid at every look" if plan.anytime else "are valid for one look, fixed in advance"
+    every = "are valid for one look, fixed in advance"
     shared = f", and {replayed.comparisons} comparisons share the error" if replayed.comparisons > 1 else ""
     weight = "as logged" if plan.weight is None else f"{plan.weight:g} for all rows"
     sources = _SOURCES if replayed.ratings is None else {**_SOURCES, "explicit": _COMPLETED}
@@ -200,7 +198,7 @@ def footnotes(replayed: ReplayResult) -> list[str]:
         notes.append("* beside an estimate: its estimator is biased, and the bias is not in the interval")
     shown = {c.estimator for c in judged(replayed)} | {name for c in judged(replayed) for name in c.others}
     twins = [f"{one} and {other}" for one, other in (("snips", "ips"), ("sndr", "dr")) if {one, other} <= shown]
-    if twins and not replayed.plan.anytime:
+    if twins:
         more = f", so do {twins[1]}" if twins[1:] else ""
         notes.append(f"{twins[0]} share an interval (empirical likelihood){more}")
     return notes

@@ -134,12 +134,10 @@ def test_what_is_out_of_range_is_named(run, tmp_path, key, value, said):
 
 
 def test_what_cannot_be_completed(run, tmp_path):
-    """--anytime, several files, and a log that nobody rated are refused with the remedy."""
+    """Several files, and a log that nobody rated are refused with the remedy."""
     write(tmp_path / "log.jsonl", made_rows(50, rate=0.0))
     done = run("--log", "log.jsonl", "--judged")
     assert (done.exit_code, "no row has a human rating" in done.output) == (2, True)
-    done = run("--log", "log.jsonl", "--judged", "--anytime")
-    assert (done.exit_code, "holds at every look" in done.output.replace("\n", " ")) == (2, True)
     (tmp_path / "logs").mkdir()
     write(tmp_path / "log.jsonl", made_rows(50))
     write_rows("logs/a.parquet", list(read_rows("log.jsonl", defaults=Defaults(unrated=True))))

@@ -18,20 +18,13 @@ from pathlib import Path
 import numpy as np
 
 RECORDED = Path(__file__).with_name("obp_values.json")
-#: tried by every tuning; the logs' largest weights lie between them
-GRID = (1.0, 2.0, 5.0, 20.0, 100.0)
-#: our name -> OBP's class, for those with and those without a parameter
+#: our name -> OBP's class
 PLAIN = {
     "ips": "InverseProbabilityWeighting",
     "snips": "SelfNormalizedInverseProbabilityWeighting",
     "dm": "DirectMethod",
     "dr": "DoublyRobust",
     "sndr": "SelfNormalizedDoublyRobust",
-}
-TUNED = {
-    "clipped_ips": "InverseProbabilityWeighting",
-    "switch_dr": "SwitchDoublyRobust",
-    "dros": "DoublyRobustWithShrinkage",
 }
 
 
@@ -96,55 +89,16 @@ def obp_inputs(log):
 
 
 def values_of(log):
-    """Key -> number or list, by OBP; keys such as "dr", "dros:5", "mse dros", "mse dros value", "mrdr"."""
+    """Name of an estimator -> its value, by OBP."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from obp import ope
 
         inputs = obp_inputs(log)
         found = {name: getattr(ope, made)().estimate_policy_value(**inputs) for name, made in PLAIN.items()}
-        for name, made in TUNED.items():
-            for parameter in GRID:
-                value = getattr(ope, made)(lambda_=parameter).estimate_policy_value(**inputs)
-                found[f"{name}:{parameter:g}"] = value
-            tuning = getattr(ope, f"{made}Tuning")(lambdas=list(GRID), tuning_method="mse", use_bias_upper_bound=False)
-            found[f"mse {name} value"] = tuning.estimate_policy_value_with_tuning(**inputs)
-            found[f"mse {name}"] = [tuning.estimated_mse_score_dict[each] for each in GRID]
-        found["mrdr"] = _mrdr(inputs)
-    return {
-        key: [float(each) for each in value] if isinstance(value, list) else float(value)
-        for key, value in found.items()
-    }
-
-
-def _mrdr(inputs):
-    """The sample weights that OBP fits a reward model with."""
-    from obp.ope import RegressionModel
-    from sklearn.base import BaseEstimator
-
-    kept = []
-
-    class Kept(BaseEstimator):
-        def fit(self, features, targets, sample_weight):
-            del features, targets
-            kept.extend(sample_weight.tolist())
-
-    model = RegressionModel(base_model=Kept(), n_actions=inputs["action_dist"].shape[1], fitting_method="mrdr")
-    model.fit(
-        context=np.ones((len(inputs["reward"]), 1)),
-        action=inputs["action"],
-        reward=inputs["reward"],
-        pscore=inputs["pscore"],
-        action_dist=inputs["action_dist"],
-    )
-    return kept
+    return {key: float(value) for key, value in found.items()}
 
 
 if __name__ == "__main__":
-    recorded = {}
-    for each in CASES:
-        values = values_of(log_of(each))
-        if not (each.deterministic and each.rows < 100):
-            del values["mrdr"]  # long, and only a deterministic candidate's are ours
-        recorded[each.name] = values
+    recorded = {each.name: values_of(log_of(each)) for each in CASES}
     RECORDED.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")

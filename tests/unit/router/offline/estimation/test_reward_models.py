@@ -1,4 +1,4 @@
-"""Predicted rewards: against plain least squares, never from the row itself, in pieces, and what MRDR weighs."""
+"""Predicted rewards: against plain least squares, never from the row itself, in pieces."""
 
 import math
 from itertools import pairwise
@@ -13,12 +13,9 @@ from ragbandit.router.offline.estimation.reward_models import (
     Ridge,
     cross_fitted,
     folds_of,
-    mrdr_weights,
-    progressive,
     regressor_named,
 )
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from tests.support.logs.estimates import estimate
 
 ARMS = 3
 
@@ -34,9 +31,9 @@ def log_of(seed, *, rows=200, size=4):
     return {"features": features, "action": action, "targets": targets, "folds": rng.integers(0, 3, rows)}
 
 
-def fitted(log, *, weights=None, penalty=10.0):
+def fitted(log, *, penalty=10.0):
     ridge = Ridge(arms=ARMS, folds=3, penalty=penalty)
-    ridge.add(**log, weights=weights)
+    ridge.add(**log)
     return ridge.predict(log["features"], folds=log["folds"])
 
 
@@ -76,24 +73,21 @@ def test_folds_are_of_the_key_alone():
         folds_of(keys, folds=1)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_the_penalised_solution(weighted):
-    """The coefficients are those of weighted least squares with the prior's rows appended to the arm's."""
+def test_the_penalised_solution():
+    """The coefficients are those of least squares with the prior's rows appended to the arm's."""
     log, penalty = log_of(1), 7.0
-    weights = np.random.default_rng(1).exponential(5.0, 200) if weighted else np.ones(200)
     learned = log["folds"] != 2
     mean = log["targets"][learned].mean(axis=0)
     design = np.column_stack([np.ones(200), log["features"].astype(float)])
-    square = (weights[learned, None] * design[learned] ** 2).mean(axis=0)
+    square = (design[learned] ** 2).mean(axis=0)
     prior = np.diag(np.sqrt(np.array([1.0, *[penalty * 4] * 4]) * square))
 
-    found = fitted(log, penalty=penalty, weights=weights if weighted else None)
+    found = fitted(log, penalty=penalty)
 
     for arm in range(ARMS):
         chosen = learned & (log["action"] == arm)
-        root = np.sqrt(weights[chosen, None])
-        rows = np.vstack([root * design[chosen], prior])
-        values = np.vstack([root * (log["targets"][chosen] - mean), np.zeros((5, 2))])
+        rows = np.vstack([design[chosen], prior])
+        values = np.vstack([log["targets"][chosen] - mean, np.zeros((5, 2))])
         solution = np.linalg.lstsq(rows, values, rcond=None)[0]
         expected = design[~learned] @ solution + mean
         assert found[~learned, arm] == pytest.approx(expected, rel=1e-9, abs=1e-9)
@@ -133,12 +127,11 @@ def test_pieces_make_the_whole(seed, cuts):
 def test_merged_parts_are_the_whole(seed, order, cut):
     """Two ridges with parts of a log, in any order, merged, predict what the one of the whole log predicts."""
     log = log_of(seed)
-    weights = np.random.default_rng(seed).exponential(3.0, 200)
     whole = Ridge(arms=ARMS, folds=3)
-    whole.add(**log, weights=weights)
+    whole.add(**log)
     parts = [Ridge(arms=ARMS, folds=3) for _ in range(2)]
     for ridge, rows in zip(parts, (order[:cut], order[cut:]), strict=True):
-        ridge.add(**{name: values[rows] for name, values in log.items()}, weights=weights[rows])
+        ridge.add(**{name: values[rows] for name, values in log.items()})
     merged = parts[1].merged(parts[0])
     wanted = whole.predict(log["features"], folds=log["folds"])
     assert merged.predict(log["features"], folds=log["folds"]) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
@@ -147,34 +140,22 @@ def test_merged_parts_are_the_whole(seed, order, cut):
 def test_blocks_make_the_whole(monkeypatch):
     """Taking few rows at a time changes nothing but the memory that is used."""
     log = log_of(2)
-    whole = fitted(log, weights=log["features"][:, 0].astype(float) ** 2)
+    whole = fitted(log)
 
     monkeypatch.setattr(reward_models, "ROWS", 7)
 
-    assert fitted(log, weights=log["features"][:, 0].astype(float) ** 2) == pytest.approx(whole, rel=1e-9, abs=1e-9)
+    assert fitted(log) == pytest.approx(whole, rel=1e-9, abs=1e-9)
 
 
 @few
 @given(seed=seeds, scale=st.floats(1e-6, 1e6))
 def test_scales_do_not_matter(seed, scale):
-    """Features in other units, and weights all larger or smaller, give the same predictions."""
+    """Features in other units give the same predictions."""
     log = log_of(seed)
-    weights = np.random.default_rng(seed).random(200)
-    before = fitted(log, weights=weights)
+    before = fitted(log)
     other = log | {"features": log["features"].astype(float) * np.array([scale, 1.0, 1.0 / scale, 1.0])}
 
-    assert fitted(other, weights=weights) == pytest.approx(before, rel=1e-6, abs=1e-6)
-    assert fitted(log, weights=weights * scale) == pytest.approx(before, rel=1e-6, abs=1e-6)
-
-
-def test_no_weight_anywhere_is_the_mean_of_all():
-    """Where no row has weight, as under MRDR for an arm that is never played, every arm is the rows' plain mean."""
-    log = log_of(12)
-    here = log["folds"] == 0
-
-    found = fitted(log, weights=np.zeros(200))[here]
-
-    assert found == pytest.approx(np.broadcast_to(log["targets"][~here].mean(axis=0), found.shape), rel=1e-12)
+    assert fitted(other) == pytest.approx(before, rel=1e-6, abs=1e-6)
 
 
 def test_an_arm_without_rows_is_the_mean_of_all():
@@ -232,38 +213,6 @@ def test_targets_do_not_mix():
     assert fitted(log)[:, :, :1] == pytest.approx(alone, rel=1e-9, abs=1e-12)
 
 
-@few
-@given(seed=seeds)
-def test_progressive_knows_only_the_past(seed):
-    """Other targets from row 50 on change nothing in the blocks up to the one that holds row 50."""
-    log = log_of(seed)
-    del log["folds"]
-    arguments = {"arms": ARMS, "starts": [0, 20, 40, 80, 160], "first": np.array([0.5, -1.0])}
-    before = progressive(**log, **arguments)
-    log["targets"] = np.where(np.arange(200)[:, None] >= 50, 9.0, log["targets"])
-
-    after = progressive(**log, **arguments)
-
-    assert (before[:20] == np.array([0.5, -1.0])).all()
-    assert (after[:80] == before[:80]).all()
-    assert not np.allclose(after[80:], before[80:])
-
-
-def test_progressive_is_the_ridge_of_the_past():
-    """A block is predicted as a fold of its own is by the rows before it; features may be missing."""
-    log = log_of(7)
-    folds = np.where(np.arange(200) < 90, 0, 1)
-    del log["folds"]
-    for features in (log["features"], None):
-        ridge = Ridge(arms=ARMS, folds=2)
-        ridge.add(features, action=log["action"], targets=log["targets"], folds=folds)
-        expected = ridge.predict(features, folds=folds)[90:]
-
-        found = progressive(**log | {"features": features}, arms=ARMS, starts=[0, 30, 90], first=np.zeros(2))
-
-        assert found[90:] == pytest.approx(expected, rel=1e-9, abs=1e-9)
-
-
 def test_a_fold_without_others():
     """A fold that has no others to learn from is refused, by both ways of fitting."""
     alone = log_of(9) | {"folds": np.ones(200, dtype=np.intp)}
@@ -313,51 +262,3 @@ def test_other_names_are_refused(name, said):
         regressor_named(name)
 
     assert caught.value.field == "model"
-
-
-def _variance(errors, *, logged, candidate):
-    """Of DR's score at one question, by enumeration of the arms that may be drawn; rewards without noise."""
-    scores = candidate / logged * errors
-    return float((logged * scores**2).sum() - (logged * scores).sum() ** 2)
-
-
-@few
-@given(seed=seeds)
-def test_mrdr_measures_the_variance(seed):
-    """The weighted squared error is DR's variance for a deterministic candidate, less cross terms for any other."""
-    rng = np.random.default_rng(seed)
-    logged, errors = rng.dirichlet(np.ones(ARMS)) * 0.9 + 0.1 / ARMS, rng.normal(size=ARMS)
-    every = np.arange(ARMS)
-    for candidate in (np.eye(ARMS)[seed % ARMS], rng.dirichlet(np.ones(ARMS))):
-        tiled = {"logged": np.tile(logged, (ARMS, 1)), "candidate": np.tile(candidate, (ARMS, 1))}
-
-        weighted = float((logged * mrdr_weights(every, **tiled) * errors**2).sum())
-
-        missed = candidate * errors
-        cross = float(missed.sum() ** 2 - (missed**2).sum())
-        assert weighted - cross == pytest.approx(_variance(errors, logged=logged, candidate=candidate), abs=1e-9)
-        if candidate.max() == 1.0:
-            assert cross == pytest.approx(0.0, abs=1e-12)
-            q, p = candidate, logged
-            assert mrdr_weights(every, **tiled) == pytest.approx(q * (1 - p) / p**2)
-
-
-def test_mrdr_lessens_the_variance():
-    """A model that cannot be right everywhere makes DR surer of a candidate when it is fitted for it."""
-    rng, rows = np.random.default_rng(12), 20_000
-    x = rng.uniform(-1.0, 1.0, rows)
-    rare = np.where(x > 0.0, 0.02, 0.9)
-    logged = np.stack([rare, 1.0 - rare], axis=1)
-    action = (rng.random(rows) < logged[:, 1]).astype(np.intp)
-    reward = np.where(action == 0, x**2 * (x > 0.0) * 3.0, 0.2) + rng.normal(0.0, 0.05, rows)
-    candidate = np.tile([1.0, 0.0], (rows, 1))
-    rows_of = {"action": action, "targets": reward[:, None], "folds": rng.integers(0, 2, rows)}
-    errors = []
-    for weights in (None, mrdr_weights(action, logged=logged, candidate=candidate)):
-        ridge = Ridge(arms=2, folds=2, penalty=0.01)
-        ridge.add(x[:, None], **rows_of, weights=weights)
-        predicted = ridge.predict(x[:, None], folds=rows_of["folds"])[:, :, 0]
-        found = estimate("dr", reward, action=action, logged=logged, candidate=candidate, predicted=predicted)
-        errors.append(found.standard_error)
-
-    assert errors[1] < 0.7 * errors[0]

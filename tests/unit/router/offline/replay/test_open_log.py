@@ -42,7 +42,7 @@ def sizes(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(("kept", "estimator", "passes"), [(1 << 28, "dros", 1), (9000, "dr", 2), (0, "dros", 3)])
+@pytest.mark.parametrize(("kept", "estimator", "passes"), [(1 << 28, "sndr", 1), (9000, "dr", 2), (0, "sndr", 2)])
 def test_a_parquet_log_is_read_in_pieces(parquet, sizes, monkeypatch, kept, estimator, passes):
     """A Parquet log is read in pieces: once where its arrays fit in memory, else for each pass, with one result."""
     expected = replay(open_log(parquet, config=Settings()), candidates=CANDIDATES, plan=Plan(estimator=estimator))

@@ -60,8 +60,7 @@ def cut(folder, *edges, rows=None):
     [
         {},
         {"estimator": "snips", "segments": ("device", "tenant"), "baseline": "uniform"},
-        {"estimator": "switch_dr", "weight": 0.3},
-        {"reward_model": "mrdr", "estimator": "dros"},
+        {"estimator": "sndr", "weight": 0.3},
         {"reward_model": "mean", "folds": 3},
     ],
 )
@@ -140,7 +139,7 @@ def test_processes_give_the_same(tmp_path):
     A part that ends the process it is judged in is one error of ours, with what to do; nothing waits for it.
     """
     log = cut(tmp_path / "parts", 100, 150, 300)
-    plan = Plan(estimator="dros", segments=("device",))
+    plan = Plan(estimator="sndr", segments=("device",))
     expected = replay(log, candidates=CANDIDATES, plan=plan)
     with process_executor(2) as executor:
         once, again = (replay(log, candidates=CANDIDATES, plan=plan, executor=executor) for _ in range(2))
@@ -175,7 +174,6 @@ def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
 @pytest.mark.parametrize(
     ("plan", "candidates", "said"),
     [
-        ({"anytime": True}, CANDIDATES, "all rows in their order"),
         ({"learn": True}, CANDIDATES, "all rows in order"),
         ({"reward_model": "sklearn.linear_model:Ridge"}, CANDIDATES, "cannot be merged"),
         ({"baseline": "current"}, CANDIDATES, "serves learns from all rows in order"),

@@ -313,15 +313,6 @@ def test_linucb_learns_which_arm_is_best():
     assert found.candidates[0].verdict == "better"
 
 
-def test_anytime_needs_the_past_only(spy):
-    """A policy that learned later rows too cannot be judged at every look; one that learns as it goes can."""
-    with pytest.raises(InvalidInput, match="a policy that learned later rows too") as caught:
-        judged(lived_rows(20), "spy", anytime=True)
-    assert caught.value.field == "anytime"
-    assert "--learn" in caught.value.remedy
-    assert judged(lived_rows(20), "spy", anytime=True, learn=True).plan.anytime
-
-
 @pytest.mark.parametrize(
     ("name", "params"),
     [

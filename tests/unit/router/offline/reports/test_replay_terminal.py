@@ -211,13 +211,6 @@ def test_the_sentence_of_a_candidate(one, sentence):
     assert said.endswith(sentence.removeprefix("...")) if sentence.startswith("...") else said == sentence
 
 
-def test_anytime_intervals_are_told_apart():
-    """Where the intervals hold at every look, the sentence says so; where not, it does not."""
-    for one in (candidate(), UNKNOWN):
-        assert "valid at every look" in headline(replayed(one, plan=Plan(anytime=True)))[0]
-        assert "valid at every look" not in headline(replayed(one))[0]
-
-
 def test_the_baseline_is_not_compared_with_itself():
     """It has no sentence, but a row in the table."""
     found = replayed(BASELINE, candidate())
@@ -337,9 +330,9 @@ def test_estimators_that_share_an_interval_are_named():
 
 
 def test_estimators_of_each_candidate_are_named():
-    """Parameters that were tuned for each candidate stand with its name."""
-    found = replayed(candidate("a", estimator="dros:4, tuned"), candidate("b", estimator="dros:inf, tuned"))
-    assert "Estimated by dros:4, tuned (a); dros:inf, tuned (b); reward model ridge, 5 folds" in printed(found)
+    """Where candidates have estimators of their own, each stands with its name."""
+    found = replayed(candidate("a", estimator="dr"), candidate("b", estimator="snips"))
+    assert "Estimated by dr (a); snips (b); reward model ridge, 5 folds" in printed(found)
 
 
 def test_a_log_without_times_says_so():

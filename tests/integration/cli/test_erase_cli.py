@@ -34,7 +34,7 @@ def test_erase_asks_for_a_yes(world):
     decision = next(decision for _, decision in world.ledger.read_with_decisions(after=0))
     assert decision.query.text != ""
     done = json.loads(run("data", "erase", "--before", "2030-01-01", "--yes", "--json").stdout)
-    assert done == {"erased": True, "decisions": 3, "waiting": 0, "archived": 0}
+    assert done == {"erased": True, "decisions": 3, "waiting": 0}
     assert {decision.query.text for _, decision in world.ledger.read_with_decisions(after=0)} == {""}
 
 

@@ -44,7 +44,7 @@ def test_an_agent_has_the_tools_of_the_service(tmp_path):
         tools, kept, refused, pending, away, error = asyncio.run(work())
     finally:
         service.close()
-    assert len(tools) == 6
+    assert len(tools) == 5
     assert kept.decision.query.request["surface"] == "mcp"
     assert (refused.is_error, refused.structured_content["error"]["field"]) == (True, "question")
     assert pending.structured_content["status"] == "pending"

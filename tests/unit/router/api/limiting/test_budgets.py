@@ -41,7 +41,7 @@ def test_whose_budgets_hold():
     """The tenant's own settings, else "default"; and the key's scopes, which stop as they or the tenant say."""
     tenants = {
         "default": TenantSettings(dollars_per_day=1.0, budget_stop=True),
-        "free": TenantSettings(decisions_per_day=3),
+        "free": TenantSettings(dollars_per_day=None),
     }
 
     def of(tenant, **scopes):

@@ -28,6 +28,8 @@ STORE = DATA / "store_0001.tar.xz"
 STORE_0003 = DATA / "store_0003.tar.xz"
 #: schema 0004, the last before features left: 40 decisions at prices, 24 of them learned; rows in tables that left
 STORE_0004 = DATA / "store_0004.tar.xz"
+#: that store, migrated to schema 0005 by the first release without those features, which decided six more questions
+STORE_0005 = DATA / "store_0005.tar.xz"
 CONFIG_0003 = """{data_dir: store, encoder: {model: hashing, dimension: 8}, prices: {economy: 0.2, quality: 0.0},
   policy: {incumbent: single_step, harm: 0.5, holdback: {arm: single_step, share: 0.1}},
   arms: {no_retrieval: {run_by: caller}, single_step: {run_by: caller}, multi_step: {run_by: caller}},
@@ -192,25 +194,32 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
     assert run("verify").exit_code == 1
 
 
-def test_dropped_tables_are_exported(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("store", "dropped", "decisions_updates"),
+    [
+        (STORE_0004, {"chains", "checkpoints", "webhook_deliveries"}, (41, 25)),
+        (STORE_0005, set(), (47, 28)),
+    ],
+    ids=["0004", "0005"],
+)
+def test_dropped_tables_are_exported(store, dropped, decisions_updates, tmp_path, monkeypatch, caplog):
     """The rows of tables without a feature are written beside the store, in words of the log; the store goes on."""
-    unpack(STORE_0004, tmp_path / "store")
+    unpack(store, tmp_path / "store")
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text(CONFIG_0003)
     assert run("migrate").exit_code == 0
     with sqlite3.connect(tmp_path / "store" / "ragbandit.db") as connection:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert tables == set(metadata.tables) | {"alembic_version"}
-    exported = {
-        path.stem: json.loads(path.read_text().splitlines()[0]) for path in Path("store/dropped_tables").iterdir()
-    }
-    assert set(exported) == {"chains", "checkpoints", "webhook_deliveries"}
-    assert exported["webhook_deliveries"]["webhook"] == "ops"
-    assert "dropped the table webhook_deliveries, which no feature uses any more: its 1 rows are in" in caplog.text
+    exported = Path("store/dropped_tables")
+    assert {path.stem for path in exported.glob("*.jsonl")} == dropped
+    for name in dropped:
+        assert json.loads((exported / f"{name}.jsonl").read_text().splitlines()[0])
+        assert f"dropped the table {name}, which no feature uses any more: its " in caplog.text
     with Router.open(load("config.yaml").settings, jobs=MemoryJobs()) as router:
         assert not router.service.serving.rebuilding
         router.outcome(router.route(Query(id="after", text="who?")).id, answer="x", steps=1)
         router.feedback("after", rating=True)
         assert router.learn() == 1
         verdict = router.verify(deep=True)
-    assert (verdict.ok, verdict.decisions, verdict.updates) == (True, 41, 25), verdict.notes
+    assert (verdict.ok, verdict.decisions, verdict.updates) == (True, *decisions_updates), verdict.notes

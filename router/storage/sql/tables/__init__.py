@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 #: the migration this code was written for
-SCHEMA_REVISION = "0005"
+SCHEMA_REVISION = "0006"
 #: the oldest schema that this code can also use: the migrations up to here are run before its processes start, those
 #: after it may wait until the last process of the release before has ended
-OLDEST_REVISION = "0005"
+OLDEST_REVISION = "0006"

@@ -97,7 +97,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
         state.router = router = await asyncio.to_thread(open_router)
         telemetry = router.settings.telemetry
         state.tracing = make_tracing(enabled=telemetry.enabled, service=telemetry.service_name, process="service")
-        state.read_state = operations.state_of(router)
+        state.read_state, state.read_budgets = operations.state_of(router), operations.budgets_of(router)
         state.metrics = Metrics(router)
         await asyncio.to_thread(record_config, router.database, router.settings)
         try:
@@ -105,6 +105,7 @@ def create_app(open_router: Callable[[], Router]) -> FastAPI:
                 yield
         finally:
             state.read_state.close()
+            state.read_budgets.close()
             await asyncio.to_thread(router.close)
             await asyncio.to_thread(state.tracing.close)
 
@@ -116,7 +117,7 @@ def operators_app(app: FastAPI) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(operators: FastAPI) -> AsyncIterator[None]:
-        for name in ("router", "tracing", "read_state", "metrics"):  # safe to use from several threads
+        for name in ("router", "tracing", "read_state", "read_budgets", "metrics"):  # safe to use from several threads
             operators.state[name] = app.state[name]
         async with _on_this_loop(operators):
             yield

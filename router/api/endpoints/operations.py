@@ -1,6 +1,8 @@
 """Operations endpoints: health, readiness, status, metrics."""
 
 import asyncio
+import time
+from collections.abc import Mapping
 from typing import Final
 
 from fastapi import Request
@@ -9,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, router_of
+from ragbandit.router.api.limiting.budgets import budget_states
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
@@ -19,6 +22,8 @@ from ragbandit.shared.errors import NotReady, StoreError
 
 #: parts without which requests are served: answers and learning are late
 DELAYED: Final = frozenset({REDIS, "policy", LEARNER})
+#: budgets that a scrape tells of
+MOST_BUDGETS: Final = 100
 #: longest wait for the router's state, seconds
 PROBE_S = 4.0
 
@@ -28,6 +33,17 @@ endpoints = documented("Operations")
 def state_of(router: Router) -> SharedRead[RouterState]:
     """The router's state, read on a thread of its own: a probe never waits behind requests."""
     return SharedRead(router.state, name="state", limit_s=PROBE_S)
+
+
+def budgets_of(router: Router) -> SharedRead[Mapping[tuple[str, str, str], float]]:
+    """Share of each dollar budget that is spent, by kind and name of its spender and by period."""
+
+    def read() -> Mapping[tuple[str, str, str], float]:
+        states = budget_states(router.database, settings=router.settings, now=time.time())
+        spent = {(one.spender.kind, one.spender.name, one.period): one.spent_of(s) / one.dollars for one, s in states}
+        return dict(sorted(spent.items(), key=lambda each: -each[1])[:MOST_BUDGETS])
+
+    return SharedRead(read, name="budgets", limit_s=PROBE_S)
 
 
 def _state(request: Request) -> SharedRead[RouterState]:
@@ -92,8 +108,8 @@ async def status(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Prometheus text format. What this process counts is there even if the database cannot be read."""
     try:
-        state = await _state(request).value()
+        state, budgets = await asyncio.gather(_state(request).value(), request.app.state.read_budgets.value())
     except (NotReady, StoreError):
-        state = None
+        state, budgets = None, {}
     own: Metrics = request.app.state.metrics
-    return Response(own.own_text() + own.state_text(state), media_type=CONTENT_TYPE_LATEST)
+    return Response(own.own_text() + own.state_text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)

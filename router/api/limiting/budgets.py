@@ -15,7 +15,7 @@ budget: Balseiro and Gur 2019, "Learning in repeated auctions with budgets"). Sp
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
@@ -27,7 +27,7 @@ from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.telemetry.throttle import Throttle
 from ragbandit.shared.errors import TooManyRequests
-from ragbandit.shared.formats import moment
+from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import Caller, Json, Query
 
 log = logging.getLogger("ragbandit.api")
@@ -192,6 +192,32 @@ def stopped_until(query: Query, *, settings: Settings, database: Database, now: 
     with database.read() as connection:
         sums = spent(connection, list({one.spender for one in held}), now=now)
     return max((bounds(one.period, now=now)[1] for one in _beyond(held, sums)), default=None)
+
+
+def budget_states(database: Database, *, settings: Settings, now: float) -> Iterator[tuple[DollarBudget, Spent]]:
+    """Every budget that is known by name, with what its spender has spent. Raises StoreError."""
+    keys = [key for key in KeyStore(database).listed() if key.state(now) in ("active", "expiring")]
+    tenants = {"default", *settings.tenants, *(key.tenant for key in keys if key.tenant is not None)}
+    held = {
+        budget: None
+        for tenant, key, scopes in [
+            *((tenant, None, {}) for tenant in sorted(tenants)),
+            *((key.tenant or "default", key.public_id, key.scopes) for key in keys),
+        ]
+        for budget in budgets_of(tenant, key=key, scopes=scopes, tenants=settings.tenants)
+    }
+    with database.read() as connection:
+        sums = spent(connection, list({one.spender for one in held}), now=now) if held else {}
+    for budget in held:
+        yield budget, sums[budget.spender]
+
+
+def state_in_words(budget: DollarBudget, sums: Spent, *, now: float) -> str:
+    """What of a budget is spent, when so much of its period is over."""
+    begin, end = bounds(budget.period, now=now)
+    share, over = percent(budget.spent_of(sums) / budget.dollars), percent((now - begin) / (end - begin))
+    who, whole = f"{budget.spender.kind} {budget.spender.name}", f"{number(budget.dollars)} dollars"
+    return f"{who} has spent {share} of its {whole} of the {budget.period} (UTC); {over} of the {budget.period} is over"
 
 
 def refusal(budget: DollarBudget, *, now: float) -> BudgetSpent:

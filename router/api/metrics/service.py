@@ -1,7 +1,7 @@
 """Prometheus metrics: what this process counts, and the router's state at the time of the scrape."""
 
 from collections import Counter as Counts
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -75,10 +75,15 @@ class Metrics:
         """Prometheus text of what this process counts."""
         return bytes(generate_latest(self.registry))
 
-    def state_text(self, state: RouterState | None) -> bytes:
-        """Prometheus text of the ledger and of the queues in Redis; None: it could not be read."""
+    def state_text(
+        self, state: RouterState | None, *, budgets: Mapping[tuple[str, str, str], float] | None = None
+    ) -> bytes:
+        """Prometheus text of the ledger and of the queues in Redis; None: it could not be read.
+
+        budgets: kind and name of the spender, and period -> share of the dollars that is spent.
+        """
         read = CollectorRegistry()
-        read.register(_StateCollector(state))
+        read.register(_StateCollector(state, budgets or {}))
         return bytes(generate_latest(read))
 
 
@@ -96,8 +101,8 @@ class _RateCollector(Collector):
 
 
 class _StateCollector(Collector):
-    def __init__(self, state: RouterState | None) -> None:
-        self._state = state
+    def __init__(self, state: RouterState | None, budgets: Mapping[tuple[str, str, str], float]) -> None:
+        self._state, self._budgets = state, budgets
 
     def collect(self) -> Iterator[Metric]:
         """The router's state as metrics, if it could be read."""
@@ -105,6 +110,8 @@ class _StateCollector(Collector):
         yield gauge("ragbandit_ledger_readable", text, self._state is not None)
         if self._state is not None:
             yield from _shared(self._state)
+            text = "Share of a dollar budget that is spent in its period (UTC); the 100 that are spent furthest."
+            yield gauge("ragbandit_budget_spent_ratio", text, self._budgets, labels=["scope", "name", "period"])
 
 
 class _ProcessCollector(Collector):

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from ragbandit.router.api.limiting.budgets import budget_states, state_in_words
 from ragbandit.router.api.schemas.replies import ledger_json, plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
-from ragbandit.router.cli.doctor.budgets import budget_states, state_in_words
 from ragbandit.router.cli.facts import in_words, show
 from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings

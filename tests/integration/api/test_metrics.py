@@ -58,6 +58,17 @@ def test_arms_are_told_from_the_totals(service):
     assert workers["ragbandit_workers", ("queue", "learn"), ("state", "idle")] == 0
 
 
+def test_share_of_a_budget(serve):
+    """The share of each dollar budget that is known by name is told by its spender and period."""
+    service = serve(tenants={"acme": {"dollars_per_month": 2.0}, "other": {"dollars_per_day": 1.0}})
+    made = service.http.post("/v1/route", json={"question": "Who wrote Emma?", "tenant": "acme"}).json()
+    outcome = {"decision_id": made["decision_id"], "answer": "Austen", "cost": {"dollars": 0.5}, "steps": 1}
+    assert service.http.post("/v1/outcomes", json=outcome).status_code == 202
+    samples = families(service)["ragbandit_budget_spent_ratio"].samples
+    found = {tuple(s.labels[name] for name in ("scope", "name", "period")): s.value for s in samples}
+    assert found == {("tenant", "acme", "month"): 0.25, ("tenant", "other", "day"): 0.0}
+
+
 @pytest.fixture
 def used(service):
     """A service in which everything happened once that has labels."""

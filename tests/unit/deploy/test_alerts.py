@@ -46,6 +46,10 @@ WELL = {
     'ragbandit_policy_version{state="canary",version="v2"}': "1+0x100",
     "ragbandit_kill_switch": "0+0x100",
     'ragbandit_sample_ratio_uneven{stage="judged"}': "0+0x100",
+    'ragbandit_policy_version{state="champion",version="v1"}': "1+0x100",
+    'ragbandit_arm_learning{arm="a",state="steady"}': "1+0x100",
+    'ragbandit_learning{state="learning"}': "1+0x100",
+    'ragbandit_budget_spent_ratio{scope="tenant",name="acme",period="day"}': "0.5+0x100",
 }
 #: alert -> what is otherwise; None: the series is missing. Samples are a minute apart, the last is asked for
 AMISS = {
@@ -70,6 +74,10 @@ AMISS = {
     "RagBanditArmSuspended": {'ragbandit_arm_offered{arm="a"}': "0+0x100"},
     "RagBanditNoArmHealthy": {"ragbandit_decisions_fail_open_total": "0+1x100"},
     "RagBanditUneven": {'ragbandit_sample_ratio_uneven{stage="judged"}': "1+0x100"},
+    "RagBanditDrift": {'ragbandit_arm_learning{arm="a",state="drifting"}': "1+0x100"},
+    "RagBanditLearningStuck": {'ragbandit_learning{state="starved"}': "1+0x100"},
+    "RagBanditBudget": {'ragbandit_budget_spent_ratio{scope="tenant",name="acme",period="day"}': "0.9+0x100"},
+    "RagBanditPromoted": {'ragbandit_policy_version{state="champion",version="v2"}': "_x79 1+0x20"},
     "RagBanditQuarantined": {'ragbandit_ledger{place="quarantined"}': "0+1x100"},
     "RagBanditHeld": {'ragbandit_ledger{place="held"}': "500+0x100"},
     "RagBanditSnapshots": {"ragbandit_snapshots_refused_total": "0+1x100"},

@@ -22,7 +22,7 @@ from ragbandit.router.learning.monitoring.frontier import OUTCOMES, QUESTIONS, c
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.deciding.prices import served_weight
+from ragbandit.router.serving.deciding.question import served_weight
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import ArmName, Cost, Decision, DecisionId, Outcome, PolicyLabel, Query, Reward, Update
 

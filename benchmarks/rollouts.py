@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import next_weight
 from ragbandit.router.rollouts.verdicts import Evidence, judge

@@ -28,7 +28,7 @@ from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.process_identity import this_process
+from ragbandit.shared.child_process import this_process
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.bm25 import build_index

@@ -9,7 +9,7 @@ from typing import Any
 from alembic import context, op
 from sqlalchemy import Connection, MetaData, Table, func, inspect, select
 
-from ragbandit.shared.files.json_lines import new_lines
+from ragbandit.shared.files import new_lines
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from ragbandit.router.queue.stream_reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.serving.answers import cancellation
-from ragbandit.router.serving.answers.recovery import recover
+from ragbandit.router.serving import pending
+from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.totals.extending import Extender
-from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.types import DecisionId
 from ragbandit.workers.checks.job import LOOK_S as CHECK_S
 from ragbandit.workers.checks.job import AnswerChecks
@@ -95,7 +95,7 @@ def _checks(context: Context) -> Iterator[Routine]:
 
 def stop_cancelled(context: Context) -> None:
     """Stop the runs here that their callers have cancelled, as the database says."""
-    for key in cancellation.requested(context.store.database, ids=context.active_runs.ids()):
+    for key in pending.requested(context.store.database, ids=context.active_runs.ids()):
         if context.active_runs.stop(key):
             log.info("a run was cancelled by its caller", extra={"action": "cancel", "decision": key})
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.setup.bootstrap import make_learner
 from ragbandit.router.storage.ledgers.inheritance import is_inheriting, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -24,7 +24,7 @@ from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.requirements import check_port, hold, hold_store, prepare_data_dir
 from ragbandit.shared.child_process import Child, end, ending, last_lines
 from ragbandit.shared.errors import ConfigError, NotReady
-from ragbandit.shared.files.atomic import private_folder, write_file
+from ragbandit.shared.files import private_folder, write_file
 
 log = logging.getLogger("ragbandit.up")
 

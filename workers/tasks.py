@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
 
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.policy_versions import versions_of

@@ -13,8 +13,8 @@ MOVED = {
     "ragbandit.router.serving.deciding.service": "ragbandit.router.serving.service",
     "ragbandit.router.storage.decisions.store": "ragbandit.router.storage.decisions",
     "ragbandit.shared.errors": "ragbandit.router.errors",
-    "ragbandit.shared.files.atomic": "ragbandit.router.storage.files.atomic",
-    "ragbandit.shared.process_identity": "ragbandit.router.process_identity",
+    "ragbandit.shared.files": "ragbandit.router.storage.files.atomic",
+    "ragbandit.shared.child_process": "ragbandit.router.process_identity",
     "ragbandit.shared.types": "ragbandit.router.types",
     "ragbandit.testing.policy_examples": "ragbandit.router.policies.examples",
 }

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.coverage.lives import ARMS, DECISIONS, KINDS, Kind, Life, life
-from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.offline.estimation.bandit_log import BY_TEXT, Log, keys_of_bytes
 from ragbandit.router.offline.replay import MemoryPart, Plan, ReplayResult, judge, parse_candidates
@@ -24,7 +24,7 @@ from ragbandit.router.offline.warm.held_out import CONFIDENCE
 from ragbandit.router.reporting.reading import Log as ReportLog
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report_of
-from ragbandit.router.rollouts.guardrails import GUARDRAILS
+from ragbandit.router.rollouts.evidence import GUARDRAILS
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import Evidence, facts_of
 from ragbandit.shared.types import ArmName, PolicyLabel, PolicyVersion

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from ragbandit.router.offline.charts import check_png
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ragbandit.client.arms import ArmRun
+    from ragbandit.client.arms import ArmRun, is_degraded
     from ragbandit.client.async_client import AsyncClient
     from ragbandit.client.client import Client
-    from ragbandit.client.fallback import is_degraded
-    from ragbandit.client.streams import StreamEvent
+    from ragbandit.client.transport import StreamEvent
 
 #: httpx's own command line
 _HTTPX_COMMAND = "httpx._main"

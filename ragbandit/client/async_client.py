@@ -12,6 +12,7 @@ import httpx
 
 from ragbandit.client.arms import (
     ArmRun,
+    Fallback,
     FeedbackField,
     Report,
     RoutedArms,
@@ -24,39 +25,41 @@ from ragbandit.client.arms import (
     refusal,
     with_configuration,
 )
-from ragbandit.client.bodies import (
+from ragbandit.client.exchange import (
     AskOptions,
+    Call,
+    Connection,
     Judgement,
     Options,
     OutcomeFields,
     ReportFields,
     answer_call,
+    away,
     item_list,
     json_object,
     new_id,
     not_sent,
+    pause_after,
     post,
     quoted,
+    refused,
     replies_of,
+    value_of,
 )
-from ragbandit.client.connection import Connection
-from ragbandit.client.exchange import Call, away, pause_after, refused, value_of
-from ragbandit.client.fallback import Fallback
 from ragbandit.client.replies.decisions import (
     AnswerReply,
     CancellationReply,
+    ClientFeedbackReply,
     ClientOutcomeReply,
     ClientRouteReply,
+    ErrorReply,
     PendingReply,
+    ReceiptReply,
     RecordReply,
     RouteReply,
 )
-from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.client.replies.feedback import ClientFeedbackReply, ReceiptReply
-from ragbandit.client.replies.overview import OverviewReply
-from ragbandit.client.replies.status import StatusReply
-from ragbandit.client.streams import EventReader, StreamEvent
-from ragbandit.client.transport import AsyncTransport
+from ragbandit.client.replies.status import OverviewReply, StatusReply
+from ragbandit.client.transport import AsyncTransport, EventReader, StreamEvent
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 
 log = logging.getLogger("ragbandit.client")

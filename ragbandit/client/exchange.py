@@ -1,14 +1,17 @@
 """One call to the service without input and output: what is sent, what a reply means, and when to try again."""
 
 import json
+import math
+import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypedDict
+from urllib.parse import quote
 
 import httpx
 
-from ragbandit.client.connection import Connection
+from ragbandit.client.replies.decisions import ClientFeedbackReply
 from ragbandit.shared import errors
 from ragbandit.shared.errors import (
     Conflict,
@@ -23,6 +26,87 @@ from ragbandit.shared.errors import (
 )
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.retries import pause_before_retry, retry_after_s
+from ragbandit.shared.types import OutcomeStatus
+
+#: where a service listens unless it is told otherwise
+DEFAULT_URL: Final = "http://127.0.0.1:8100"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Connection:
+    """Where and how to call; url and api_key are those of RAGBANDIT_URL and RAGBANDIT_API_KEY where they are None.
+
+    The key is never shown. Raises InvalidInput naming the field.
+    """
+
+    url: str | None
+    api_key: str | None = field(repr=False)
+    #: longest a call may take from its first byte to its last, retries and waits included, seconds
+    timeout_s: float
+    #: longest wait for a connection, and for a place in the pool, seconds
+    connect_timeout_s: float
+    #: longest silence of the service within a call, seconds; None: as long as the call may take
+    read_timeout_s: float | None
+    #: further attempts after the first
+    retries: int
+    #: longest Retry-After that is obeyed, seconds; a longer one ends the call with the service's error
+    retry_after_most_s: float
+    #: connections at most; further calls wait for one
+    connections: int
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = math.inf if name == "read_timeout_s" and self.read_timeout_s is None else getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool) or not value > least:
+                remedy = "pass a number above 0" if least == 0 else "pass a number, 0 or more"
+                raise InvalidInput(f'"{name}" is out of range: {value!r:.80}', field=name, remedy=remedy)
+        url = os.environ.get("RAGBANDIT_URL") or DEFAULT_URL if self.url is None else self.url
+        key = (os.environ.get("RAGBANDIT_API_KEY", "").strip() or None) if self.api_key is None else self.api_key
+        object.__setattr__(self, "url", _checked_url(url))
+        object.__setattr__(self, "api_key", None if key is None else _checked_key(key))
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without a password."""
+        return without_secrets(self.url or "")
+
+    def pool(self) -> dict[str, Any]:
+        """Arguments of a client of httpx."""
+        most = self.connections
+        return {
+            "base_url": self.url,
+            "headers": {} if self.api_key is None else {"Authorization": f"Bearer {self.api_key}"},
+            "limits": httpx.Limits(max_connections=most, max_keepalive_connections=min(20, most)),
+            "follow_redirects": False,
+        }
+
+
+#: what each number must be above
+_LEAST: Final = {"timeout_s": 0, "connect_timeout_s": 0, "read_timeout_s": 0, "connections": 0} | {
+    "retries": -1,
+    "retry_after_most_s": -1,
+}
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parsed = httpx.URL(url)
+    except (TypeError, httpx.InvalidURL):
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query or parsed.fragment:
+        shown = without_secrets(url) if isinstance(url, str) else type(url).__name__
+        message = f"{shown!r:.200} is no URL of a service"
+        raise InvalidInput(message, field="url", remedy=f"write it as {DEFAULT_URL}")
+    return url
+
+
+def _checked_key(key: str) -> str:
+    # A header cannot hold other characters, and the transport's error would repeat the key.
+    if not isinstance(key, str) or not key or not key.isascii() or any(c.isspace() or not c.isprintable() for c in key):
+        message = "the API key is empty, or has characters that no key has"
+        raise InvalidInput(message, field="api_key", remedy="pass it as `ragbandit keys create` printed it")
+    return key
+
 
 #: longest reply that is read, bytes
 MAX_REPLY: Final = 64 << 20
@@ -173,3 +257,126 @@ def value_of(received: ReceivedReply, *, path: str) -> Any:
 
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
+
+
+class Options(TypedDict, total=False):
+    """What is sent with a question, as POST /v1/route has it; None is left out."""
+
+    cost_weight: float | str | None
+    aim: Mapping[str, float] | None
+    context: Mapping[str, Any] | None
+    arms: Sequence[str] | None
+    budget: Mapping[str, float] | None
+    tenant: str | None
+    links: Mapping[str, str] | None
+    session_id: str | None
+    messages: Sequence[Mapping[str, str]] | None
+    sticky_turns: int | None
+
+
+class AskOptions(Options, total=False):
+    """`Options`, and the caller's own id."""
+
+    decision_id: str | None
+
+
+class ReportFields(TypedDict, total=False):
+    """What an outcome says of an arm that has run; None is left out."""
+
+    status: OutcomeStatus
+    answer: str | None
+    steps: float | None
+    cost: Mapping[str, float] | None
+    stop_reason: str | None
+
+
+class OutcomeFields(ReportFields, total=False):
+    """What an outcome says, as POST /v1/outcomes has it; None is left out."""
+
+    error: str | None
+
+
+class Judgement(TypedDict, total=False):
+    """One of label, rating, reward, event and retract with what belongs to it, as POST /v1/feedback has them."""
+
+    label: str | Sequence[str] | None
+    rating: bool | float | None
+    scale: str | None
+    reward: float | None
+    event: str | None
+    retract: str | None
+    source: str | None
+    rater: str | None
+    feedback_id: str | None
+
+
+def new_id() -> str:
+    """A UUIDv7, as the service makes them."""
+    import uuid_utils  # not needed for `import`
+
+    return str(uuid_utils.uuid7())
+
+
+def post(path: str, body: Mapping[str, object], *, limit_s: float | None = None) -> Call:
+    """POST of this body, without what is None."""
+    return Call(method="POST", path=path, body=encoded(_given(body)), limit_s=limit_s)
+
+
+def answer_call(
+    question: str, *, decision_id: str | None, wait_s: float | None, more: Mapping[str, object], timeout_s: float
+) -> Call:
+    """POST /v1/answer."""
+    if wait_s is not None and (not isinstance(wait_s, int | float) or isinstance(wait_s, bool)):
+        raise InvalidInput(f'"wait_s" must be a number, not {wait_s!r:.80}', field="wait_s", remedy="pass seconds")
+    body = {"question": question, "decision_id": new_id() if decision_id is None else decision_id, **more}
+    return Call(
+        method="POST",
+        path="/v1/answer",
+        params=None if wait_s is None else {"wait_s": wait_s},
+        body=encoded(_given(body)),
+        limit_s=timeout_s + (wait_s or 0.0),
+    )
+
+
+def item_list(items: Sequence[Mapping[str, object]], *, path: str, key: str) -> list[dict[str, object]]:
+    """The items of a batch, each with an id of its own. path: of one item. key: the name of its id."""
+    try:
+        return [{key: new_id(), **_given(item)} for item in items]
+    except (TypeError, ValueError, AttributeError) as error:
+        remedy = f"pass a list of dicts, each as the body of {path}"
+        raise InvalidInput('"items" must be a list of mappings', field="items", remedy=remedy) from error
+
+
+def replies_of(reply: Mapping[str, Any], *, path: str, count: int) -> list[Any]:
+    """The entries of a batch's reply, one for each item."""
+    entries = reply.get("items")
+    if not isinstance(entries, list) or len(entries) != count:
+        raise RagBanditError(f"{path} did not reply with one entry per item")
+    return entries
+
+
+def json_object(reply: object, *, path: str) -> dict[str, Any]:
+    """The reply, which is a JSON object."""
+    if not isinstance(reply, dict):
+        remedy = "check that the URL is that of the service"
+        raise RagBanditError(f"{path} did not reply with a JSON object", remedy=remedy)
+    return reply
+
+
+def not_sent(feedback_id: object) -> ClientFeedbackReply:
+    """The receipt of feedback for a decision that was made without the service."""
+    return ClientFeedbackReply(
+        feedback_id=str(feedback_id), duplicate=False, late=False, waiting_for=None, degraded=True
+    )
+
+
+def quoted(decision_id: object) -> str:
+    """The id as a part of a path."""
+    if not isinstance(decision_id, str):
+        message = f'"decision_id" must be text, not {type(decision_id).__name__}'
+        raise InvalidInput(message, field="decision_id", remedy="pass the decision id that route or answer gave")
+    return quote(decision_id, safe="")
+
+
+def _given(body: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in body.items() if value is not None}

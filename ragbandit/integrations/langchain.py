@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
 from ragbandit.client import Client
-from ragbandit.client.bodies import ReportFields
+from ragbandit.client.exchange import ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 
 

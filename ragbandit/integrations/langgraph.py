@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 from langgraph.types import Command
 
 from ragbandit.client import Client
-from ragbandit.client.bodies import ReportFields
+from ragbandit.client.exchange import ReportFields
 
 State: TypeAlias = Any
 Node: TypeAlias = Callable[[State], Any]

@@ -23,7 +23,7 @@ from llama_index.core.tools import ToolMetadata
 from pydantic import ConfigDict, Field
 
 from ragbandit.client import Client
-from ragbandit.client.bodies import ReportFields
+from ragbandit.client.exchange import ReportFields
 from ragbandit.client.replies.decisions import ClientRouteReply
 from ragbandit.shared.errors import InvalidInput, NotReady
 

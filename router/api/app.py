@@ -20,15 +20,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from ragbandit.router.api.dependencies import CallerGone, Reads
 from ragbandit.router.api.edge import Edge, reply_to
-from ragbandit.router.api.endpoints import (
-    decisions,
-    feedback,
-    operations,
-    overview,
-    policies,
-    report,
-    routing,
-)
+from ragbandit.router.api.endpoints import decisions, feedback, operations, policies, routing
 from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.mcp import endpoint as mcp
@@ -38,15 +30,14 @@ from ragbandit.router.api.openai.responses import endpoints as responses
 from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.api.security.gate import Gate
-from ragbandit.router.api.security.key_ring import KeyRing
+from ragbandit.router.api.security.gate import Gate, KeyRing
 from ragbandit.router.api.security.ownership import Owners
 from ragbandit.router.api.security.page_sessions import PageSessions
 from ragbandit.router.api.ui.endpoints import DASHBOARD
-from ragbandit.router.api.ui.errors import HEADERS
+from ragbandit.router.api.ui.rendering import HEADERS
 from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.queue.redis_server import redis_url
-from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import record_config
 from ragbandit.router.storage.access.api_keys import KeyStore
@@ -224,8 +215,6 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
             feedback,
             policies,
             operations,
-            overview,
-            report,
         )
         for route in module.endpoints.routes
     ),

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Header, Request
 from ragbandit.router.api.rules import OPERATOR_PATHS
 from ragbandit.router.api.schemas.requests import ID
 from ragbandit.router.api.schemas.responses import ERRORS
-from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from ragbandit.shared.types import Caller

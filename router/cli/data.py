@@ -10,21 +10,21 @@ from typing import Annotated, Final
 
 import typer
 
+from ragbandit.router import erasure
 from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
-from ragbandit.router.retention import erasure
 from ragbandit.router.serving.setup.requirements import check_database_file
 from ragbandit.router.storage.ledgers import inheritance
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql import counters
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
-from ragbandit.shared.files.atomic import private_folder, whole_file, write_file
-from ragbandit.shared.process_identity import lease_holder
+from ragbandit.shared.files import private_folder, whole_file, write_file
 
 #: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.

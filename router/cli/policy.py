@@ -18,8 +18,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, console, prin
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.overview import PolicyList, detail, overview
-from ragbandit.router.rollouts.served import changed_settings
+from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
 from ragbandit.router.rollouts.verbs import Verb
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment, percent

@@ -1,12 +1,94 @@
 """Generators and retrievers by name: which names there may be, and settings that take a name for a section."""
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, Final, Literal
 
-from ragbandit.router.config.grids import NAME
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.formats import known_choices
+
+#: names of arms, and of what they name
+NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: most arms of one grid: each is learned from outcomes of its own
+MOST_ARMS: Final = 32
+
+_KEY: Final = "grid"
+
+
+def expanded(arms: Mapping[str, Any]) -> dict[str, Any]:
+    """The same arms with every grid in place of its entry; an arm without one is passed on as it is.
+
+    Raises ValueError, as "field: what is wrong", for a grid that is none, a value that cannot stand in a name, more
+    than MOST_ARMS arms, and a name that comes twice.
+    """
+    plain: dict[str, Any] = {}
+    for name, params in arms.items():
+        entries = _entries(name, params) if has_grid(params) else {name: params}
+        if twice := sorted(set(entries) & (set(plain) | (set(arms) - {name}))):
+            raise ValueError(f"arms.{name}.{_KEY}: there is another arm {twice[0]!r}; give one of them another name")
+        plain |= entries
+    return plain
+
+
+def grids_of(arms: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Entry with a grid -> the names of its arms, the plain one first. Raises ValueError as `expanded`."""
+    return {str(name): tuple(_entries(name, params)) for name, params in arms.items() if has_grid(params)}
+
+
+def has_grid(params: object) -> bool:
+    """Whether the params of an arm are those of several."""
+    return isinstance(params, Mapping) and _KEY in params
+
+
+def _entries(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    field, grid = f"arms.{name}.{_KEY}", params[_KEY]
+    if not isinstance(grid, Mapping) or not grid:
+        raise ValueError(f"{field}: must be a mapping of params to lists of values, as {{rounds: [2, 4]}}")
+    axes = {str(key): _named(values, field=f"{field}.{key}") for key, values in sorted(grid.items(), key=str)}
+    beside = {key: value for key, value in params.items() if key != _KEY}
+    if both := sorted(set(axes) & set(map(str, beside))):
+        raise ValueError(f"{field}.{both[0]}: it stands beside the grid too; leave it out there")
+    if (count := math.prod(map(len, axes.values()))) > MOST_ARMS:
+        raise ValueError(
+            f"{field}: {count} arms come of it, and each must be learned; give values for {MOST_ARMS} at most"
+        )
+    entries = {}
+    for choice in product(*(axis.items() for axis in axes.values())):
+        parts = [f"{key}-{text}" for key, (text, _) in zip(axes, choice, strict=True) if text]
+        own = ".".join([str(name), *parts])
+        if parts and NAME.fullmatch(own) is None:
+            raise ValueError(f"{field}: {own!r} is no name of 1 to 64 letters, digits, dots, dashes, underscores")
+        entries[own] = beside | {key: value for key, (_, value) in zip(axes, choice, strict=True)}
+    return entries
+
+
+def _named(values: object, *, field: str) -> dict[str, Any]:
+    """What a value is called in names -> the value; the first one is called nothing."""
+    if not isinstance(values, list | tuple) or not values:
+        raise ValueError(f"{field}: must be a list of values, the arm's own first")
+    texts = [_text(value, field=field) for value in values]
+    if twice := next((text for number, text in enumerate(texts) if text in texts[:number]), None):
+        raise ValueError(f"{field}: {twice} stands twice; give every value once")
+    return dict(zip(["", *texts[1:]], values, strict=True))
+
+
+def _text(value: object, *, field: str) -> str:
+    """How a value stands in a name."""
+    text = ""
+    if value is None or isinstance(value, bool):
+        text = {None: "null", True: "true", False: "false"}[value]
+    elif isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value)):
+        text = str(value)
+    if NAME.fullmatch(text) is None:
+        raise ValueError(
+            f"{field}: a value cannot stand in the name of an arm; use numbers, true, false, null and texts of "
+            "letters, digits, dots, dashes and underscores, or write that arm out"
+        )
+    return text
+
 
 #: the name of the sections `generator` and `retriever` among those that have names
 DEFAULT: Final = "default"

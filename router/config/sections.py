@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.types import MAX_WEIGHT, Aggregate
 
 #: what a judge scores an answer by, each from 0 to 1; how: docs/judge.md
 CRITERIA: Final = ("supported", "answers", "right")
@@ -282,3 +283,172 @@ class JudgeSettings(Section):
     def criterion_weights(self) -> dict[str, float]:
         """Criterion -> what it counts in the score."""
         return {name: self.weights.get(name, 1.0) for name in CRITERIA}
+
+
+class GuardrailSettings(Section):
+    """How much worse than the champion's a candidate's answers may be in what is not the reward."""
+
+    #: share of failed and cancelled answers that a candidate may have more; 0.01 is one point
+    failures: Annotated[float, Field(gt=0, le=1)] = 0.01
+    #: how much longer the slowest twentieth of its answers may take: 0.2 is 20 % above the champion's 95th percentile
+    latency: Annotated[float, Field(gt=0, le=10)] = 0.2
+    #: how much more an answer may cost, in the terms of `reward.cost`: 0.1 is 10 % above the champion's mean
+    cost: Annotated[float, Field(gt=0, le=10)] = 0.1
+    #: true: a step and a promotion need the proof (an upper bound) that a guardrail is kept; false: the estimate within
+    #: the margin, and no proof of the contrary, is enough. The proof of one point takes thousands of answers
+    proven: bool = False
+
+
+class RolloutSettings(Section):
+    """How versions of the policy are judged, and how they move on."""
+
+    #: shares of a candidate's pmf in what is served, rising; it is promoted from the last one
+    steps: Annotated[list[Annotated[float, Field(gt=0, le=0.5)]], Field(min_length=1, max_length=10)] = Field(
+        default_factory=lambda: [0.05, 0.25, 0.5]
+    )
+    #: chance that a candidate which is not better by `margin` is promoted, however often one looks
+    alpha: Annotated[float, Field(gt=0, le=0.5)] = 0.05
+    #: chance that a candidate which is not worse than `harm` is rolled back for its reward, in each state that it is in
+    rollback_alpha: Annotated[float, Field(gt=0, le=0.3)] = 0.1
+    #: reward by which a candidate must be better than the champion
+    margin: Annotated[float, Field(ge=0)] = 0.0
+    #: reward by which a candidate may be worse before it is rolled back; 0: rolled back as soon as it is surely worse
+    harm: Annotated[float, Field(ge=0)] = 0.0
+    #: effective rows of the candidate that a step needs
+    rows_per_step: Count = 200
+    #: least time in a state before it moves on
+    seconds_per_step: Annotated[float, Field(ge=0)] = 3600.0
+    #: a canary that neither wins nor loses for that long goes back to shadow
+    max_age_s: Seconds = 14 * 86400.0
+    guardrails: GuardrailSettings = GuardrailSettings()
+    #: true: a version in shadow becomes a canary by itself as soon as the evidence allows it; false: a person does that
+    enter_canary: bool = False
+    #: newest answers of each side that the rule of sudden failures looks at, and the least number of the candidate's
+    #: before it says anything
+    failure_window: Annotated[int, Field(ge=5, le=1000)] = 20
+    #: candidates that may be in shadow at once; each costs its pmf for every decision, and a ledger
+    shadows: Annotated[int, Field(ge=1, le=16)] = 4
+    #: how often versions are looked at
+    interval_s: Seconds = 5.0
+    #: a verdict like the one before is kept again after that long
+    verdict_every_s: Seconds = 300.0
+    #: a candidate that takes longer for a batch of pmfs is left out of it, and is no canary until it is faster
+    time_limit_s: Annotated[float, Field(gt=0, le=10)] = 0.05
+
+    @model_validator(mode="after")
+    def _rising(self) -> "RolloutSettings":
+        if any(later <= earlier for earlier, later in zip(self.steps, self.steps[1:], strict=False)):
+            raise ValueError("steps must rise, as [0.05, 0.25, 0.5]")
+        return self
+
+
+#: lambda: what one unit of cost is worth in right answers
+CostWeight = Annotated[float, Field(ge=0, le=MAX_WEIGHT)]
+
+
+class RewardSettings(Section):
+    """reward = clip(quality - weight * cost). `cost` maps cost terms to their price per unit."""
+
+    #: how a label becomes quality
+    quality: Literal["exact_match", "f1", "containment"] = "f1"
+    #: lambda: what one unit of cost is worth in right answers; a right answer is worth 1 / weight units of cost.
+    #: Changing it begins no new ledger (docs/learning.md)
+    weight: Annotated[float, Field(ge=0)] = 0.05
+    #: price per unit of each cost term that counts: steps, dollars, seconds_total, prompt_tokens and so on
+    cost: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=lambda: {"steps": 1.0})
+    #: rewards below are clipped to it
+    minimum: float = -1.0
+    #: rewards above are clipped to it
+    maximum: float = 1.0
+    #: a function that scores answers, "package.module:function"; see docs/feedback.md. None: nothing is checked
+    check: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    #: what it takes beside answer, question and sources; JSON values
+    check_params: dict[str, Any] = Field(default_factory=dict)
+    #: the longest that it may take for one answer
+    check_s: Seconds = 10.0
+
+    def at(self, cost_weight: float | None) -> "RewardSettings":
+        """These settings with another weight of cost; None: with their own."""
+        return self if cost_weight is None else self.model_copy(update={"weight": cost_weight})
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RewardSettings":
+        if self.minimum >= self.maximum:
+            raise ValueError("minimum must be below maximum")
+        from ragbandit.shared.types import COST_TERMS  # at the top this import would go round
+
+        unknown = sorted(set(self.cost) - set(COST_TERMS))
+        if unknown:
+            raise ValueError(
+                f"reward.cost: unknown cost term {unknown[0]!r}; {known_choices(COST_TERMS, given=unknown[0])}"
+            )
+        return self
+
+
+#: a source of feedback, as `learning.sources` names it
+SourceName = Annotated[str, Field(pattern=r"^(key|role|tenant|rater|import):.{1,80}$")]
+#: how many rows of the ledger one judgement counts as
+Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class WeightSettings(Section):
+    """How many rows a judgement counts as when a policy learns it, by who judged; 0: counted, not learned."""
+
+    #: gold answers, raw rewards and checks by code
+    label: Weight = 1.0
+    #: people's ratings
+    human: Weight = 1.0
+    #: a model's scores, as long as they are not calibrated (see `calibrate`); 0 also afterwards
+    judge: Weight = 0.3
+    #: what users did with the answer (`feedback_events`)
+    event: Weight = 0.1
+
+
+class InfluenceSettings(Section):
+    """How much of what is learned may come from one source of feedback; what is beyond waits to be released."""
+
+    #: hold feedback beyond these shares; false: learn all of it
+    enabled: bool = True
+    #: of the weight in the window, the part that one API key may have
+    key_share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    #: one rater of a key
+    rater_share: Annotated[float, Field(gt=0, le=1)] = 0.05
+    #: all keys of one tenant together
+    tenant_share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    #: judged updates that the window holds, the newest of the ledger
+    window: Annotated[int, Field(ge=100, le=100_000)] = 1000
+    #: days after which an update no longer counts in it
+    days: Annotated[float, Field(gt=0, le=365)] = 7.0
+    #: judgements that a source may have in the window whatever its share
+    floor: Annotated[int, Field(ge=1)] = 20
+    #: sources that are never held, named as in learning.sources
+    trusted: list[SourceName] = Field(default_factory=lambda: ["role:operator", "role:admin"], max_length=200)
+
+
+class LearningSettings(Section):
+    """Times of learning: when decisions are learned, and how often routers get a new snapshot."""
+
+    #: 0: the first feedback closes a decision; above 0: feedback collects for that long after the decision
+    wait_s: Annotated[float, Field(ge=0)] = 0.0
+    #: how the feedback of one decision becomes one reward; above 0 s of wait_s only
+    aggregate: Aggregate = "first"
+    #: rows that one judgement counts as, by who judged: the most trusted of those in time makes the reward
+    weights: WeightSettings = WeightSettings()
+    #: factor on the weight of a source's judgements, by "key:ID", "role:NAME", "tenant:NAME", "rater:NAME" or
+    #: "import:NAME"; * at the end stands for all that begin so. 0: stored, not learned. docs/feedback.md says more
+    sources: dict[SourceName, Weight] = Field(default_factory=dict, max_length=1000)
+    influence: InfluenceSettings = InfluenceSettings()
+    #: learn a model's scores by what people say of the same answers, from 50 decisions on that have both
+    calibrate: bool = True
+    #: reward value where the time ran out without feedback; None learns nothing from such a decision
+    default_reward: float | None = None
+    #: after that long a decision without feedback or outcome is closed (with wait_s > 0: without outcome)
+    expire_s: Seconds = 7 * 86400.0
+    #: most decisions closed in one transaction
+    batch: Annotated[int, Field(ge=1, le=5000)] = 256
+    #: least time between two snapshots, and so between two rounds of learning
+    snapshot_interval_s: Annotated[float, Field(ge=0, le=60)] = 0.05
+    #: newest snapshots whose files are kept, beside a few older ones; the ledger can make any of them again
+    snapshots_kept: Count = 20
+    #: a learner that is not heard of for that long has lost its ledger to the next one
+    lease_s: Annotated[float, Field(ge=1)] = 10.0

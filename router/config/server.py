@@ -5,8 +5,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ragbandit.router.config.learning import CostWeight
-from ragbandit.router.config.sections import Seconds, Section
+from ragbandit.router.config.sections import CostWeight, Seconds, Section
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import RATE_PATTERN, Role
 

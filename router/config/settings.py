@@ -6,26 +6,24 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.grids import NAME, expanded
 from ragbandit.router.config.importers import ImportersSettings
-from ragbandit.router.config.learning import (
-    CostWeight,
-    InfluenceSettings,
-    LearningSettings,
-    RewardSettings,
-    WeightSettings,
-)
-from ragbandit.router.config.named_sections import DEFAULT, check_names, with_named_sections
-from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
+from ragbandit.router.config.named_sections import DEFAULT, NAME, check_names, expanded, with_named_sections
 from ragbandit.router.config.sections import (
     ConversationSettings,
+    CostWeight,
     Count,
     EncoderSettings,
     GeneratorSettings,
+    GuardrailSettings,
+    InfluenceSettings,
     JudgeSettings,
+    LearningSettings,
     RetrieverSettings,
+    RewardSettings,
+    RolloutSettings,
     Seconds,
     Section,
+    WeightSettings,
 )
 from ragbandit.router.config.server import ServerSettings, TenantSettings
 from ragbandit.shared.formats import known_choices

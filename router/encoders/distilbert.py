@@ -24,7 +24,7 @@ from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
 from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import cached_arrays
+from ragbandit.shared.files import cached_arrays
 
 log = logging.getLogger("ragbandit.encoder")
 

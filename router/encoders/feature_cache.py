@@ -18,7 +18,7 @@ from safetensors.numpy import save as save_tensors
 
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import refuse_string
-from ragbandit.shared.files.atomic import write_file
+from ragbandit.shared.files import write_file
 from ragbandit.shared.types import FeatureRows
 
 log = logging.getLogger("ragbandit.simulation")

@@ -21,7 +21,7 @@ from typing import Final
 
 from ragbandit.router.encoders.conversion import SENTENCE_FILES, gguf, gguf_wheel, onnx_encoder, sentence_wheel
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.files.atomic import cache_root, whole_folder, write_file
+from ragbandit.shared.files import cache_root, whole_folder, write_file
 from ragbandit.shared.formats import did_you_mean
 
 log = logging.getLogger("ragbandit.weights")

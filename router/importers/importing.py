@@ -20,8 +20,8 @@ from ragbandit.router.storage.imported_feedback import Imported, open_imports, v
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.positions import position_of, set_position
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditError
-from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import Feedback, Receipt
 
 #: feedback of which one import asks whether it is still there, the newest

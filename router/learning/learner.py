@@ -24,8 +24,8 @@ from ragbandit.router.storage.ledgers.inheritance import inherit
 from ragbandit.router.storage.ledgers.ledger import Ledger, is_kept
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.rows.held_rows import HeldRow
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, SnapshotError
-from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import ClosedDecision, Decision, JoinedDecision, SnapshotInfo, Update
 
 log = logging.getLogger("ragbandit.learner")

@@ -19,7 +19,7 @@ from ragbandit.router.policies.base import Policy, restored
 from ragbandit.router.storage.ledgers.registration import OTHER_ENCODER
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import ConfigError, SnapshotError
-from ragbandit.shared.files.folders import Folder
+from ragbandit.shared.files import Folder
 from ragbandit.shared.types import PolicyLabel, SnapshotInfo
 
 #: of the JSON file; another number is refused

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree
 
 from ragbandit.shared.errors import ConfigError, InvalidInput, missing_package
-from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files import whole_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

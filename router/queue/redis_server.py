@@ -12,7 +12,7 @@ from pathlib import Path
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.child_process import end_with_parent
 from ragbandit.shared.errors import ConfigError, QueueError
-from ragbandit.shared.files.atomic import append_private, private_folder
+from ragbandit.shared.files import append_private, private_folder
 
 
 def redis_url(settings: Settings) -> str:

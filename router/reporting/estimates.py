@@ -27,7 +27,7 @@ import numpy.typing as npt
 from ragbandit.shared.confidence_sequences import asymptotic_width
 from ragbandit.shared.evidence import Tried
 from ragbandit.shared.types import Matrix, Vector
-from ragbandit.shared.types.importance_weights import effective_rows
+from ragbandit.shared.types.ledger import effective_rows
 
 Choices = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]

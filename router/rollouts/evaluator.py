@@ -1,28 +1,269 @@
 """Evaluator: looks at every live version, keeps the verdict, and does what it says. One at a time, by a lease."""
 
+import json
 import logging
+import math
 import re
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from sqlalchemy import Connection
+import numpy as np
+from sqlalchemy import Connection, RowMapping, Select, func, select, tuple_
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts.reading import VersionReader
+from ragbandit.router.learning.reward import cost_of_terms
+from ragbandit.router.rollouts.overview import candidate_in
+from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verbs import MAX_REASON, Act, perform_within
 from ragbandit.router.rollouts.verdicts import Evidence, VerdictFinding, facts_of, judge
 from ragbandit.router.storage import policy_versions as store
+from ragbandit.router.storage.rows.conversion import scores_value
+from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
+from ragbandit.router.storage.sql.tables import decisions, outcomes, updates
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict
-from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import (
+    CANCELLED,
+    CANDIDATE,
     LIVE_STATES,
     Json,
     PolicyControl,
     PolicyLabel,
     PolicyVersion,
 )
+
+#: rows that are read at once
+PAGE: Final = 1000
+#: pages of each reading in one look; what is left is read by the next one
+PAGES: Final = 20
+#: decisions and outcomes younger than that are left to the next look: one that was made before may be committed after
+SETTLE_S: Final = 5.0
+
+_DRAWN: Final = (
+    decisions.c.id,
+    decisions.c.arms,
+    decisions.c.arm,
+    decisions.c.facts,
+    decisions.c.policy,
+    decisions.c.pmf,
+    decisions.c.scores,
+    decisions.c.fault,
+    decisions.c.made_at,
+)
+
+
+#: a row, and what its facts say of the version, with the champion's pmf where it is a canary
+_Note = tuple[RowMapping, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DrawRow:
+    """One draw that a version gave a pmf for."""
+
+    id: str
+    arms: tuple[str, ...]
+    arm: str
+    pmf: Sequence[float]
+    scores: Sequence[float] | None
+    candidate: Sequence[float]
+    champion: Sequence[float]
+    weight: float
+
+
+@dataclass(kw_only=True, slots=True)
+class VersionReader:
+    """Where the three readings of one version in one state stand."""
+
+    version: PolicyVersion
+    #: the ledger of the champion that it is compared with
+    champion: PolicyLabel
+    #: price per unit of cost, of the configuration: what the guardrail of cost compares
+    prices: Mapping[str, float]
+    _decided: tuple[float, str] = (-math.inf, "")
+    _ended: tuple[float, str] = (-math.inf, "")
+    #: None: where the ledger has its first update since then is not known yet
+    _seq: int | None = None
+    _started: bool = field(default=False)
+
+    def read(self, database: Database, *, evidence: Evidence, now: float) -> bool:
+        """Add what is new to the evidence, PAGES pages of each reading at most; True if that is all there is."""
+        if not self._started:
+            self._decided = self._ended = (self.version.since, "")
+            self._started = True
+        readings = (self._read_decisions, self._read_outcomes, self._read_ledger)
+        with database.read() as connection:
+            done = [_pages(reading, connection, evidence, now) for reading in readings]
+        return all(done)
+
+    def _read_decisions(self, connection: Connection, evidence: Evidence, now: float) -> bool:
+        position = tuple_(decisions.c.made_at, decisions.c.id)
+        query = select(*_DRAWN).where(
+            decisions.c.made_at >= self._decided[0],
+            decisions.c.made_at < now - SETTLE_S,
+            position > tuple_(*self._decided),
+        )
+        page = connection.execute(query.order_by(decisions.c.made_at, decisions.c.id).limit(PAGE)).mappings().all()
+        if page:
+            self._decided = (page[-1]["made_at"], page[-1]["id"])
+            notes = self._notes(page)
+            # Where the champion itself failed nobody asked for the version's word.
+            evidence.draws.faults += sum(facts.get("pmf") is None and row["fault"] is None for row, facts in notes)
+            evidence.draws.add(_draws(_rows(notes)))
+        return len(page) < PAGE
+
+    def _read_outcomes(self, connection: Connection, evidence: Evidence, now: float) -> bool:
+        position = tuple_(outcomes.c.made_at, outcomes.c.decision_id)
+        ending = (outcomes.c.status, outcomes.c.stop_reason, outcomes.c.cost, outcomes.c.steps)
+        query: Select[Any] = (
+            select(*_DRAWN, *ending, outcomes.c.made_at.label("ended_at"))
+            .join(decisions, decisions.c.id == outcomes.c.decision_id)
+            .where(
+                outcomes.c.made_at >= self._ended[0],
+                outcomes.c.made_at < now - SETTLE_S,
+                position > tuple_(*self._ended),
+            )
+        )
+        ordered = query.order_by(outcomes.c.made_at, outcomes.c.decision_id).limit(PAGE)
+        page = connection.execute(ordered).mappings().all()
+        if page:
+            self._ended = (page[-1]["ended_at"], page[-1]["id"])
+            ours = [row for row in page if row["made_at"] >= self.version.since and row["stop_reason"] != CANCELLED]
+            rows = {row.id: row for row in _rows(self._notes(ours))}
+            evidence.ended(self._outcomes([row for row in ours if row["id"] in rows], list(rows.values())))
+        return len(page) < PAGE
+
+    def _read_ledger(self, connection: Connection, evidence: Evidence, _now: float) -> bool:
+        label = self.version.label
+        last = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == label)).scalar() or 0
+        if self._seq is None:
+            self._seq = _first_since(connection, label=label, last=last, since=self.version.since) - 1
+        upto = min(self._seq + PAGE, last)
+        query = (
+            select(*_DRAWN, updates.c.value, updates.c.minimum, updates.c.maximum)
+            .join(decisions, decisions.c.id == updates.c.decision_id)
+            .where(updates.c.policy == label, updates.c.seq > self._seq, updates.c.seq <= upto)
+            .where(decisions.c.made_at >= self.version.since)
+        )
+        page = connection.execute(query.order_by(updates.c.seq)).mappings().all()
+        self._seq = upto
+        rewards = {row["id"]: row["value"] for row in page}
+        rows = _rows(self._notes(page))
+        if rows:
+            reward = np.array([rewards[row.id] for row in rows])
+            bounds = page[0]["minimum"], page[0]["maximum"]
+            evidence.judged(Judged(draws=_draws(rows), reward=reward, minimum=bounds[0], maximum=bounds[1]))
+        return upto == last
+
+    def _outcomes(self, ended: list[RowMapping], rows: list[_DrawRow]) -> Outcomes:
+        costs = [cost_value(row["cost"]) for row in ended]
+        charged = [cost_of_terms(row["steps"], cost, terms=self.prices) for row, cost in zip(ended, costs, strict=True)]
+        return Outcomes(
+            draws=_draws(rows),
+            failed=np.array([float(row["status"] == "failed") for row in ended]),
+            seconds=np.array([cost.seconds_total if cost.seconds_total > 0.0 else math.nan for cost in costs]),
+            cost=np.array(charged, dtype=np.float64),
+        )
+
+    def _notes(self, page: Sequence[RowMapping]) -> list[_Note]:
+        """The rows that say something of the version as it is now.
+
+        For a moment after a change routers decide as before: with the former champion, or by the former weight.
+        """
+        notes: list[_Note] = []
+        for row in page:
+            if row["policy"] != self.champion or f'"{CANDIDATE}"' not in row["facts"]:
+                continue
+            try:
+                facts: dict[str, Json] = json.loads(row["facts"])
+            except ValueError:
+                continue  # damaged, as `ragbandit verify` finds; one row must not keep all versions where they are
+            note = candidate_in(facts, self.version.name)
+            if note is None or (note.get("state"), note.get("weight")) != (self.version.state, self.version.weight):
+                continue
+            canary = facts[CANDIDATE]
+            notes.append((row, {**note, "champion": canary.get("champion") if isinstance(canary, dict) else None}))
+        return notes
+
+
+def _pages(reading: Any, connection: Connection, evidence: Evidence, now: float) -> bool:
+    return any(reading(connection, evidence, now) for _ in range(PAGES))
+
+
+def _first_since(connection: Connection, *, label: str, last: int, since: float) -> int:
+    """The seq of the first update made since then, by halving: a ledger inherits all decisions before its version."""
+    low, high = 1, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        query = select(updates.c.made_at).where(updates.c.policy == label, updates.c.seq == middle)
+        made_at = connection.execute(query).scalar()
+        if made_at is not None and made_at >= since:
+            high = middle
+        else:  # one that is archived is old
+            low = middle + 1
+    return low
+
+
+def _rows(notes: Sequence[_Note]) -> list[_DrawRow]:
+    """Those of which the version gave a pmf, and which were drawn: not forced, pinned, or kept to an earlier arm."""
+    rows = []
+    for row, note in notes:
+        with suppress(ValueError, TypeError):  # a damaged row
+            rows.append(_row(row, note))
+    return [row for row in rows if row is not None]
+
+
+def _row(row: RowMapping, note: Mapping[str, Any]) -> _DrawRow | None:
+    arms = tuple(json.loads(row["arms"]))
+    given = note.get("pmf")
+    if not isinstance(given, list) or len(given) != len(arms) or len(arms) < 2:
+        return None
+    pmf, scores = scores_value(row["pmf"]) or (), scores_value(row["scores"])
+    # What cannot be drawn, an arm that only a shadow offers or one that the champion never plays, tells nothing: the
+    # version is compared by what it does with the others.
+    drawable = [mass if chance > 0.0 else 0.0 for mass, chance in zip(given, pmf, strict=True)]
+    seen = math.fsum(drawable)
+    if not (seen > 0.0 and pmf[arms.index(row["arm"])] > 0.0):
+        return None
+    champion = note["champion"]
+    return _DrawRow(
+        id=row["id"],
+        arms=arms,
+        arm=row["arm"],
+        pmf=pmf,
+        scores=scores,
+        candidate=[mass / seen for mass in drawable],
+        champion=champion if isinstance(champion, list) and len(champion) == len(arms) else pmf,
+        weight=float(note["weight"]),  # the version's
+    )
+
+
+def _draws(rows: Sequence[_DrawRow]) -> Draws:
+    names = tuple(sorted({arm for row in rows for arm in row.arms}))
+    column = {name: number for number, name in enumerate(names)}
+    shape = (len(rows), len(names))
+    tables = {name: np.zeros(shape) for name in ("pmf", "candidate", "champion", "scores")}
+    for number, row in enumerate(rows):
+        columns = [column[arm] for arm in row.arms]
+        for name in ("pmf", "candidate", "champion"):
+            tables[name][number, columns] = getattr(row, name)
+        scores = row.scores
+        known = scores is not None and len(scores) == len(columns)
+        tables["scores"][number, columns] = scores if known and scores is not None else math.nan
+    return Draws(
+        ids=tuple(row.id for row in rows),
+        arms=names,
+        arm=np.array([column[row.arm] for row in rows], dtype=np.intp),
+        pmf=tables["pmf"],
+        candidate=tables["candidate"],
+        champion=tables["champion"],
+        weight=np.array([row.weight for row in rows], dtype=np.float64),
+        scores=tables["scores"],
+    )
+
 
 log = logging.getLogger("ragbandit.rollouts")
 

@@ -6,17 +6,16 @@ Pure: rows in, numbers out. How rows are cut into pages changes nothing, and eve
 import hashlib
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.rollouts.predictions import Predictions
-from ragbandit.router.rollouts.rows import Array, Draws, Judged
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.rows import Array, Draws, Judged, Outcomes, Predictions
 from ragbandit.shared.confidence_sequences import BettingSequence, FairBets, MeanClaim, asymptotic_width, robust_scores
 from ragbandit.shared.evidence import BURN_IN_EFFECTIVE, Tried
-from ragbandit.shared.types import surely_effective_rows
+from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 #: they differ on a row where more probability than that lies elsewhere
 _SAME: Final = 1e-6
@@ -230,3 +229,180 @@ class DrawEvidence:
         bets = np.stack([0.05 + 0.0 * room, 0.3 + 0.0 * room, -0.1 * room, -0.5 * room])
         self.ratios.add(1.0 + bets * (draws.ratio - 1.0))
         self._ratio_sum += float(draws.ratio.sum())
+
+
+GuardrailName = Literal["failures", "latency", "cost"]
+GUARDRAILS: Final[tuple[GuardrailName, ...]] = ("failures", "latency", "cost")
+#: first outcomes, from which the champion's 95th percentile and the unit of cost are taken
+BURN_IN: Final = 100
+#: of the champion's answers this share is slower than its 95th percentile
+_SLOW: Final = 0.05
+#: outcomes in which the newest answers of each side are looked for
+_REMEMBERED: Final = 4000
+#: a side fails suddenly where at least half of its newest answers failed, and of the champion's a third of that at most
+_SUDDEN: Final = 0.5
+
+
+@dataclass(kw_only=True, slots=True)
+class Guardrail:
+    """One guardrail: that candidate - factor * champion is not above `margin`, for values in [0, 1]."""
+
+    factor: float
+    margin: float
+    alpha: float
+    rows: int = 0
+    passed: BettingSequence = field(init=False)
+    kept: BettingSequence = field(init=False)
+    _sum: float = 0.0
+    _ratios: float = 0.0
+    _ratio_squares: float = 0.0
+    _expected_squares: float = 0.0
+    _predictions: Predictions = field(default_factory=Predictions)
+
+    def __post_init__(self) -> None:
+        self.passed = BettingSequence.of(MeanClaim(floor=-self.factor, null=self.margin, alpha=self.alpha))
+        self.kept = BettingSequence.of(MeanClaim(floor=-1.0, null=-self.margin, alpha=self.alpha))
+
+    def add(self, draws: Draws, value: Array, *, seen: npt.NDArray[np.bool_]) -> None:
+        """Take in the rows that are `seen`, shape (n,), in their order."""
+        if not seen.any():
+            return
+        arm, pmf, value = draws.arm[seen], draws.pmf[seen], value[seen]
+        share = draws.candidate[seen] - self.factor * draws.champion[seen]
+        guess = self._predictions.before(draws.arms, arm=arm, value=value)
+        for sign, sequence in ((1.0, self.passed), (-1.0, self.kept)):
+            sequence.add(robust_scores(share=sign * share, pmf=pmf, arm=arm, value=value, guess=guess))
+        at = np.arange(len(value)), arm
+        self._sum += float(((share * guess).sum(axis=1) + share[at] / pmf[at] * (value - guess[at])).sum())
+        self.rows += len(value)
+        ratio = draws.ratio[seen]
+        self._ratios += float(ratio.sum())
+        self._ratio_squares += float(ratio @ ratio)
+        self._expected_squares += float(draws.expected_squares[seen].sum())
+
+    @property
+    def tried(self) -> Tried:
+        """What the excess rests on; `draws` and `judged` count outcomes."""
+        effective = surely_effective_rows(
+            self._ratios, squares=self._ratio_squares, rows=self.rows, expected_squares=self._expected_squares
+        )
+        return Tried(draws=self.rows, judged=self.rows, effective=effective, questions=self.rows)
+
+    @property
+    def excess(self) -> float:
+        """The estimate of candidate - factor * champion; 0 without rows."""
+        return self._sum / self.rows if self.rows else 0.0
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which the excess lies."""
+        return self.passed.lower(alpha=self.alpha), -self.kept.lower(alpha=self.alpha)
+
+
+@dataclass(kw_only=True, slots=True)
+class GuardrailEvidence:
+    """All three, with Bonferroni's share of `rollback_alpha` each, and the rule of sudden failures."""
+
+    settings: RolloutSettings
+    rows: int = 0
+    #: rows after which the newest answers failed suddenly; None: they did not
+    sudden_at: int | None = None
+    #: seconds above which an answer is slow; None: not known yet
+    slow_s: float | None = None
+    #: cost that counts as 1, what is above is cut; None: not known yet; 0: nothing costs anything
+    cost_unit: float | None = None
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+    guardrails: dict[GuardrailName, Guardrail] = field(default_factory=dict)
+    _early: list[tuple[float, float, float]] = field(default_factory=list)
+    _newest: Array = field(default_factory=lambda: np.zeros((0, 2)))
+    _ratios: float = 0.0
+    _ratio_squares: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.guardrails["failures"] = self._guardrail(margin=self.settings.guardrails.failures)
+
+    def add(self, outcomes: Outcomes) -> None:
+        """Take rows in, in the order in which they came in."""
+        draws, first = outcomes.draws, 0
+        while first < len(draws):  # cut where the burn-in ends, so that pages do not show
+            left = BURN_IN - self.rows
+            upto = min(len(draws), first + left) if left > 0 else len(draws)
+            self._take(outcomes, slice(first, upto))
+            first = upto
+        for key, *numbers in zip(draws.ids, outcomes.failed, outcomes.seconds, outcomes.cost, strict=True):
+            self.digest.update(f"{key} {[float(number) for number in numbers]!r}\n".encode())
+
+    @property
+    def effective(self) -> float:
+        """Effective rows of the candidate among the outcomes."""
+        return effective_rows(self._ratios, squares=self._ratio_squares)
+
+    def _guardrail(self, *, margin: float, factor: float = 1.0) -> Guardrail:
+        return Guardrail(factor=factor, margin=margin, alpha=self.settings.rollback_alpha / len(GUARDRAILS))
+
+    def _take(self, outcomes: Outcomes, here: slice) -> None:
+        draws = outcomes.draws.cut(here)
+        failed, seconds, cost = outcomes.failed[here], outcomes.seconds[here], outcomes.cost[here]
+        everything = np.ones(len(draws), dtype=bool)
+        self.guardrails["failures"].add(draws, failed, seen=everything)
+        if "latency" in self.guardrails and self.slow_s is not None:
+            slow = (seconds > self.slow_s).astype(np.float64)
+            self.guardrails["latency"].add(draws, slow, seen=~np.isnan(seconds))
+        if "cost" in self.guardrails and self.cost_unit:
+            self.guardrails["cost"].add(draws, np.clip(cost / self.cost_unit, 0.0, 1.0), seen=everything)
+        ratio = draws.ratio
+        self._ratios, self._ratio_squares = (
+            self._ratios + float(ratio.sum()),
+            self._ratio_squares + float((ratio**2).sum()),
+        )
+        self._look_for_sudden(draws.weight * ratio, failed=failed)
+        self.rows += len(draws)
+        if self.rows <= BURN_IN:
+            self._early += list(zip(draws.champion_ratio, seconds, cost, strict=True))
+            if self.rows == BURN_IN:
+                self._set_units()
+
+    def _set_units(self) -> None:
+        weight, seconds, cost = np.array(self._early).T
+        self._early = []
+        timed = ~np.isnan(seconds) & (seconds > 0.0)
+        if timed.sum() >= BURN_IN / 2:
+            slowest = _quantile(seconds[timed], weight=weight[timed], share=1.0 - _SLOW)
+            self.slow_s = (1.0 + self.settings.guardrails.latency) * slowest
+            above = float((weight * (seconds > self.slow_s))[timed].sum() / max(weight[timed].sum(), 1e-12))
+            self.guardrails["latency"] = self._guardrail(margin=max(_SLOW - above, 0.01))
+        mean = float((weight * cost).sum() / max(weight.sum(), 1e-12))
+        self.cost_unit = 2.0 * max(_quantile(cost, weight=weight, share=1.0 - _SLOW), mean)
+        if self.cost_unit > 0.0:
+            self.guardrails["cost"] = self._guardrail(margin=0.0, factor=1.0 + self.settings.guardrails.cost)
+
+    def _look_for_sudden(self, share: Array, *, failed: Array) -> None:
+        """share: the candidate's part in each draw, shape (n,): no draw is of one side alone."""
+        before = len(self._newest)
+        self._newest = np.concatenate([self._newest, np.stack([share, failed], axis=1)])
+        if self.sudden_at is None and share.any():
+            for row in np.flatnonzero(failed):
+                if self._is_sudden(self._newest[: before + int(row) + 1]):
+                    self.sudden_at = self.rows + int(row) + 1
+                    break
+        self._newest = self._newest[-_REMEMBERED:]
+
+    def _is_sudden(self, newest: Array) -> bool:
+        newest = newest[-_REMEMBERED:][::-1]
+        ours = _failing(newest[:, 0], failed=newest[:, 1], events=self.settings.failure_window)
+        others = _failing(1.0 - newest[:, 0], failed=newest[:, 1], events=self.settings.failure_window)
+        return not math.isnan(ours) and ours >= _SUDDEN and not others > ours / 3.0
+
+
+def _failing(part: Array, *, failed: Array, events: int) -> float:
+    """Share of failures among the newest `events` answers of a side; NaN where it has not so many."""
+    upto = int(np.searchsorted(np.cumsum(part), events - 1e-9)) + 1
+    if upto > len(part):
+        return math.nan
+    return float((part * failed)[:upto].sum() / part[:upto].sum())
+
+
+def _quantile(values: Array, *, weight: Array, share: float) -> float:
+    order = np.argsort(values)
+    upto = np.cumsum(weight[order])
+    return float(values[order][min(int(np.searchsorted(upto, share * upto[-1])), len(values) - 1)])

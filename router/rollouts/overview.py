@@ -10,13 +10,65 @@ from typing import Final, Literal
 
 from sqlalchemy import select
 
-from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.config.loading import with_changes
+from ragbandit.router.config.named_sections import expanded
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.rollouts.verbs import Verb, next_weight, verbs_of
 from ragbandit.router.storage.policy_versions import control_of, verdicts_of, version_named, versions_of
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import decisions
-from ragbandit.shared.types import Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import CANDIDATE, Json, PolicyControl, PolicyLabel, PolicyVerdict, PolicyVersion
+
+#: what a version may not change: its label is made for it; incumbent and holdback are those of all versions
+_NOT_THEIRS: Final = ("label", "incumbent", "harm", "holdback")
+
+
+def candidate_in(facts: Mapping[str, Json], version: str) -> Mapping[str, Json] | None:
+    """What a decision's facts say of this version; None where it was not live."""
+    first = facts.get(CANDIDATE)
+    if not isinstance(first, Mapping):
+        return None
+    others = first.get("others")
+    candidates = [first, *(others if isinstance(others, list) else [])]
+    return next((one for one in candidates if isinstance(one, Mapping) and one.get("version") == version), None)
+
+
+def settings_of(settings: Settings, version: PolicyVersion) -> Settings:
+    """The configuration with what the version changes, and with its ledger; checked like a configuration.
+
+    Raises ConfigError naming the setting: one that a version cannot change, a policy that cannot be made, an arm that
+    the configuration has under another meaning.
+    """
+    return changed_settings(settings, version.changes, label=version.label)
+
+
+def changed_settings(settings: Settings, changes: Mapping[str, Json], *, label: str) -> Settings:
+    """`settings_of` for a version with these changes and this label, whether or not there is one."""
+    sections: dict[str, Mapping[str, object]] = {}
+    for section, given in changes.items():
+        if section not in ("policy", "reward", "arms") or not isinstance(given, Mapping):
+            remedy = "change policy, reward or arms"
+            raise ConfigError("no version can change it", field=section, remedy=remedy)
+        sections[section] = given
+    for name in _NOT_THEIRS:
+        if name in sections.get("policy", {}):
+            remedy = "set it in the configuration, for all versions"
+            raise ConfigError("no version can change it", field=f"policy.{name}", remedy=remedy)
+    changed = with_changes(settings, sections) if sections else settings
+    for arm, params in expanded(sections.get("arms", {})).items():
+        if arm in settings.arms and settings.arms[arm] != (params or {}):
+            raise ConfigError(
+                "the configuration has an arm of this name with other params, and workers run that one",
+                field=f"arms.{arm}",
+                remedy="give the new arm a name of its own",
+            )
+    changed = changed.model_copy(update={"policy": changed.policy.model_copy(update={"label": label})})
+    check_policy(changed)
+    return changed
+
 
 #: newest decisions in which faults of a candidate are counted, and verdicts that are shown
 NEWEST: Final = 200

@@ -18,8 +18,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.config.grids import expanded
-from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.named_sections import expanded
+from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ragbandit.router.config.rollout import RolloutSettings
-from ragbandit.router.rollouts.evidence import DrawEvidence, RewardEvidence
-from ragbandit.router.rollouts.guardrails import GUARDRAILS, GuardrailEvidence, GuardrailName
+from ragbandit.router.config.sections import RolloutSettings
+from ragbandit.router.rollouts.evidence import (
+    GUARDRAILS,
+    DrawEvidence,
+    GuardrailEvidence,
+    GuardrailName,
+    RewardEvidence,
+)
 from ragbandit.router.rollouts.rows import Judged, Outcomes
 from ragbandit.router.rollouts.verbs import Verb, next_weight
 from ragbandit.router.storage.rows.conversion import canonical

@@ -4,12 +4,14 @@ Nothing here counts decisions: the cost follows the hours and the arms that are 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import Connection, func, select
 
+from ragbandit.router.config.settings import PolicySettings
 from ragbandit.router.learning.monitoring.sample_ratio import SampleRatio, lately
 from ragbandit.router.storage.policy_versions import control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
@@ -17,7 +19,8 @@ from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.router.storage.totals.extending import Progress, progress_of
 from ragbandit.router.storage.totals.rows import KEPT, ArmHour, hour_of, hours_of, totals_ever
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, ArmTotals, PolicyLabel, PolicyVersion, sum_of
+from ragbandit.shared.evidence import FEWEST_EFFECTIVE
+from ragbandit.shared.types import ArmName, ArmTotals, Cost, PolicyLabel, PolicyVersion, sum_of
 
 HOUR_S: Final = 3600
 #: most points of a series
@@ -158,3 +161,33 @@ def _progress(connection: Connection, *, policy: PolicyLabel) -> Progress:
     newest = connection.execute(select(func.max(decisions.c.made_at))).scalar()
     last_seq = connection.execute(select(func.max(updates.c.seq)).where(updates.c.policy == policy)).scalar()
     return progress_of(connection, label=policy, newest=newest, last_seq=int(last_seq or 0))
+
+
+#: how old the mean may become, seconds
+_KEPT_S: Final = 60.0
+
+
+class Savings:
+    """The mean dollars of an answer by the holdback's arm. Read by one thread, used by all."""
+
+    def __init__(
+        self, database: Database, *, policy: PolicySettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._database, self._policy, self._clock = database, policy, clock
+        self._read_at = float("-inf")
+        #: None: there is no holdback, or too few outcomes of its arm tell dollars
+        self.mean: float | None = None
+
+    def refresh(self) -> None:
+        """Read the mean where it is older than _KEPT_S. Raises StoreError."""
+        if self._policy.holdback is None or self._clock() - self._read_at < _KEPT_S:
+            return
+        with self._database.read() as connection:
+            arms = totals_ever(connection, policy=PolicyLabel(self._policy.label))
+        self._read_at, of = self._clock(), arms.get(ArmName(self._policy.holdback.arm))
+        known = of is not None and of.ended >= FEWEST_EFFECTIVE and of.dollars > 0.0
+        self.mean = of.dollars / of.ended if of is not None and known else None
+
+    def of(self, cost: Cost) -> float | None:
+        """What an answer of this cost saved, in dollars, below 0 where it was dearer; None: it is not known."""
+        return None if self.mean is None else self.mean - cost.dollars

@@ -22,22 +22,25 @@ from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
-from ragbandit.router.serving.answers import cancellation
-from ragbandit.router.serving.answers.pending import PendingAnswers
-from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
-from ragbandit.router.serving.batching.micro_batching import SERVE_S, MicroBatcher
-from ragbandit.router.serving.batching.writes import feedback_writes, outcome_writes
+from ragbandit.router.serving import pending
+from ragbandit.router.serving.batching import (
+    SERVE_S,
+    MicroBatcher,
+    QueueLimits,
+    QueueState,
+    feedback_writes,
+    outcome_writes,
+)
 from ragbandit.router.serving.checks.fields import checked_id, checked_number, checked_type
 from ragbandit.router.serving.checks.reports import check_charged, made_feedback, made_outcome
-from ragbandit.router.serving.conversations.queries import ConversationQueries
+from ragbandit.router.serving.conversations import ConversationQueries
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.deciding.service import RouteService
-from ragbandit.router.serving.following.policy import PolicyFollower
-from ragbandit.router.serving.following.updates import Updates
+from ragbandit.router.serving.following.versions import PolicyFollower, Updates
 from ragbandit.router.serving.health.readiness import LEARNER, OK, REDIS, Readiness, TrialWrites, learner_check
 from ragbandit.router.serving.health.state import RouterState, percentiles
-from ragbandit.router.serving.overview import earned
-from ragbandit.router.serving.savings import Savings
+from ragbandit.router.serving.overview import Savings, earned
+from ragbandit.router.serving.pending import PendingAnswers
 from ragbandit.router.serving.setup.bootstrap import (
     judge_sample,
     make_encoder,
@@ -286,13 +289,13 @@ class Router:
         finally:
             self.answers.remove(decision.id, waiting)
 
-    def cancel(self, decision_id: str) -> cancellation.Cancellation:
+    def cancel(self, decision_id: str) -> pending.Cancellation:
         """Tell the workers not to answer this decision, or to stop. Its outcome has the cost so far.
 
         Raises NotFound, Conflict (the caller's own stack runs it), InvalidInput.
         """
         key = DecisionId(checked_id(decision_id, field="decision_id"))
-        cancelled = cancellation.request(self.database, decision_id=key, now=time.time())
+        cancelled = pending.request(self.database, decision_id=key, now=time.time())
         if cancelled.status is None:
             self.notifier.cancel(key)
         return cancelled

@@ -20,7 +20,7 @@ from ragbandit.router.storage.sql.bulk_insert import insert_rows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import clock
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.process_identity import ProcessIdentity, this_process
+from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.types import ArmName, Decision, DecisionId
 
 #: a claim that was not renewed for that long has run out, seconds

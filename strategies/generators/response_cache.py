@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files import whole_file
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Token

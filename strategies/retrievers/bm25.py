@@ -22,7 +22,7 @@ import numpy as np
 import Stemmer
 from bm25s.stopwords import STOPWORDS_EN
 
-from ragbandit.shared.files.atomic import replace_folder
+from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import read_corpus

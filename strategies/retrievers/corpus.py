@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from ragbandit.shared.errors import InvalidInput, required_module
-from ragbandit.shared.files.json_lines import lines, parsed
+from ragbandit.shared.files import lines, parsed
 from ragbandit.strategies.base import Passage
 
 log = logging.getLogger("ragbandit.documents")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from ragbandit.shared.errors import ConfigError, required_module
-from ragbandit.shared.files.atomic import replace_folder
+from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.retrievers.corpus import model_text

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files import whole_file
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
 

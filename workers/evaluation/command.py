@@ -19,7 +19,7 @@ from ragbandit.router.offline.logs.jsonl import line_of
 from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.setup.bootstrap import encoder_of
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.json_lines import new_lines
+from ragbandit.shared.files import new_lines
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Generator
 from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus

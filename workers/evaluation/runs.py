@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files.atomic import append_private
-from ragbandit.shared.files.json_lines import parsed
+from ragbandit.shared.files import append_private, parsed
 from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.workers.evaluation.questions import LabelledQuestion

@@ -8,9 +8,123 @@ from typing import (
 
 from typing_extensions import TypedDict
 
-from ragbandit.client.replies.errors import ErrorReply
-from ragbandit.client.replies.feedback import KeptFeedback, KeptReward
-from ragbandit.shared.types import DecisionState, OutcomeStatus, RunBy
+from ragbandit.shared.types import (
+    DecisionState,
+    FeedbackKind,
+    FeedbackSource,
+    JudgedBy,
+    OutcomeStatus,
+    RewardSource,
+    RunBy,
+)
+
+
+class ErrorDetail(TypedDict):
+    """What is wrong, and what to do."""
+
+    code: str
+    """Stable name of the kind of error."""
+    message: str
+    """What is wrong."""
+    field: str | None
+    """The input that is wrong; null if it is none."""
+    remedy: str | None
+    """What to do; null if nothing can be said."""
+
+
+class ErrorReply(TypedDict):
+    """Every error has this shape."""
+
+    error: ErrorDetail
+    """What is wrong, and what to do."""
+
+
+# Every endpoint names it ten times: pydantic reads it when somebody asks for the OpenAPI document, not at each start.
+ErrorReply.__pydantic_config__ = {"defer_build": True}  # type: ignore[attr-defined] # pydantic's own name
+
+
+class ReceiptReply(TypedDict):
+    """Confirmation that a feedback is stored: the fields of `ragbandit.Receipt`."""
+
+    feedback_id: str
+    """Id of the feedback; yours if you sent one."""
+    duplicate: bool
+    """Whether the same feedback was stored before."""
+    late: bool
+    """Whether it came after the decision was closed; it is then stored, and not learned."""
+    waiting_for: Literal["outcome"] | None
+    """What has to be reported before the feedback can be learned; null if nothing."""
+
+
+class ClientFeedbackReply(ReceiptReply, total=False):
+    """Receipt of a feedback, as a client gives it."""
+
+    degraded: bool
+    """Its decision was made without the service: nothing was sent."""
+
+
+class BatchReply(TypedDict):
+    """One entry per item, in order."""
+
+    items: list[ReceiptReply | ErrorReply]
+    """A receipt or an error for each item, in order."""
+
+
+class KeptFeedback(TypedDict):
+    """One judgement of a decision."""
+
+    id: str
+    """Id of the feedback."""
+    decision_id: str
+    """Id of the decision."""
+    kind: FeedbackKind
+    """Kind of feedback."""
+    value: float | tuple[str, ...] | None
+    """The gold answers, the rating on [0, 1], or the reward; null for what takes a judgement back, and for an event
+    that is only counted."""
+    source: FeedbackSource
+    """Who judged."""
+    rater: str | None
+    """Which person or model of that source judged; null where it is unknown."""
+    event: str | None
+    """Name of the event; null for other feedback."""
+    facts: dict[str, Any]
+    """What else the rater reported, for example a judge's model, rubric and reasons."""
+    received_at: float
+    """When it was stored, seconds since 1970."""
+    late: bool
+    """Whether it came after the decision was closed; it is then not learned."""
+
+
+class KeptReward(TypedDict):
+    """The reward that was learned: value = quality - weight * cost, clipped to [minimum, maximum]."""
+
+    value: float | None
+    """The reward."""
+    quality: float | None
+    """Quality on [0, 1]; of a raw reward the reward itself."""
+    cost: float | None
+    """The priced sum of the cost terms."""
+    weight: float
+    """Weight of cost (lambda)."""
+    minimum: float
+    """Least reward; below it is clipped."""
+    maximum: float
+    """Largest reward; above it is clipped."""
+    terms: dict[str, float]
+    """Price per unit of each cost term."""
+    preset: str
+    """How the judgements became quality: a quality measure, `rating`, `mixed`, or `reward` for a raw reward."""
+    source: RewardSource
+    """Whether it was made of feedback, or is the default reward."""
+    judged_by: JudgedBy | None
+    """The most trusted feedback in it: label, human, judge or event; null for a default reward."""
+    raw_quality: float | None
+    """Quality before calibration; null where it was not calibrated."""
+    sample_weight: float
+    """How many rows it counts as when the policy learns it."""
+    clipped: bool
+    """Whether the reward was outside its bounds."""
 
 
 class DecisionFields(TypedDict):

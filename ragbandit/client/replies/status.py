@@ -189,3 +189,204 @@ class StatusReply(LedgerReply):
     """Time from feedback to this router's policy."""
     redis: str
     """`ok`, or what this process cannot do with Redis, or foreign data that it met there; as in /ready."""
+
+
+class TotalsReply(TypedDict):
+    """What was decided, answered and learned."""
+
+    decided: int
+    """Decisions."""
+    explored: int
+    """Decisions in which another arm was at least as likely as the one drawn."""
+    sticky: int
+    """Decisions that kept the arm of an earlier turn of their conversation."""
+    forced: int
+    """Decisions whose arm the caller chose."""
+    killed: int
+    """Decisions that the kill switch made."""
+    faults: int
+    """Decisions by the fallback arm."""
+    answered: int
+    """Outcomes with an answer."""
+    failed: int
+    """Outcomes without one."""
+    cancelled: int
+    """Outcomes that callers ended."""
+    failure_share: float | None
+    """Failed ones of all outcomes that were not cancelled; null where there are none."""
+    learned: int
+    """Updates of the ledger, default rewards included."""
+    reward: float | None
+    """Mean reward of these updates; null where there are none."""
+    quality: float | None
+    """Mean quality of these updates; null where there are none."""
+    cost: float | None
+    """Mean cost of these updates, in units of the setting `reward.cost`; null where there are none."""
+    dollars: float
+    """Price of the tokens of all outcomes, where the generator has prices."""
+    prompt_tokens: int
+    """Tokens that models read."""
+    completion_tokens: int
+    """Tokens that models wrote."""
+    p50_s: float | None
+    """Median latency of the outcomes, seconds: from a histogram, within the least and the largest that were observed;
+    null where none was reported."""
+    p95_s: float | None
+    """95th percentile of the latency, seconds."""
+    p99_s: float | None
+    """99th percentile of the latency, seconds."""
+
+
+class ArmOverviewReply(TypedDict):
+    """One arm over the time."""
+
+    arm: str
+    """The arm."""
+    share: float
+    """Its share of the decisions."""
+    totals: TotalsReply
+    """Totals of the arm."""
+
+
+class PointReply(TypedDict):
+    """A step of the time."""
+
+    at: float
+    """When the step begins, seconds since 1970."""
+    totals: TotalsReply
+    """Totals of all arms."""
+    arms: dict[str, TotalsReply]
+    """Totals of each arm that did anything."""
+
+
+class WorkerReply(TypedDict):
+    """A worker that takes jobs."""
+
+    name: str
+    """Its name in the queue."""
+    queue: str
+    """answer, judge or learn."""
+    state: str
+    """For example idle or busy."""
+    host: str
+    """The host that it runs on."""
+    heard_at: float | None
+    """When it was last heard from, seconds since 1970; null if never."""
+
+
+class OverviewReply(TypedDict):
+    """What the policy earned and spent, and how the service is."""
+
+    policy: str
+    """Label of the ledger that the policy learns from (setting `policy.label`)."""
+    since: float
+    """Beginning of the time, a whole hour, seconds since 1970."""
+    until: float
+    """End of the time."""
+    step: int
+    """Length of a point, seconds."""
+    totals: TotalsReply
+    """Totals of all arms over the time."""
+    arms: list[ArmOverviewReply]
+    """Each arm over the time, the most used first."""
+    points: list[PointReply]
+    """The time in steps, the oldest first."""
+    counted_to: float | None
+    """The totals hold decisions up to this time, seconds since 1970; null: none yet."""
+    behind_s: float
+    """Seconds from `counted_to` to the newest decision."""
+    updates_behind: int
+    """Updates of the ledger that are not in the totals yet."""
+    learning: LearningReply | None
+    """How far the policy has learned; null where it does not say."""
+    lag_s: float
+    """Age of the oldest decision that is ready to be learned, seconds."""
+    waiting: int
+    """Decisions that wait to be learned."""
+    behind: int
+    """Updates of the ledger that are not in the newest snapshot."""
+    queues: dict[str, int] | None
+    """Jobs waiting, by queue; null if Redis cannot be reached."""
+    workers: list[WorkerReply] | None
+    """The registered workers; null if Redis cannot be reached."""
+
+
+class ComparisonReply(TypedDict):
+    """What was served against always one arm, per question."""
+
+    served: float | None
+    """Mean of what was served; null: nothing is known of it."""
+    always: float | None
+    """The same had always the arm been used, estimated; null, with what follows, where it is not tried enough."""
+    difference: float | None
+    """`served` - `always`."""
+    low: float | None
+    """Lower end of its 95 % interval, which holds however often one looks."""
+    high: float | None
+    """Upper end of the interval."""
+    draws: int
+    """Questions that drew the arm."""
+    seen: int
+    """Of these: with an outcome (costs), or rated (quality)."""
+    effective_rows: float
+    """Effective rows of the comparison: how many rows of equal weight it is worth."""
+    missing: str | None
+    """Why there is no interval, in words; null where there is one."""
+
+
+class LineReply(TypedDict):
+    """One line of a report."""
+
+    name: str
+    """What it is about."""
+    against: str
+    """The arm that it is compared with."""
+    questions: int
+    """Questions that could have had this arm."""
+    cost: ComparisonReply
+    """Cost per question, in the report's unit."""
+    quality: ComparisonReply
+    """Quality of the rated answers, per question."""
+    verdict: str
+    """better, as good or worse, then cheaper, same cost or dearer, as "as good, cheaper"; or "cannot tell yet"."""
+    missing: str | None
+    """Why there is no verdict, and how many more questions it takes; null where there is one."""
+    saved: str
+    """What was saved in all, in words."""
+    words: str
+    """The verdict in words, with its numbers."""
+
+
+class ReportReply(TypedDict):
+    """A report of a time."""
+
+    sentence: str
+    """All of it in one sentence."""
+    since: float
+    """Beginning of the time, seconds since 1970."""
+    until: float
+    """End of the time."""
+    tenant: str | None
+    """The tenant that it is about; null: all."""
+    unit: str
+    """What costs are in: dollars; where none were reported steps or seconds."""
+    why: str | None
+    """Why it is compared with this arm; null where there is none to compare with."""
+    total: LineReply | None
+    """All questions; null where nothing can be compared."""
+    costs: dict[str, ComparisonReply]
+    """Dollars, steps and seconds over these questions, as far as outcomes tell them."""
+    arms: list[LineReply]
+    """The same against each arm, the most used first."""
+    tenants: list[LineReply]
+    """By tenant, the largest first; empty where there is one alone."""
+    prices: list[LineReply]
+    """By price."""
+    weeks: list[LineReply]
+    """By week, which begin on Mondays, UTC."""
+    left_out: dict[str, int]
+    """Questions that are in no line, by the reason."""
+    notes: list[str]
+    """How the numbers are meant, and what is not among them."""
+    learning: str | None
+    """The state of learning: a word, why, and what to do; null where it is not known."""

@@ -4,21 +4,25 @@ Times are seconds since the epoch (UTC, float). Probabilities are float64. Money
 yet; every cost is a count or a number of seconds, so that any price can be put on it later.
 """
 
-from ragbandit.shared.types.feedback import (
-    CalibrationPair,
-    ClosedDecision,
-    Feedback,
-    JoinedDecision,
-    Receipt,
-)
-from ragbandit.shared.types.importance_weights import effective_rows, surely_effective_rows
 from ragbandit.shared.types.ledger import (
+    LATENCY_EDGES,
+    LIVE_STATES,
     WHOLE,
+    ArmTotals,
     Counters,
+    PolicyControl,
+    PolicyVerdict,
+    PolicyVersion,
     Reward,
+    SampleStage,
     SnapshotInfo,
     TableRow,
     Update,
+    VerdictKind,
+    VersionState,
+    effective_rows,
+    sum_of,
+    surely_effective_rows,
 )
 from ragbandit.shared.types.names import (
     CANCELLED,
@@ -56,11 +60,22 @@ from ragbandit.shared.types.names import (
 )
 from ragbandit.shared.types.outcomes import (
     COST_TERMS,
+    PERSON,
     Branch,
+    Budget,
+    CalibrationPair,
+    Caller,
     CallFailed,
+    ClosedDecision,
     Cost,
+    Decision,
+    Feedback,
     Generated,
+    JoinedDecision,
+    Message,
     Outcome,
+    Query,
+    Receipt,
     Retrieved,
     Round,
     Source,
@@ -68,23 +83,6 @@ from ragbandit.shared.types.outcomes import (
     TextPiece,
     TraceEvent,
     count_steps,
-)
-from ragbandit.shared.types.queries import (
-    PERSON,
-    Budget,
-    Caller,
-    Decision,
-    Message,
-    Query,
-)
-from ragbandit.shared.types.totals import LATENCY_EDGES, ArmTotals, SampleStage, sum_of
-from ragbandit.shared.types.versions import (
-    LIVE_STATES,
-    PolicyControl,
-    PolicyVerdict,
-    PolicyVersion,
-    VerdictKind,
-    VersionState,
 )
 
 __all__ = [

@@ -31,10 +31,9 @@ from ragbandit.router.api.schemas.replies import (
 from ragbandit.router.api.schemas.requests import ID, DecisionIdText, OutcomeBody, RouteBody
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
-from ragbandit.router.api.streaming.answer_stream import streamed_answer
+from ragbandit.router.api.streaming import PendingAnswer, streamed_answer, want_events
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.checks.reports import check_charged, made_outcome
 from ragbandit.router.serving.explanations.explain import explain

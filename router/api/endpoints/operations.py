@@ -3,20 +3,23 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, Final
 
-from fastapi import Request
+from fastapi import Query, Request
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from ragbandit.client.replies.status import HealthReply, ReadyReply, StatusReply
-from ragbandit.router.api.dependencies import SharedRead, documented, router_of
+from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, ReportReply, StatusReply
+from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
 from ragbandit.router.api.limiting.budgets import budget_states
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.api.schemas.replies import status_json
+from ragbandit.router.api.schemas.replies import overview_json, report_json, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
+from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.report import report
 from ragbandit.router.serving.health.readiness import LEARNER, REDIS
 from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.overview import HOUR_S, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
@@ -113,3 +116,85 @@ async def metrics(request: Request) -> Response:
         state, budgets = None, {}
     own: Metrics = request.app.state.metrics
     return Response(own.own_text() + own.state_text(state, budgets=budgets), media_type=CONTENT_TYPE_LATEST)
+
+
+#: the time that is told of where none is named, seconds
+_DAY_S = 86_400.0
+
+SinceQuery = Annotated[
+    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a day before.")
+]
+UntilQuery = Annotated[
+    float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: now.")
+]
+StepQuery = Annotated[
+    int,
+    Query(ge=HOUR_S, le=400 * 86_400, multiple_of=HOUR_S, description="Seconds of a point, a multiple of 3600."),
+]
+
+
+@endpoints.get(
+    "/v1/overview",
+    summary="Read what the policy earned",
+    responses={200: described("The time that was asked for.", OverviewReply)},
+)
+async def read_overview(
+    request: Request,
+    since: SinceQuery = None,
+    until: UntilQuery = None,
+    step: StepQuery = HOUR_S,
+) -> Response:
+    """Reward, quality, cost and traffic over time and by arm.
+
+    The time is widened to whole hours. Read from hourly totals, which are half a minute behind: it costs the same
+    in a store of any size.
+    """
+    router = router_of(request)
+    end = time.time() if until is None else until
+    begin = max(0.0, end - _DAY_S) if since is None else since
+    label = router.ledger.label
+    totals = await reads_of(request).run(
+        lambda: overview(router.database, policy=label, since=begin, until=end, step=step)
+    )
+    state = await request.app.state.read_state.value()
+    return JsonReply(overview_json(totals, status=state.ledger, queues=state.jobs, workers=state.workers))
+
+
+#: the time that is told of where none is named, seconds
+_WEEK_S = 7 * 86_400.0
+
+
+@endpoints.get(
+    "/v1/report",
+    summary="Read what the router earned",
+    responses={200: described("The report of the time that was asked for.", ReportReply)},
+)
+async def read_report(
+    request: Request,
+    since: Annotated[
+        float | None,
+        Query(ge=0, le=1e11, allow_inf_nan=False, description="Seconds since 1970; left out: a week before."),
+    ] = None,
+    until: UntilQuery = None,
+    tenant: Annotated[str | None, Query(max_length=64, description="Of this tenant alone.")] = None,
+    against: Annotated[
+        str | None,
+        Query(
+            max_length=64,
+            description="The arm to compare with; left out: the holdback's, else the incumbent, else the dearest one "
+            "that was tried enough.",
+        ),
+    ] = None,
+) -> Response:
+    """Dollars and quality against always one arm, with intervals and a verdict; by arm, tenant, price and week.
+
+    Estimated from the decisions themselves, the newest 200,000 of the time: a week of 100,000 questions takes seconds.
+    """
+    router, now = router_of(request), time.time()
+    end = now if until is None else until
+    begin = max(0.0, end - _WEEK_S) if since is None else since
+    scope = ReportScope(label=router.ledger.label, since=begin, until=end, tenant=tenant)
+    policy = router.settings.policy
+    result = await reports_of(request).run(lambda: report(router.database, scope, policy=policy, against=against))
+    learning = (await reads_of(request).run(router.status)).learning
+    return JsonReply(report_json(result, now=now, learning=None if learning is None else learning.line))

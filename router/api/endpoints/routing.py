@@ -10,9 +10,9 @@ from fastapi import Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from ragbandit.client.replies.decisions import RouteBatchReply, RouteReply
-from ragbandit.client.replies.errors import ErrorReply
+from ragbandit.client.replies.decisions import ErrorReply, RouteBatchReply, RouteReply
 from ragbandit.router.api.dependencies import IdempotencyKey, awaited, awaited_all, caller_of, documented, router_of
+from ragbandit.router.api.edge import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.api.limiting.budgets import Budgets, BudgetSpent
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.rules import PART
@@ -21,7 +21,6 @@ from ragbandit.router.api.schemas.requests import RouteBatchBody, RouteBody, ide
 from ragbandit.router.api.schemas.responses import JsonReply, described, error_json
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
-from ragbandit.router.api.tracing import asked_attributes, decided_attributes, in_trace, tracing_of
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.router.serving.checks.questions import MAX_LINKS
 from ragbandit.router.storage.decisions.links import LINKS, trace_links

@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from ragbandit.router.config.settings import Settings, TenantSettings
-from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR
+from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database

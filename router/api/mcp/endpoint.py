@@ -10,9 +10,8 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from ragbandit.client.bodies import quoted
-from ragbandit.client.exchange import ReceivedReply, encoded, refused, value_of
-from ragbandit.client.streams import EventReader
+from ragbandit.client.exchange import ReceivedReply, encoded, quoted, refused, value_of
+from ragbandit.client.transport import EventReader
 from ragbandit.router.api.rules import MCP, PART
 from ragbandit.router.telemetry.carriers import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module

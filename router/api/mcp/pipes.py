@@ -19,8 +19,7 @@ from mcp.types import (
 )
 from mcp.types.version import LATEST_MODERN_VERSION
 
-from ragbandit.client.connection import Connection
-from ragbandit.client.exchange import Call, away
+from ragbandit.client.exchange import Call, Connection, away
 from ragbandit.router.api.mcp.tools import Context, new_server, result
 from ragbandit.router.api.rules import MCP
 from ragbandit.shared.errors import root_cause

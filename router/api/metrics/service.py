@@ -13,8 +13,8 @@ from ragbandit.router.api.metrics.arms import earned_metrics, worker_metrics
 from ragbandit.router.api.metrics.families import counter, gauge
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.serving.conversations.queries import ConversationQueries
-from ragbandit.router.serving.deciding.context_counts import ContextCounts
+from ragbandit.router.serving.conversations import ConversationQueries
+from ragbandit.router.serving.deciding.candidates import ContextCounts
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import Decision

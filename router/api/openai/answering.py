@@ -18,9 +18,8 @@ from ragbandit.router.api.openai.errors import AnswerTimeout, error_in_reply, fa
 from ragbandit.router.api.openai.requests import OpenAIBody, query_of
 from ragbandit.router.api.schemas.replies import headers
 from ragbandit.router.api.schemas.responses import JsonReply, refusal
-from ragbandit.router.api.streaming.answer_events import PendingAnswer, want_events
-from ragbandit.router.api.streaming.event_stream import EventStream, with_pauses
-from ragbandit.router.serving.batching.micro_batching import SERVE_S
+from ragbandit.router.api.streaming import EventStream, PendingAnswer, want_events, with_pauses
+from ragbandit.router.serving.batching import SERVE_S
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, RagBanditError
 from ragbandit.shared.types import Decision, Json, Message, Outcome, StatusNote, TextPiece

@@ -19,7 +19,7 @@ from ragbandit.router.api.openai.replies import (
     urls_of,
     usage_of,
 )
-from ragbandit.router.api.streaming.event_stream import PING, event_of
+from ragbandit.router.api.streaming import PING, event_of
 from ragbandit.shared.types import Cost, Decision, Outcome, StatusNote, TextPiece
 
 #: the last event of every stream

@@ -13,7 +13,7 @@ from ragbandit.router.api.openai.open_webui import background_task, is_open_webu
 from ragbandit.router.api.openai.replies import ID_PREFIX, completion, task_completion
 from ragbandit.router.api.openai.requests import ChatBody, check_supported
 from ragbandit.router.api.schemas.responses import JsonReply
-from ragbandit.router.api.streaming.event_stream import EventStream, sent_at_once
+from ragbandit.router.api.streaming import EventStream, sent_at_once
 from ragbandit.router.serving.checks.fields import new_id
 
 

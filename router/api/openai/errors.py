@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from starlette.responses import Response
 from starlette.types import Scope
 
-from ragbandit.client.replies.errors import ErrorDetail
+from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.rules import route_path
 from ragbandit.router.api.schemas.responses import JsonReply, error_json
 from ragbandit.shared.errors import ArmFailed, Conflict, InvalidInput, NotFound, NotReady, RagBanditError

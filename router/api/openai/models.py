@@ -9,7 +9,7 @@ from ragbandit.router.api.openai.errors import ModelNotFound
 from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.security.ownership import may_force
 from ragbandit.router.policies.base import serves_prices
-from ragbandit.router.serving.deciding.prices import price_terms
+from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import ArmName, Caller
 

@@ -9,7 +9,7 @@ from ragbandit.client.replies.decisions import CostReply
 from ragbandit.router.api.schemas.replies import outcome_json
 from ragbandit.router.api.schemas.requests import COMPLETION_PREFIX
 from ragbandit.router.api.schemas.responses import errors
-from ragbandit.router.serving.deciding.prices import price_name
+from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.shared.types import Cost, Decision, Outcome
 
 #: of the id of a completion; the rest is the decision's

@@ -14,21 +14,21 @@ from ragbandit.router.api.schemas.requests import STORABLE, TEXT
 from ragbandit.router.config.context_schema import MOST_NUMBER, ContextKey
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_WORDS
-from ragbandit.router.serving.deciding.prices import tells_mean
+from ragbandit.router.serving.deciding.question import tells_mean
 from ragbandit.shared.types import MAX_TEXT
 
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
-    "ragbandit.shared.types.versions",
+    "ragbandit.shared.types.ledger",
     "ragbandit.router.storage.ledgers.arm_changes",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
-    "ragbandit.client.replies.errors",
-    "ragbandit.client.replies.feedback",
+    "ragbandit.client.replies.decisions",
+    "ragbandit.client.replies.decisions",
     "ragbandit.client.replies.decisions",
     "ragbandit.client.replies.status",
-    "ragbandit.client.replies.overview",
-    "ragbandit.client.replies.report",
+    "ragbandit.client.replies.status",
+    "ragbandit.client.replies.status",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
     "ragbandit.router.api.openai.responses.replies",

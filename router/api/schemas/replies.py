@@ -9,32 +9,34 @@ from ragbandit.client.replies.decisions import (
     CancellationReply,
     CostReply,
     DecisionFields,
+    KeptFeedback,
     KeptOutcome,
+    KeptReward,
     OutcomeFields,
     PendingReply,
+    ReceiptReply,
     RecordReply,
     RouteReply,
     SavedFields,
     SourceReply,
 )
-from ragbandit.client.replies.feedback import KeptFeedback, KeptReward, ReceiptReply
-from ragbandit.client.replies.overview import (
-    ArmOverviewReply,
-    OverviewReply,
-    PointReply,
-    TotalsReply,
-    WorkerReply,
-)
-from ragbandit.client.replies.report import ComparisonReply, LineReply, ReportReply
 from ragbandit.client.replies.status import (
     ArmLearningReply,
+    ArmOverviewReply,
     ArmReply,
+    ComparisonReply,
     CountersReply,
     JudgeReply,
     LagReply,
     LearningReply,
     LedgerReply,
+    LineReply,
+    OverviewReply,
+    PointReply,
+    ReportReply,
     StatusReply,
+    TotalsReply,
+    WorkerReply,
 )
 from ragbandit.router.learning.monitoring.diagnosis import Diagnosis
 from ragbandit.router.learning.status import Status
@@ -43,12 +45,12 @@ from ragbandit.router.reporting import words
 from ragbandit.router.reporting.estimates import Comparison
 from ragbandit.router.reporting.reading import Unit
 from ragbandit.router.reporting.report import Line, Report
-from ragbandit.router.serving.answers.cancellation import Cancellation
-from ragbandit.router.serving.deciding.prices import price_name
+from ragbandit.router.serving.deciding.question import price_name
 from ragbandit.router.serving.explanations.values import Explanation
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import Overview, mean
+from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
 from ragbandit.router.telemetry.carriers import trace_id_of

@@ -8,7 +8,7 @@ from typing import Any, Final
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
-from ragbandit.client.replies.errors import ErrorDetail, ErrorReply
+from ragbandit.client.replies.decisions import ErrorDetail, ErrorReply
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.shared.errors import Overloaded, RagBanditError
 

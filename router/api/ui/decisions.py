@@ -10,8 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.schemas.replies import plain
 from ragbandit.router.api.security.ownership import check_owner
-from ragbandit.router.api.ui.forms import form_of
-from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.api.ui.rendering import ArmSigns, form_of, page
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.explanations.explain import explain

@@ -9,8 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from ragbandit.router.api.rules import rule_of
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.security.page_sessions import SESSION, PageSessions, needs_session
-from ragbandit.router.api.ui.forms import form_of
-from ragbandit.router.api.ui.rendering import page, set_cookie
+from ragbandit.router.api.ui.rendering import form_of, page, set_cookie
 from ragbandit.router.storage.access.api_keys import ApiKey
 from ragbandit.shared.errors import Forbidden, RagBanditError, Unauthorized
 

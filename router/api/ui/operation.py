@@ -4,16 +4,23 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
-from ragbandit.router.api.dependencies import SharedRead, reads_of, router_of
-from ragbandit.router.api.ui.forms import actor_of, form_of
-from ragbandit.router.api.ui.rendering import ArmSigns, page
+from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
+from ragbandit.router.api.ui.charts import arm_charts, earned_charts
+from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, actor_of, environment, form_of, page
+from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.status import quarantined
+from ragbandit.router.reporting import words
+from ragbandit.router.reporting.reading import ReportScope
+from ragbandit.router.reporting.report import Report, report
+from ragbandit.router.serving.explanations.policy_map import PolicyMap
 from ragbandit.router.serving.health.state import RouterState
+from ragbandit.router.serving.overview import Overview, mean, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.ledgers.held_feedback import JudgedUpdate, held, judged_lately, release
 from ragbandit.router.storage.ledgers.quarantines import quarantines_of
@@ -137,3 +144,99 @@ def shares(updates: Sequence[JudgedUpdate]) -> list[SourceShare]:
         for named in weights
     ]
     return sorted(sources, key=lambda one: (-one.share, one.source, one.rater or "", one.key or ""))
+
+
+#: questions that the panel reads
+PANEL_ROWS: Final = 20_000
+
+
+def shown(result: Report, *, now: float) -> dict[str, Any]:
+    """The names of templates/report.html."""
+    return {"report": result, "words": words, "sentence": words.sentence(result, now=now)}
+
+
+async def panel(request: Request, *, seconds: float) -> dict[str, Any]:
+    """The report of the last seconds, for a page; it is at most a minute old."""
+    minute, router = int(time.time() // 60), router_of(request)
+    result = await reports_of(request).run(lambda: _report(router, seconds=seconds, minute=minute))
+    return shown(result, now=result.until)
+
+
+@lru_cache(maxsize=8)
+def _report(router: Router, *, seconds: float, minute: int) -> Report:  # noqa: ARG001 - made anew in each
+    now = time.time()
+    scope = ReportScope(label=router.ledger.label, since=now - seconds, until=now, most=PANEL_ROWS)
+    return report(router.database, scope, policy=router.settings.policy)
+
+
+def report_file(result: Report, *, now: float, learning: str | None, mapped: PolicyMap | None) -> str:
+    """The report as one HTML page with its style: nothing is loaded.
+
+    learning: the state of learning. mapped: what the policy does.
+    """
+    style = (STATIC / "dashboard.css").read_text(encoding="utf-8")
+    values = shown(result, now=now) | {"style": style, "learning": learning, "map": mapped}
+    page: str = environment().get_template("report_file.html").render(values)
+    return page
+
+
+#: name -> (words, seconds, seconds of a point)
+TIMES: Final[dict[str, tuple[str, float, int]]] = {
+    "day": ("last 24 hours", 86_400.0, 3_600),
+    "week": ("last 7 days", 7 * 86_400.0, 6 * 3_600),
+    "month": ("last 30 days", 30 * 86_400.0, 24 * 3_600),
+    "year": ("last 12 months", 360 * 86_400.0, 10 * 24 * 3_600),
+}
+
+
+@pages.get("/ui")
+async def first(request: Request) -> Response:
+    """What the service earns."""
+    router = router_of(request)
+    chosen, history = await _history(request)
+    values: dict[str, Any] = {
+        "costs_alike": await reads_of(request).run(lambda: _alike(router)),
+        "state": await state_or_none(request),
+        "parts": router.readiness.states(),
+        "charts": earned_charts(history),
+        **await panel(request, seconds=TIMES[chosen][1]),
+    }
+    return await page(request, "overview.html", title="Overview", **values, **_shared(request, chosen, history))
+
+
+@pages.get("/ui/arms")
+async def arms(request: Request) -> Response:
+    """What each arm does."""
+    chosen, history = await _history(request)
+    values = _shared(request, chosen, history)
+    known = {one.arm for one in history.arms}
+    values["untried"] = [arm for arm in router_of(request).service.arms if arm not in known]
+    return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
+
+
+def _alike(router: Router) -> str | None:
+    return costs_alike(router.database, reward=router.settings.reward, arms=router.service.arms)
+
+
+async def _history(request: Request) -> tuple[str, Overview]:
+    """The time that a page is about, and its totals."""
+    chosen = request.query_params.get("time") or "day"
+    if chosen not in TIMES:
+        raise InvalidInput(f"{chosen!r:.40} is no time", field="time", remedy=f"use one of {', '.join(TIMES)}")
+    _, length, step = TIMES[chosen]
+    router, now = router_of(request), time.time()
+    # The beginning of a step, so that points do not move while a page is looked at again.
+    begin = (now - length) // step * step
+    label, database = router.ledger.label, router.database
+    history = await reads_of(request).run(lambda: overview(database, policy=label, since=begin, until=now, step=step))
+    return chosen, history
+
+
+def _shared(request: Request, chosen: str, history: Overview) -> dict[str, Any]:
+    return {
+        "history": history,
+        "mean": mean,
+        "sign": ArmSigns(router_of(request).service.arms),
+        "time": chosen,
+        "times": {name: words for name, (words, _, _) in TIMES.items()},
+    }

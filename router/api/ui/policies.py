@@ -9,10 +9,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import reads_of, router_of
-from ragbandit.router.api.ui.drawing import around_zero, sequence_of
-from ragbandit.router.api.ui.forms import actor_of, form_of
-from ragbandit.router.api.ui.rendering import ArmSigns, page
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.api.ui.charts import around_zero, sequence_of
+from ragbandit.router.api.ui.rendering import ArmSigns, actor_of, form_of, page
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.rollouts.verbs import TRANSITIONS, Act, Verb, kill, next_weight, perform, unkill, verbs_of
 from ragbandit.router.serving.explanations.policy_map import policy_map
 from ragbandit.router.serving.router import Router

@@ -2,20 +2,29 @@
 
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import Scope
 
-from ragbandit.client.replies.errors import ErrorDetail
+from ragbandit.client.replies.decisions import ErrorDetail
 from ragbandit.router.api.dependencies import caller_of
-from ragbandit.router.api.security.page_sessions import FORM, PageSessions, form_nonce, needs_session, new_nonce
+from ragbandit.router.api.security.page_sessions import (
+    FORM,
+    PageSessions,
+    check_site,
+    form_nonce,
+    needs_session,
+    new_nonce,
+)
+from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.formats import NOTHING, duration, iso_time, moment, number, percent, printable
 from ragbandit.shared.types import Caller
 
@@ -178,3 +187,75 @@ def error_page(error: ErrorDetail, *, status: int, root: str) -> str:
         "remedy": unicodedata.normalize("NFC", error["remedy"] or ""),
     }
     return environment().get_template("error.html").render(frame | words | {"status": status, "caller": Caller()})
+
+
+#: of every reply under /ui
+HEADERS: Final = {
+    "content-security-policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_STATIC: Final = "/ui/static/"
+
+
+def page_headers(path: str) -> list[tuple[bytes, bytes]]:
+    """HEADERS, and who may keep the reply: a file of the package is asked for again, a page is kept by nobody."""
+    keeping = "no-cache" if path.startswith(_STATIC) else "no-store"
+    return [(name.encode(), value.encode()) for name, value in (HEADERS | {"cache-control": keeping}).items()]
+
+
+def page_error(scope: Scope, status: int, error: ErrorDetail, headers: Mapping[str, str] | None) -> Response:
+    """The reply of an error on a page: the words of it, or the way to the login."""
+    root = scope.get("root_path", "")
+    if status == 401 and needs_session(scope["path"], scope["headers"]) and not scope["path"].endswith("/login"):
+        came = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+        back = f"?next={quote(came.removeprefix(root), safe='/')}" if scope["method"] == "GET" else ""
+        return RedirectResponse(f"{root}/ui/login{back}", status_code=303)
+    return HTMLResponse(error_page(error, status=status, root=root), status_code=status, headers=headers)
+
+
+#: fields of a form, and bytes of it
+MAX_FIELDS: Final = 20
+MAX_BYTES: Final = 16_384
+_TYPE: Final = "application/x-www-form-urlencoded"
+
+
+async def form_of(request: Request, *fields: str, key: str | None = None) -> dict[str, str]:
+    """The fields of a form, "" for one that was left out. key: in force while the form was made; None: the caller's.
+
+    Raises Forbidden for a form that another page has made, InvalidInput for what is no form or has other fields.
+    """
+    headers = request.scope["headers"]
+    check_site(headers, method=request.method)
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _TYPE:
+        raise InvalidInput("this takes a form", field="content-type", remedy=f"send {_TYPE}")
+    body = await request.body()
+    try:
+        sent = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS, errors="strict"))
+    except ValueError as error:
+        raise InvalidInput("the form cannot be read", field="body", remedy="load the page again") from error
+    token = sent.pop("form_token", "")
+    if needs_session(request.scope["path"], headers):  # a key in a header is sent by no browser on its own
+        sessions: PageSessions = request.app.state.page_sessions
+        key = caller_of(request).key if key is None else key
+        if not await sessions.is_own_form(headers, token, key=key):
+            remedy = "load the page again, and allow cookies for it"
+            raise Forbidden("this form was not made by a page of this session", field="form_token", remedy=remedy)
+    unknown = sorted(set(sent) - set(fields))
+    if len(body) > MAX_BYTES or unknown:
+        message = f"the form has an unknown field {unknown[0]!r:.80}" if unknown else "the form is too long"
+        raise InvalidInput(message, field="body", remedy=f"send {', '.join(fields) or 'no field'}")
+    return {name: sent.get(name, "").strip() for name in fields}
+
+
+def actor_of(request: Request) -> str:
+    """Who acts, for the audit log."""
+    caller = caller_of(request)
+    if caller.key is not None:
+        return caller.key if caller.is_person else f"key:{caller.key}"
+    client = request.client
+    return f"page:{'unknown' if client is None else client.host}"

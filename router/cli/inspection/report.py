@@ -54,7 +54,7 @@ def report(
         state = status(ledger, serving=serving, rule=rule, now=now).learning
     learning = None if state is None else state.line
     if html is not None:
-        from ragbandit.router.api.ui.report import report_file  # of the service's pages
+        from ragbandit.router.api.ui.operation import report_file  # of the service's pages
 
         html.write_text(report_file(result, now=now, learning=learning, mapped=mapped), encoding="utf-8")
     if as_json:

@@ -22,7 +22,7 @@ from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.ledgers.ledger import Ledger

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ragbandit.client.replies.overview import ArmOverviewReply, OverviewReply
+from ragbandit.client.replies.status import ArmOverviewReply, OverviewReply
 from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.cli.calls import client_of
 from ragbandit.router.cli.console import (

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import select
 
-from ragbandit.router.config.learning import RewardSettings
+from ragbandit.router.config.sections import RewardSettings
 from ragbandit.router.learning.reward import cost_of_terms
 from ragbandit.router.storage.rows.outcome_rows import cost_value
 from ragbandit.router.storage.sql.database import Database

@@ -19,7 +19,7 @@ import numpy as np
 from ragbandit.router.offline.logs.records import BadRow, Defaults, Logged, Record, record_of
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.json_lines import lines, new_lines, parsed
+from ragbandit.shared.files import lines, new_lines, parsed
 from ragbandit.shared.types import Features
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))

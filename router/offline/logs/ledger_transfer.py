@@ -34,8 +34,8 @@ from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves
 from ragbandit.router.storage.sql.tables import closures, decisions, feedback, outcomes, updates, waiting
 from ragbandit.router.storage.sql.waiting import labels_in_use
+from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, NotReady, StoreError
-from ragbandit.shared.process_identity import lease_holder
 from ragbandit.shared.types import (
     IMPORTED,
     SEEDED_ELSEWHERE,

@@ -20,7 +20,7 @@ from ragbandit.router.offline.logs.records import OURS, BadRow, Defaults, Logged
 from ragbandit.router.offline.logs.row_checks import RowReader, bad_row
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.json_lines import new_file
+from ragbandit.shared.files import new_file
 from ragbandit.shared.redaction import without_secrets
 from ragbandit.shared.types import Reward
 

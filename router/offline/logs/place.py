@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError, InvalidInput, required_module
-from ragbandit.shared.files.json_lines import open_binary, parsed
+from ragbandit.shared.files import open_binary, parsed
 from ragbandit.shared.redaction import without_secrets
 
 #: a Path; or a str, which is a URL

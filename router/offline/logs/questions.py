@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from ragbandit.router.serving.checks.fields import checked_text
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.json_lines import lines, naming, parsed
+from ragbandit.shared.files import lines, naming, parsed
 
 Row = TypeVar("Row")
 

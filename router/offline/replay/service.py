@@ -17,7 +17,7 @@ from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.policies import CONSERVATIVE
 from ragbandit.router.policies.base import Policy
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql.database import Database

@@ -11,7 +11,7 @@ from ragbandit.router.offline.reports.figures import drawn
 from ragbandit.router.offline.reports.phrases import about_the_log, alarm, compared, footnotes, headline
 from ragbandit.router.offline.reports.tables import comparisons, estimates
 from ragbandit.shared.errors import ConfigError, InvalidInput
-from ragbandit.shared.files.atomic import whole_file
+from ragbandit.shared.files import whole_file
 from ragbandit.shared.formats import one_line
 
 if TYPE_CHECKING:

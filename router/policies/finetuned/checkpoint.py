@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ragbandit.router.policies.finetuned.body import EncoderBody
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import whole_folder
+from ragbandit.shared.files import whole_folder
 from ragbandit.shared.types import ArmName, Json
 
 if TYPE_CHECKING:

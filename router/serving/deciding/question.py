@@ -1,14 +1,18 @@
 """One question on its way through a batch, and the arms that it may be offered."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.serving.conversations.sticky import Stay, stays_of
+from ragbandit.router.learning.monitoring.frontier import Frontier
+from ragbandit.router.policies.base import Policy, serves_prices
+from ragbandit.router.serving.conversations import Stay, stays_of
 from ragbandit.router.serving.deciding.live import LiveVersions
 from ragbandit.router.serving.health.circuit_breaker import CircuitBreaker
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.types import ArmName, Decision, Query, RunBy
+from ragbandit.shared.errors import Forbidden, InvalidInput
+from ragbandit.shared.types import MAX_WEIGHT, ArmName, Decision, Json, Query, RunBy
 
 
 @dataclass(kw_only=True, slots=True)
@@ -83,3 +87,126 @@ def _add_arms(questions: Sequence[Question], *, live: LiveVersions, breaker: Cir
     offers = breaker.offer([arms for _, arms in added], now=now, tenants=tenants)
     for (question, _), offer in zip(added, offers, strict=True):
         question.added = () if offer.fail_open else offer.arms
+
+
+#: the key of a query's `request` with what its key and its tenant say of prices: {"cost_weight": the default,
+#: "cost_weights": [least, largest], "narrowed_by": "key" or "tenant"}, each where there is one
+TERMS: Final = "prices"
+#: the key of a query's `request` with the factor (>= 1) that its caller's budgets put on its weight of cost
+BUDGET_FACTOR: Final = "budget_factor"
+#: scopes of a key and settings of a tenant
+_OWN: Final = ("cost_weight", "cost_weights")
+
+
+def budget_factor(query: Query) -> float:
+    """The factor (>= 1) that budgets put on the weight of cost; 1 without."""
+    factor = query.request.get(BUDGET_FACTOR)
+    return float(factor) if isinstance(factor, int | float) else 1.0
+
+
+def price_terms(scopes: Mapping[str, Json], *, tenant: str, settings: Settings) -> dict[str, Json]:
+    """What a key with these scopes and its tenant say of prices; {} for nothing."""
+    given = settings.tenant(tenant)
+    terms = {name: scopes.get(name, getattr(given, name)) for name in _OWN}
+    if terms["cost_weights"] is not None:
+        terms["narrowed_by"] = "key" if "cost_weights" in scopes else "tenant"
+    default, among = terms["cost_weight"], terms["cost_weights"]
+    weight = settings.prices.get(default) if isinstance(default, str) else default
+    if isinstance(weight, int | float) and isinstance(among, list) and not among[0] <= weight <= among[1]:
+        terms["cost_weight"] = min(max(weight, among[0]), among[1])  # another's default: not at the price of its name
+    return {name: value for name, value in terms.items() if value is not None}
+
+
+def with_terms(query: Query, *, settings: Settings) -> Query:
+    """The query, which says what its tenant says of prices where the edge has not noted it with its key's."""
+    if not settings.tenants or TERMS in query.request:
+        return query
+    terms = price_terms({}, tenant=query.tenant, settings=settings)
+    return replace(query, request={**query.request, TERMS: terms}) if terms else query
+
+
+def terms_of(query: Query) -> Mapping[str, Json]:
+    """What was noted of its key's and its tenant's prices: rows may hold anything."""
+    terms = query.request.get(TERMS)
+    return terms if isinstance(terms, Mapping) else {}
+
+
+def price_name(query: Query) -> str | None:
+    """The name of the price that it was served at: what the caller wanted, else the default of its key or tenant."""
+    wanted = terms_of(query).get("cost_weight") if query.cost_weight is None else query.cost_weight
+    return wanted if isinstance(wanted, str) and not query.aim else None
+
+
+def served_weight(
+    query: Query, *, settings: Settings, policy: Policy, rebuilding: bool = False, frontier: Frontier | None = None
+) -> float | None:
+    """The weight of cost of a checked query (>= 0); None: that of the reward setting, as the policy learned it.
+
+    rebuilding: the policy stands in for the configured one, which is learned again; nobody is refused because of it.
+    frontier: that aims are solved on, within the range of weights that is allowed.
+    Raises InvalidInput where it wants one of its own and the policy has one for all questions, and where it wants one
+    that its tenant may not have; Forbidden where its key may not.
+    """
+    terms, factor, usual = terms_of(query), budget_factor(query), settings.reward.weight
+    if query.cost_weight is None and not query.aim and not terms and factor == 1.0:
+        return None
+    wanted = terms.get("cost_weight") if query.cost_weight is None else query.cost_weight
+    if query.aim and (aimed := _aimed(query.aim, frontier=frontier, terms=settings.reward.cost)) is not None:
+        wanted = aimed
+    weight = usual if wanted is None else _weight(wanted, prices=settings.prices)
+    among = terms.get("cost_weights")
+    if isinstance(among, list):
+        if query.cost_weight is not None and not among[0] <= weight <= among[1]:
+            raise _outside(weight, least=among[0], largest=among[1], whose=str(terms.get("narrowed_by")))
+        weight = min(max(weight, among[0]), among[1])
+    is_usual = wanted is None and weight == usual
+    if is_usual and not query.aim and (factor == 1.0 or not serves_prices(policy)):
+        return None
+    if not serves_prices(policy) and not rebuilding:
+        field = "aim" if query.aim else "cost_weight"
+        raise InvalidInput(
+            f"the policy {policy.algorithm} has one weight of cost for all questions",
+            field=field,
+            remedy=f"leave {field} out, or set policy.name to one that keeps quality and cost apart, such as mba",
+        )
+    if is_usual and factor == 1.0:  # an aim, and no frontier yet
+        return None
+    return min(weight + (factor - 1.0) * max(weight, usual), MAX_WEIGHT)  # below the usual one it rises as that
+
+
+def tells_mean(term: str, *, terms: Mapping[str, float]) -> bool:
+    """Whether a mean cost is a mean of this term: the only one that has a price."""
+    return [name for name, price in terms.items() if price > 0.0] == [term]
+
+
+def _aimed(aim: Mapping[str, float], *, frontier: Frontier | None, terms: Mapping[str, float]) -> float | None:
+    """The weight that a checked aim has on the frontier; None: there is none yet."""
+    ((name, value),) = aim.items()
+    if name != "quality" and not tells_mean(name, terms=terms):
+        message = f"a mean of {name} can be held where reward.cost prices {name} alone"
+        raise InvalidInput(
+            message, field=f"aim.{name}", remedy=f"aim at a quality, or set reward.cost to {{{name}: 1}}"
+        )
+    if frontier is None:
+        return None
+    return frontier.weight_of(quality=value) if name == "quality" else frontier.weight_of(cost=value * terms[name])
+
+
+def _weight(wanted: Json, *, prices: Mapping[str, float]) -> float:
+    """The weight of a number or of a name: of one that is checked, or of a default, whose name may be gone."""
+    if isinstance(wanted, str):
+        if wanted not in prices:
+            remedy = "add it to the setting `prices`, or give the key or tenant another"
+            raise InvalidInput(f"the default price {wanted!r:.80} is not known", field="cost_weight", remedy=remedy)
+        return prices[wanted]
+    assert isinstance(wanted, int | float)
+    return float(wanted)
+
+
+def _outside(weight: float, *, least: float, largest: float, whose: str) -> InvalidInput | Forbidden:
+    kind = Forbidden if whose == "key" else InvalidInput
+    return kind(
+        f"this {whose} may have weights of cost from {least:g} to {largest:g}, and {weight:g} is wanted",
+        field="cost_weight",
+        remedy=f"send one from {least:g} to {largest:g}, or leave cost_weight out",
+    )

@@ -11,14 +11,11 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies.draw import made_decisions, outputs_of
-from ragbandit.router.serving.batching.admission import QueueLimits
-from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.router.serving.checks.questions import checked_query
-from ragbandit.router.serving.deciding.candidates import ask, mix_candidates, pinned, pinned_output
-from ragbandit.router.serving.deciding.context_counts import ContextCounts
+from ragbandit.router.serving.deciding.candidates import ContextCounts, ask, mix_candidates, pinned, pinned_output
 from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, Serving
-from ragbandit.router.serving.deciding.prices import served_weight, with_terms
-from ragbandit.router.serving.deciding.question import Question, offer_arms
+from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
 from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret

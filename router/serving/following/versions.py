@@ -16,14 +16,27 @@ from typing import Final, Generic, TypeVar
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.learning.monitoring.frontier import read_frontier
 from ragbandit.router.learning.snapshots import SnapshotFiles
-from ragbandit.router.rollouts.served import settings_of
-from ragbandit.router.serving.deciding.live import NOTHING_LIVE, Candidate, LiveVersions, Serving
-from ragbandit.router.serving.deciding.runner import CandidateRunner, as_fault
-from ragbandit.router.serving.following.snapshots import SnapshotFollower, registered_follower
+from ragbandit.router.policies.base import serves_prices
+from ragbandit.router.queue.notifier import Jobs, Notifier, Subscription
+from ragbandit.router.rollouts.overview import settings_of
+from ragbandit.router.serving.deciding.live import (
+    NOTHING_LIVE,
+    Candidate,
+    CandidateRunner,
+    LiveVersions,
+    Serving,
+    as_fault,
+)
+from ragbandit.router.serving.deciding.service import RouteService
+from ragbandit.router.serving.following.snapshots import PollingThread, SnapshotFollower, registered_follower
+from ragbandit.router.serving.overview import Savings
+from ragbandit.router.serving.pending import PendingAnswers
+from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.policy_versions import control_now, control_of, versions_of
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.shared.errors import NotReady, RagBanditError
+from ragbandit.shared.errors import ConfigError, Conflict, NotReady, RagBanditError
 from ragbandit.shared.types import LIVE_STATES, ArmName, PolicyControl, PolicyLabel, PolicyVersion
 
 log = logging.getLogger("ragbandit.versions")
@@ -226,3 +239,178 @@ def _run(load: Callable[[], Loaded], pending: "Future[Loaded]") -> None:
         pending.set_exception(as_fault(error))
     else:
         pending.set_result(loaded)
+
+
+class PolicyFollower:
+    """Lets `service` decide by the configuration, or by the champion version; follows the snapshots of either.
+
+    service: before `start` it decides by a policy that has learned nothing.
+    wake: lets `refresh` be called soon.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        service: RouteService,
+        files: SnapshotFiles,
+        wake: Callable[[], None],
+    ) -> None:
+        self._settings, self._service, self._files = settings, service, files
+        self._database, self._encoder = service.store.database, service.encoder
+        label = service.store.label
+        #: what is live of versions
+        self.versions = VersionFollower(
+            self._database, base=label, files=files, encoder=self._encoder, settings=settings, wake=wake
+        )
+        #: of the policy that decides
+        self.ledger = Ledger(self._database, label=label)
+        self.snapshots = SnapshotFollower(
+            self.ledger, files=files, settings=settings, fresh=service.serving.policy, encoder=self._encoder
+        )
+        #: the version that decides; None: the configuration itself
+        self._champion: PolicyVersion | None = None
+        #: that cannot be used here; logged once
+        self._refused: PolicyVersion | None = None
+        self._following = threading.Lock()
+        #: as it was read last
+        self._frontier: str | None = None
+
+    def start(self) -> None:
+        """Register the policy and take over its newest snapshot. Raises ConfigError, Conflict, StoreError."""
+        self._registered(self._settings)  # what versions stand on is there, whoever decides
+        self.versions.follow()
+        self._take_over(self.versions.champion)
+
+    def refresh(self) -> bool:
+        """Take over the newest snapshot if there is a newer one; True if the policy was swapped. Raises StoreError."""
+        with self._following:  # a caller of `learn` and the thread that polls
+            self.versions.follow()
+            self._follow_champion()
+        if serves_prices(self._service.serving.policy) and (text := self.ledger.frontier()) != self._frontier:
+            self._frontier, self._service.frontier = text, read_frontier(text)
+        return self.snapshots.refresh(lambda: self._service.serving, swap=self._service.swap)
+
+    def _follow_champion(self) -> None:
+        """Let another version decide, if the database says so; one that cannot be used here changes nothing."""
+        wanted = self.versions.champion
+        if self._champion == wanted:
+            return
+        if wanted is not None and self._champion is not None and wanted.name == self._champion.name:
+            self._champion = wanted  # the same, in another revision
+            return
+        try:
+            self._take_over(wanted)
+        except RagBanditError as error:
+            if self._refused != wanted:
+                self._refused = wanted
+                facts = {"action": "champion", "version": _name_of(wanted), "reason": str(error)}
+                log.error("the champion cannot be used here: the one before it goes on deciding", extra=facts)
+
+    def _take_over(self, version: PolicyVersion | None) -> None:
+        """Decide with this version; None: with the configuration. Raises ConfigError, Conflict, StoreError."""
+        settings = self._settings
+        try:
+            settings = settings if version is None else settings_of(settings, version)
+            snapshots = self._registered(settings)
+            serving = snapshots.first()
+        except (ConfigError, Conflict) as error:
+            if version is None:
+                raise
+            raise ConfigError(
+                f"the champion is the version {version.name!r}, and what it changes does not fit this "
+                f"configuration: {error.message}",
+                field=error.field,
+                remedy=f"{error.remedy or 'set it back'}; or: ragbandit policy rollback {version.name}",
+            ) from error
+        self._service.take_over(serving, settings=settings)
+        self.snapshots, self.ledger = snapshots, snapshots.ledger
+        self._service.store.label = self.ledger.label
+        changed, self._champion = self._champion != version, version
+        if changed:
+            facts = {"action": "champion", "version": _name_of(version), "snapshot": serving.version}
+            log.info("another version decides from now on", extra=facts)
+
+    def _registered(self, settings: Settings) -> SnapshotFollower:
+        return registered_follower(self._database, settings, files=self._files, encoder=self._encoder)
+
+
+def _name_of(version: PolicyVersion | None) -> str:
+    return "the configuration" if version is None else version.name
+
+
+#: seconds between two polls for new snapshots, awaited outcomes and the arms' health; a notification comes sooner
+POLL_S = 1.0
+
+
+class Updates:
+    """Tells the parts of a router what is new: snapshots, versions, outcomes, the arms' health."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        *,
+        notifier: Notifier,
+        service: RouteService,
+        following: PolicyFollower,
+        answers: PendingAnswers,
+        savings: Savings,
+    ) -> None:
+        self._jobs, self._notifier = jobs, notifier
+        self._service, self._following, self._answers = service, following, answers
+        self._savings = savings
+        self._poll = PollingThread(self._catch_up, name="ragbandit-follow", every_s=POLL_S)
+        self._poll_health_at = 0.0
+        #: None before `start`
+        self.listener: Subscription | None = None
+
+    def start(self) -> None:
+        """Start the threads that poll and listen."""
+        self._poll.start()
+        self.listener = self._jobs.listen(self.handle)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._poll.close()
+        if self.listener is not None:
+            self.listener.close()
+
+    def wake(self) -> None:
+        """Poll now instead of at the next interval."""
+        self._poll.wake()
+
+    def handle(self, notification: str) -> None:
+        """Take what a worker or the learner says: "snapshot:<version>", "outcome:<decision id>"."""
+        kind, _, key = notification.partition(":")
+        if kind == "snapshot":
+            self.wake()
+        elif kind == "outcome":
+            if self._answers.is_awaited(key):
+                self._answers.deliver(self._service.store.outcomes_by_id([key]))
+            else:
+                self._answers.answered([key])
+
+    def hears(self) -> bool:
+        """Whether notifications arrive in this process; True before `start`."""
+        return self.listener is None or self.listener.fault() is None
+
+    def redis_fault(self) -> str | None:
+        """What this process cannot do with Redis, or met there that is not ours; None: nothing."""
+        listener = None if self.listener is None else self.listener.fault()
+        faults = (listener, self._notifier.fault(), self._jobs.outage.foreign.recent())
+        return "; ".join(fault for fault in faults if fault) or None
+
+    def check_redis(self) -> None:
+        """Raises QueueError where Redis cannot be reached, NotReady with the fault of `redis_fault`."""
+        self._jobs.ping()
+        fault = self.redis_fault()
+        if fault is not None:
+            raise NotReady(fault)
+
+    def _catch_up(self) -> None:
+        if time.monotonic() >= self._poll_health_at:
+            self._poll_health_at = time.monotonic() + POLL_S
+            self._service.poll_outcomes(more=self._following.versions.live.added)
+        self._following.refresh()
+        self._answers.poll()
+        self._savings.refresh()

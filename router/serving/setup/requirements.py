@@ -18,8 +18,7 @@ from typing import IO
 
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.shared.errors import ConfigError, missing_package, require_service
-from ragbandit.shared.files.atomic import append_private, private_folder
-from ragbandit.shared.files.folders import check_root
+from ragbandit.shared.files import append_private, check_root, private_folder
 from ragbandit.shared.formats import printable
 
 

@@ -25,7 +25,7 @@ from ragbandit.router.storage.sql import schema_window
 from ragbandit.router.storage.sql.counters import new_shard
 from ragbandit.router.storage.sql.tables import OLDEST_REVISION, SCHEMA_REVISION
 from ragbandit.shared.errors import StoreError, missing_package
-from ragbandit.shared.files.atomic import private_folder
+from ragbandit.shared.files import private_folder
 
 #: how long a writer waits for another writer, seconds
 LOCK_WAIT_S = 30.0

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Double, delete, func, literal,
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import leases
-from ragbandit.shared.process_identity import ProcessIdentity
+from ragbandit.shared.child_process import ProcessIdentity
 
 #: 1970-01-01 as SQLite counts days
 _EPOCH_DAY = 2440587.5

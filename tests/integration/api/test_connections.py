@@ -9,7 +9,7 @@ import time
 import pytest
 from starlette.routing import Route
 
-from ragbandit.router.api.streaming.event_stream import EventStream
+from ragbandit.router.api.streaming import EventStream
 from tests.support.cases import every_case
 from tests.support.servers.http_service import QUESTION, Service, routed
 

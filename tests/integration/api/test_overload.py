@@ -193,7 +193,7 @@ def test_unanswered_questions_are_bounded(serve, limit):
 
 def test_a_place_without_an_answer_ends(serve, monkeypatch):
     """A question that is never answered does not hold its tenant's place for ever."""
-    monkeypatch.setattr("ragbandit.router.serving.answers.pending.KEEP_S", 0.0)
+    monkeypatch.setattr("ragbandit.router.serving.pending.KEEP_S", 0.0)
     service = serve(server={"tenant_unanswered": 1, "answer_wait_s": 0})
     body = {"question": QUESTION, "tenant": "acme"}
     assert service.http.post("/v1/answer", json=body).status_code == 202

@@ -9,7 +9,7 @@ from ragbandit.client import Client
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving.deciding.prices import price_terms
+from ragbandit.router.serving.deciding.question import price_terms
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app

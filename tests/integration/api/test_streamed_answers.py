@@ -9,7 +9,7 @@ from http.client import HTTPResponse
 
 import pytest
 
-from ragbandit.router.api.streaming import event_stream
+from ragbandit.router.api import streaming
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.listener import CHANNEL
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
@@ -174,7 +174,7 @@ def test_without_a_worker_the_stream_ends_as_pending(place):
 
 def test_a_silent_stream_has_comments(place, monkeypatch):
     """While there is nothing to say, comments keep proxies from closing the connection."""
-    monkeypatch.setattr(event_stream, "PING_S", 0.05)
+    monkeypatch.setattr(streaming, "PING_S", 0.05)
     service, _ = place(worker=False)
     with service.http.stream(
         "POST", "/v1/answer", params={"stream": "true", "wait_s": 0.5}, json={"question": "Where?"}

@@ -17,7 +17,7 @@ from ragbandit.router.cli.console import failing_well
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.setup.bootstrap import open_database
 from ragbandit.router.serving.setup.requirements import narrow_data_dir, prepare_data_dir
-from ragbandit.shared.files.json_lines import new_lines
+from ragbandit.shared.files import new_lines
 from ragbandit.workers.cli import app
 from tests.support.servers.postgres_server import NOBODY
 

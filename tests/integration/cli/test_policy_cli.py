@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.types import KILLED, Query
 from ragbandit.workers.cli import app

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from ragbandit import AsyncClient, Client, Cost, Counters, Receipt
-from ragbandit.client.replies import decisions, feedback, status
+from ragbandit.client.replies import decisions, status
 from ragbandit.router.serving.health.state import LagPercentiles
 from tests.support.servers.http_service import QUESTION, worker_answers
 
@@ -19,7 +19,7 @@ from tests.support.servers.http_service import QUESTION, worker_answers
     [
         (Cost, decisions.CostReply),
         (Counters, status.CountersReply),
-        (Receipt, feedback.ReceiptReply),
+        (Receipt, decisions.ReceiptReply),
         (LagPercentiles, status.LagReply),
     ],
 )
@@ -40,8 +40,8 @@ def test_replies_have_their_types(make_client, service):
         key = routed["decision_id"]
         assert decisions.RouteReply.__required_keys__ <= set(routed) <= set(get_type_hints(decisions.RouteReply))
         fits(decisions.ClientOutcomeReply, client.outcome(key, answer="Bram Stoker", steps=1))
-        fits(feedback.ClientFeedbackReply, client.feedback(key, label=["Bram Stoker"]))
-        fits(list[feedback.ReceiptReply], client.feedback_batch([{"decision_id": key, "rating": True}]))
+        fits(decisions.ClientFeedbackReply, client.feedback(key, label=["Bram Stoker"]))
+        fits(list[decisions.ReceiptReply], client.feedback_batch([{"decision_id": key, "rating": True}]))
         fits(list[decisions.RouteReply], client.route_batch([{"question": QUESTION}]))
         pending = fits(decisions.PendingReply, client.answer(QUESTION, decision_id="w", wait_s=0))
         worker_answers(service, "w", "Bram Stoker")

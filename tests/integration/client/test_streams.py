@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ragbandit import AsyncClient, Client
-from ragbandit.client.streams import EventReader
+from ragbandit.client.transport import EventReader
 from ragbandit.shared import errors
 from tests.support.servers.http_service import QUESTION, worker_answers
 from tests.support.servers.scripted_http import Scripted, ScriptedHttp, json_reply

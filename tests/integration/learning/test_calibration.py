@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.storage.rows.calibration_rows import read_pairs
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, updates
 from tests.conftest import World

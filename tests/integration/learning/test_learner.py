@@ -20,7 +20,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.snapshots import pack
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
-from ragbandit.router.serving.answers.recovery import recover
+from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.sql.closing import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting

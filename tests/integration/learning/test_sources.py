@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.learning.sources.screening import Screening
-from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.storage.access.audit_log import check_entries, entries
 from ragbandit.router.storage.ledgers.held_feedback import held, release, sources_held

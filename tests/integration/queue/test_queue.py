@@ -12,8 +12,8 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue import jobs as queue_module
 from ragbandit.router.queue.jobs import ANSWER_QUEUE, RedisJobs, connect, queue_of
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
-from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import AnswerQueue, waiting_ids
 from ragbandit.shared.child_process import PARENT_VARIABLE

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text, update
 
-from ragbandit.router.retention import erasure
-from ragbandit.router.retention.erasure import Erased, Selection, erasable, erase
+from ragbandit.router import erasure
+from ragbandit.router.erasure import Erased, Selection, erasable, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.feedback_writes import write_feedback
 from ragbandit.router.storage.sql.counters import counted, kept, moving

@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
-from ragbandit.router.rollouts.served import settings_of
+from ragbandit.router.rollouts.overview import settings_of
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import CANDIDATE, PolicyLabel

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.policies.draw import choose
-from ragbandit.router.rollouts import evaluator, reading, verbs
+from ragbandit.router.rollouts import evaluator, verbs
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, judge
 from ragbandit.router.storage import policy_versions as store
@@ -75,9 +75,9 @@ def test_the_store_and_the_arrays_say_the_same(in_sqlite, monkeypatch):
     trial.do("canary")
     found = []
     for page, looks in ((7, 1), (1000, 3)):
-        monkeypatch.setattr(reading, "PAGE", page)
+        monkeypatch.setattr(evaluator, "PAGE", page)
         evidence = Evidence(settings=trial.settings.rollout)
-        reader = reading.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
+        reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={"steps": 1.0})
         for _ in range(looks):
             if not found:
                 trial.live(110, gap=0.1)
@@ -171,14 +171,14 @@ def test_a_person_who_was_quicker_wins(in_sqlite, monkeypatch):
     trial = in_sqlite
     trial.do("canary", weight=0.5)
     trial.live(300, gap=-0.3)
-    read = reading.VersionReader.read
+    read = evaluator.VersionReader.read
 
     def slowly(self, database, **more):
         done = read(self, database, **more)
         trial.do("pause")
         return done
 
-    monkeypatch.setattr(reading.VersionReader, "read", slowly)
+    monkeypatch.setattr(evaluator.VersionReader, "read", slowly)
     (look,) = trial.look()
     assert look.finding.kind == "rollback"
     assert trial.version.state == "paused"
@@ -205,7 +205,7 @@ def test_rows_that_were_not_drawn_do_not_count(in_sqlite):
 def evidence_on(trial):
     """What a reader that begins now finds."""
     evidence = Evidence(settings=trial.settings.rollout)
-    reader = reading.VersionReader(version=trial.version, champion=BASE, prices={})
+    reader = evaluator.VersionReader(version=trial.version, champion=BASE, prices={})
     assert reader.read(trial.database, evidence=evidence, now=trial.now + 10.0)
     return evidence
 
@@ -274,7 +274,7 @@ def test_who_has_lost_the_lease_does_nothing(in_sqlite, monkeypatch):
     trial.do("canary", weight=0.5)
     trial.live(300, gap=-0.3)
     other = Evaluator(trial.database, settings=trial.settings)
-    read = reading.VersionReader.read
+    read = evaluator.VersionReader.read
 
     def away(self, database, **more):
         done = read(self, database, **more)
@@ -283,7 +283,7 @@ def test_who_has_lost_the_lease_does_nothing(in_sqlite, monkeypatch):
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading.VersionReader, "read", away)
+        patch.setattr(evaluator.VersionReader, "read", away)
         (look,) = trial.look()
     assert (look.finding.kind, look.finding.verb) == ("rollback", None)
     assert (trial.version.state, trial.verdicts) == ("canary", [])

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.storage import policy_versions as store
 from ragbandit.router.storage.access.audit_log import entries

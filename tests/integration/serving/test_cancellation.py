@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.queue.jobs import RedisJobs
-from ragbandit.router.serving.answers import cancellation as cancellations
+from ragbandit.router.serving import pending as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore

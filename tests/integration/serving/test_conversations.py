@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from ragbandit.router.api.metrics.service import Metrics
-from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.storage.sql.tables import decisions
 from ragbandit.shared.errors import Conflict
 from ragbandit.shared.types import DecisionId, Message, Query

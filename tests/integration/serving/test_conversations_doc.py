@@ -33,7 +33,7 @@ def test_the_example_prints_what_the_page_says(settings, tmp_path, monkeypatch, 
 @pytest.mark.parametrize("reason", ["timeout", "connection", "malformed", "empty", "too_long", "question_long", "busy"])
 def test_reasons_are_those_of_the_code(reason):
     """Every reason that the code documents is on the page."""
-    from ragbandit.router.serving.conversations import rewriting
+    from ragbandit.router.serving import conversations
 
-    assert re.search(rf"\b{reason}\b", rewriting.__doc__)
+    assert re.search(rf"\b{reason}\b", conversations.__doc__)
     assert f"`{reason}`" in PAGE

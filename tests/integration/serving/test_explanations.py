@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.diagnosis import STARVED
-from ragbandit.router.retention.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.serving.explanations.explain import explain
 from ragbandit.shared.types import Generated, Query, Retrieved, Round, Source

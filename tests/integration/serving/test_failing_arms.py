@@ -16,7 +16,7 @@ from ragbandit.router.api.schemas.replies import status_json
 from ragbandit.router.config.settings import COUNTED_S, HealthSettings
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.serving.following.updates import POLL_S
+from ragbandit.router.serving.following.versions import POLL_S
 from ragbandit.router.serving.health import arm_health
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, REMEMBERED, ArmHealth
 from ragbandit.router.storage.rows.conversion import decision_row

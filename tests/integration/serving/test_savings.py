@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.serving.savings import Savings
+from ragbandit.router.serving.overview import Savings
 from ragbandit.router.storage.totals.extending import Extender
 from ragbandit.shared.types import Cost
 

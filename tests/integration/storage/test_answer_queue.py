@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, insert, select, update
 
-from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving import pending
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.answer_queue import AnswerQueue, claims, waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import answer_queue
-from ragbandit.shared.process_identity import ProcessIdentity, this_process
+from ragbandit.shared.child_process import ProcessIdentity, this_process
 from ragbandit.shared.types import DecisionId, Query
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells of processes in /proc")
@@ -155,7 +155,7 @@ def test_to_the_front(ask, database, queue):
     ask("d1", "d2", "d3")
     assert queue.claim().decision_id == "d1"
     for key in ("d3", "d1"):
-        assert cancellation.request(database, decision_id=DecisionId(key), now=1.0).cancelled is None
+        assert pending.request(database, decision_id=DecisionId(key), now=1.0).cancelled is None
     assert taken(queue, 2) == ["d3", "d2"]
 
 

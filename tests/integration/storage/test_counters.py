@@ -16,7 +16,7 @@ from ragbandit.router.learning.audit.verify import verify
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
-from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving import pending
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.registration import register_policy
@@ -51,7 +51,7 @@ def use(world, seed: int) -> None:
         if kind > 0.3:
             world.outcome(decision, by_worker=decision.run_by == "worker")
         elif decision.run_by == "worker":
-            cancellation.request(world.database, decision_id=decision.id, now=world.now)
+            pending.request(world.database, decision_id=decision.id, now=world.now)
 
 
 def test_everything_at_once(make_world, database_url, tmp_path):

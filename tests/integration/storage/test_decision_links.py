@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
-from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.storage.decisions.links import decisions_named, linked_decisions, named_ids, trace_links
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.tables import decision_links, decisions

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from ragbandit.router.learning.status import counters
-from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving import pending
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
@@ -472,7 +472,7 @@ def test_a_worker_learns_all_it_needs_in_one_query(store, database, make_decisio
     plain, answered, cancelled = (make_decision(key, run_by="worker") for key in ("d1", "d2", "d3"))
     store.add_decisions([plain, answered, cancelled])
     store.add_outcome(an_outcome(answered, run_by="worker"))
-    cancellation.request(database, decision_id=cancelled.id, now=1.0)
+    pending.request(database, decision_id=cancelled.id, now=1.0)
     queries = []
     event.listen(database.engine, "before_cursor_execute", lambda *call: queries.append(call[2]))
     tasks = [store.answer_task(each.id) for each in (plain, answered, cancelled)]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, JudgeClaim, Judgements, Spent, due, expire

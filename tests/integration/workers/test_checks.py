@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.retention.erasure import Selection, erase
-from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_outcome
+from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows import check_rows

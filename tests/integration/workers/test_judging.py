@@ -13,8 +13,8 @@ from sqlalchemy import select
 from ragbandit.router.api.limiting.budgets import bounds
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.queue.notifier import MemoryJobs
-from ragbandit.router.serving.answers.recovery import recover
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.serving.pending import recover
 from ragbandit.router.serving.setup.bootstrap import judge_sample
 from ragbandit.router.storage.access.spending import Spender, spent
 from ragbandit.router.storage.decisions.store import DecisionStore

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import PolicyVersion

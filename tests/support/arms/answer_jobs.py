@@ -7,7 +7,7 @@ import time
 from sqlalchemy import select, update
 
 from ragbandit.router.queue.outage import Outage
-from ragbandit.router.serving.answers import cancellation
+from ragbandit.router.serving import pending
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import Decision, DecisionId, Query
@@ -89,7 +89,7 @@ def outcome_in(context):
 
 
 def cancel(context):
-    return cancellation.request(context.store.database, decision_id=DecisionId("d1"), now=time.time())
+    return pending.request(context.store.database, decision_id=DecisionId("d1"), now=time.time())
 
 
 class Held(ScriptedGenerator):

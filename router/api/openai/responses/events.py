@@ -10,7 +10,7 @@ from typing import Any
 
 from ragbandit.router.api.openai.chunks import DONE
 from ragbandit.router.api.openai.responses.replies import item_id, message, response, text_part
-from ragbandit.router.api.streaming.event_stream import PING, event_of
+from ragbandit.router.api.streaming import PING, event_of
 from ragbandit.shared.types import Decision, Outcome, StatusNote, TextPiece
 
 

@@ -9,9 +9,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from ragbandit.router.api.openai import answering
-from ragbandit.router.api.streaming.answer_events import PendingAnswer
+from ragbandit.router.api.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.retention.erasure import Selection, erase
+from ragbandit.router.erasure import Selection, erase
 from ragbandit.shared.types import Message, StatusNote, TextPiece
 from tests.integration.api.openai.conftest import COST, SOURCES, outcome_of
 from tests.integration.api.security.conftest import Keyed

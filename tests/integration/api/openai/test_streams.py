@@ -10,9 +10,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionChunk
 
+from ragbandit.router.api import streaming
 from ragbandit.router.api.openai import answering
-from ragbandit.router.api.streaming import event_stream
-from ragbandit.router.api.streaming.answer_events import PendingAnswer
+from ragbandit.router.api.streaming import PendingAnswer
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.types import StatusNote, TextPiece
 from tests.integration.api.openai.conftest import SOURCES, outcome_of
@@ -154,7 +154,7 @@ def test_asynchronous_clients(service, answers, decided):
 
 def test_pings(http, client, in_pieces, monkeypatch):
     """While nothing comes there are comments, which clients pass over, and no data."""
-    monkeypatch.setattr(event_stream, "PING_S", 0.02)
+    monkeypatch.setattr(streaming, "PING_S", 0.02)
     gate = threading.Event()
     in_pieces(gate, TextPiece(text="Bram Stoker"))
     lines = []

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from ragbandit.router.config.rollout import RolloutSettings
+from ragbandit.router.config.sections import RolloutSettings
 from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.draw import choose
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
-from ragbandit.router.rollouts.served import candidate_in
+from ragbandit.router.rollouts.overview import candidate_in
 from ragbandit.router.serving.following import versions as follower
 from ragbandit.router.serving.following.versions import VersionFollower
 from ragbandit.router.serving.router import Router

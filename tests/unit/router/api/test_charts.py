@@ -1,7 +1,6 @@
 """Charts of pages: which points they have, and what their axes hold."""
 
-from ragbandit.router.api.ui.charts import earned_charts
-from ragbandit.router.api.ui.drawing import around_zero, sequence_of
+from ragbandit.router.api.ui.charts import around_zero, earned_charts, sequence_of
 from ragbandit.router.serving.overview import Overview, Point
 from ragbandit.router.storage.totals.extending import Progress
 from ragbandit.shared.types import ArmTotals, PolicyLabel

@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from ragbandit.router.config.grids import expanded
 from ragbandit.router.config.loading import effective, load
+from ragbandit.router.config.named_sections import expanded
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.rollouts.served import changed_settings
+from ragbandit.router.rollouts.overview import changed_settings
 from ragbandit.shared.errors import ConfigError
 from tests.support.cases import every_case
 

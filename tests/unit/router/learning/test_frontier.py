@@ -5,7 +5,7 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.monitoring.frontier import Frontier
 from ragbandit.router.policies import make_policy
-from ragbandit.router.serving.deciding.prices import BUDGET_FACTOR, TERMS, served_weight
+from ragbandit.router.serving.deciding.question import BUDGET_FACTOR, TERMS, served_weight
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Query
 from tests.support.cases import every_case

@@ -16,7 +16,7 @@ from ragbandit.router.policies.kinds.fixed import Uniform
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import SnapshotError
-from ragbandit.shared.files.folders import Folder
+from ragbandit.shared.files import Folder
 from ragbandit.testing.policies import pmf_of, sha_of, taught
 from ragbandit.testing.policy_examples import LABEL, made_updates
 from tests.support.examples import steady

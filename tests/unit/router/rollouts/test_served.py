@@ -10,7 +10,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.canary import mixed, mixed_floor
 from ragbandit.router.policies.draw import gate, with_floor
-from ragbandit.router.rollouts.served import candidate_in, settings_of
+from ragbandit.router.rollouts.overview import candidate_in, settings_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import CANDIDATE, PolicyVersion
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.rollouts import World, lived, rows
-from ragbandit.router.config.rollout import GuardrailSettings, RolloutSettings
+from ragbandit.router.config.sections import GuardrailSettings, RolloutSettings
 from ragbandit.router.rollouts.rows import Draws, Judged, Outcomes
 from ragbandit.router.rollouts.verdicts import EXPIRED, Evidence, facts_of, judge
 from ragbandit.shared.types import PolicyControl, PolicyLabel, PolicyVersion

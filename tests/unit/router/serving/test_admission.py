@@ -2,7 +2,7 @@
 
 import pytest
 
-from ragbandit.router.serving.batching.admission import (
+from ragbandit.router.serving.batching import (
     TENANT_S,
     WARM_UP,
     Admission,

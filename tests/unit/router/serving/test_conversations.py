@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 from ragbandit.router.config.sections import ConversationSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.questions import MAX_MESSAGES, checked_query
-from ragbandit.router.serving.conversations.questions import chat_of, with_chat
-from ragbandit.router.serving.conversations.rewriting import MAX_REWRITE, messages_of, parsed_rewrite, rewriter_of
+from ragbandit.router.serving.conversations import (
+    MAX_REWRITE,
+    chat_of,
+    messages_of,
+    parsed_rewrite,
+    rewriter_of,
+    with_chat,
+)
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.openai_client import ChatReply
 from ragbandit.shared.types import MAX_TEXT, Message, Query

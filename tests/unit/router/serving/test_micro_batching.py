@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.serving.batching.admission import QueueLimits
-from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from ragbandit.router.serving.batching import MicroBatcher, QueueLimits
 from ragbandit.shared.errors import InvalidInput, NotReady, Overloaded
 from tests.support.examples import steady
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from ragbandit.router.serving.following.polling import PollingThread
+from ragbandit.router.serving.following.snapshots import PollingThread
 
 
 @pytest.fixture

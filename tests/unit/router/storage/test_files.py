@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.shared.files.atomic import cached_arrays, replace_folder, whole_folder, write_file
-from ragbandit.shared.files.folders import Folder, check_root
+from ragbandit.shared.files import Folder, cached_arrays, check_root, replace_folder, whole_folder, write_file
 
 
 @pytest.mark.parametrize("durable", [False, True])

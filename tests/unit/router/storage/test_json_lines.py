@@ -7,8 +7,7 @@ import stat
 import pytest
 
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.files.atomic import whole_file
-from ragbandit.shared.files.json_lines import lines, naming, new_file, new_lines, parsed
+from ragbandit.shared.files import lines, naming, new_file, new_lines, parsed, whole_file
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "packed-without-its-name.jsonl"])

@@ -1,21 +1,31 @@
 """Pending answers: decisions that workers have been asked to answer, and the callers that wait for the outcomes."""
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from ragbandit.router.config.settings import ServerSettings
-from ragbandit.router.queue.notifier import Notifier
-from ragbandit.router.serving.batching.admission import QueueLimits, QueueState
-from ragbandit.router.serving.batching.micro_batching import MicroBatcher
+from sqlalchemy import select
+
+from ragbandit.router.config.settings import ServerSettings, Settings
+from ragbandit.router.queue.notifier import Jobs, Notifier
+from ragbandit.router.serving.batching import MicroBatcher, QueueLimits, QueueState
 from ragbandit.router.serving.checks.fields import checked_id, checked_type
+from ragbandit.router.serving.checks.reports import unrun_outcome
+from ragbandit.router.storage import answer_queue, judgements
+from ragbandit.router.storage.answer_queue import waiting_ids
+from ragbandit.router.storage.decisions.idempotency import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.shared.errors import Overloaded, StoreError, TooManyRequests
-from ragbandit.shared.types import Decision, DecisionId, Outcome, Query
+from ragbandit.router.storage.rows.check_rows import expire_checks
+from ragbandit.router.storage.sql.bulk_insert import insert_new
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import cancellations, decisions, outcomes
+from ragbandit.shared.errors import Conflict, Overloaded, StoreError, TooManyRequests
+from ragbandit.shared.types import CANCELLED, Decision, DecisionId, Outcome, OutcomeStatus, PolicyLabel, Query
 
 #: most decisions whose answers are asked for together
 MAX_BATCH = 64
@@ -203,3 +213,86 @@ class PendingAnswers:
             self._by_tenant[tenant] = left
         else:
             del self._by_tenant[tenant]
+
+
+_CLOSED = "cancelled by the caller after it had closed unanswered"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cancellation:
+    """State of a decision that somebody wants cancelled."""
+
+    decision_id: DecisionId
+    #: whether it ended by being cancelled; None while a worker has still to end it
+    cancelled: bool | None
+    #: of its outcome; None while there is none
+    status: OutcomeStatus | None
+
+
+def request(database: Database, *, decision_id: DecisionId, now: float) -> Cancellation:
+    """Record that nobody wants the answer, unless there is an outcome already. A second time changes nothing.
+
+    Raises NotFound, or Conflict for a decision that the caller's own stack runs.
+    """
+    with database.write() as connection:
+        query = select(decisions.c.run_by, decisions.c.policy).where(decisions.c.id == decision_id)
+        decision = connection.execute(query).first()
+        if decision is None:
+            raise unknown_decision()
+        if decision.run_by != "worker":
+            raise Conflict(
+                "your own stack runs this decision, not our workers",
+                field="decision_id",
+                remedy="stop it there, and report the outcome yourself",
+            )
+        ended = connection.execute(
+            select(outcomes.c.status, outcomes.c.stop_reason).where(outcomes.c.decision_id == decision_id)
+        ).first()
+        if ended is None:
+            row = {"decision_id": decision_id, "asked_at": now}
+            insert_new(connection, cancellations, [row], key="decision_id")
+            if answer_queue.move_to_front(connection, decision_id):
+                return Cancellation(decision_id=decision_id, cancelled=None, status=None)
+    if ended is None:
+        DecisionStore(database, label=PolicyLabel(decision.policy)).add_outcome(
+            unrun_outcome(decision_id, stop_reason=CANCELLED, error=_CLOSED, now=now)
+        )
+        return request(database, decision_id=decision_id, now=now)
+    cancelled = (ended.status, ended.stop_reason) == ("failed", CANCELLED)
+    return Cancellation(decision_id=decision_id, cancelled=cancelled, status=ended.status)
+
+
+def requested(database: Database, *, ids: Iterable[DecisionId]) -> set[DecisionId]:
+    """Those among these decisions that are to be cancelled."""
+    wanted = list(ids)
+    if not wanted:
+        return set()
+    with database.read() as connection:
+        rows = connection.execute(select(cancellations.c.decision_id).where(cancellations.c.decision_id.in_(wanted)))
+        return {DecisionId(key) for key in rows.scalars()}
+
+
+log = logging.getLogger("ragbandit.recovery")
+
+#: bells that one pass rings at most
+LIMIT = 1000
+
+
+def recover(database: Database, *, jobs: Jobs, settings: Settings, now: float) -> int:
+    """Let the answer queue have as many bells as decisions wait, for workers and for autoscalers; how many it rang.
+
+    Nothing waits for the judge or a check for too long, also where there is none any more.
+    Raises StoreError, and QueueError if Redis cannot be reached: the next pass finds the same.
+    """
+    gone = judgements.expire(database, before=now - settings.judge.expire_s, now=now)
+    if gone:
+        log.warning(
+            "answers waited for the judge for longer than judge.expire_s, and are not judged",
+            extra={"action": "judge_expired", "count": gone},
+        )
+    if gone := expire_checks(database, now=now):
+        message = "answers waited for reward.check for too long or were tried too often, and are not checked"
+        log.warning(message, extra={"action": "check_expired", "count": gone})
+    silent = waiting_ids(database, limit=LIMIT)[jobs.depth()["answer"] :]
+    jobs.enqueue_answers(silent)
+    return len(silent)

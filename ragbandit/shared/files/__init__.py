@@ -1,1 +1,0 @@
-"""Files: written whole or not at all; folders and URLs; JSON lines."""

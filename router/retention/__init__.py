@@ -1,1 +1,0 @@
-"""Retention: how long what is stored stays. Texts are made blank on request."""

@@ -1,1 +1,0 @@
-"""Answers that workers give: asked for, waited for, cancelled, and asked for again."""

@@ -1,0 +1,405 @@
+"""Micro-batching: requests that arrive at the same time share one forward pass and one transaction.
+
+There is no batching delay: the first request is served at once, and all that arrive meanwhile form the next batch.
+A single request pays one hand-over between threads; under load the batches grow by themselves. What would wait too
+long is refused when it comes (`admission`), and what nobody waits for any more is dropped before any work is done.
+"""
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from ragbandit.router.config.settings import ServerSettings
+from ragbandit.router.queue.notifier import Notifier
+from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.shared.errors import NotReady, Overloaded, TooManyRequests
+from ragbandit.shared.types import Feedback, Outcome, Receipt
+
+#: batches that are not measured: the first ones load, connect and warm up
+WARM_UP: Final = 3
+#: weight of a batch that took longer than expected, and of one that took less: the expectation rises quickly
+RISE, FALL = 0.5, 0.2
+#: for how long a tenant that asked counts as one of several, seconds
+TENANT_S: Final = 60.0
+#: longest Retry-After, seconds
+MAX_RETRY_S: Final = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueLimits:
+    """Bounds of one queue, as the settings of the section `server` say them."""
+
+    max_wait_s: float = math.inf
+    max_waiting: float = math.inf
+    tenant_share: float = 1.0
+
+    @classmethod
+    def of(cls, server: ServerSettings) -> "QueueLimits":
+        """The bounds in these settings."""
+        return cls(max_wait_s=server.max_wait_s, max_waiting=server.max_waiting, tenant_share=server.tenant_share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueState:
+    """State of one queue, and its counts since the start."""
+
+    waiting: int
+    #: of an item that would come now, seconds
+    expected_wait_s: float
+    #: items that were not taken in, by reason: "wait", "count", "tenant"
+    refused: Mapping[str, int]
+    #: items that were taken in and not worked on, by reason: "gone" (the caller left), "expired" (waited too long)
+    dropped: Mapping[str, int]
+
+
+class BatchTime:
+    """Seconds of a batch by its size: a line through the last few batches mostly (weighted least squares).
+
+    Batches are small while a queue fills, and a full one may take as long as a small one or many times as long: an
+    average would not tell which.
+    """
+
+    def __init__(self) -> None:
+        self._batches = 0
+        self._size = self._seconds = 0.0
+        # Weighted variance of the sizes, and their covariance with the seconds.
+        self._spread = self._together = 0.0
+
+    def record(self, seconds: float, *, size: int) -> None:
+        """A batch of so many items took so long. The first WARM_UP batches are not counted."""
+        self._batches += 1
+        if self._batches <= WARM_UP:
+            return
+        if self._batches == WARM_UP + 1:
+            self._size, self._seconds = float(size), seconds
+            return
+        weight = RISE if seconds > self.of(size) else FALL
+        off_size, off_seconds = size - self._size, seconds - self._seconds
+        self._size += weight * off_size
+        self._seconds += weight * off_seconds
+        self._spread = (1.0 - weight) * (self._spread + weight * off_size * off_size)
+        self._together = (1.0 - weight) * (self._together + weight * off_size * off_seconds)
+
+    def of(self, size: int) -> float:
+        """Expected seconds of a batch of this size: 0 until one was counted; never below 0."""
+        slope = max(0.0, self._together / self._spread) if self._spread > 1e-9 else 0.0
+        # No batch takes less for more items, and the part that every batch takes is not below 0.
+        slope = min(slope, self._seconds / self._size) if self._size else 0.0
+        return self._seconds + slope * (size - self._size)
+
+
+class Admission:
+    """Who waits in one queue, and whether one more may. Not safe by itself: the queue's lock is held at every call.
+
+    limit: most items in a batch.
+    """
+
+    def __init__(self, limits: QueueLimits, *, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._limit = limit
+        self._clock = clock
+        self._time = BatchTime()
+        self._began: float | None = None
+        self._running = 0
+        self._waiting = 0
+        self._by_tenant: dict[str, int] = {}
+        # The tenant that asked last, and the last other one: the two that tell whether there are several.
+        self._latest, self._other = ("", -math.inf), ("", -math.inf)
+        self._refused = {"wait": 0, "count": 0, "tenant": 0}
+        self._dropped = {"gone": 0, "expired": 0}
+
+    def check_all(self) -> None:
+        """Whether one more item may wait, whoever sends it; a refusal is counted. Raises Overloaded."""
+        limits, waiting = self._limits, self._waiting
+        if waiting >= limits.max_waiting:
+            self._refused["count"] += 1
+            raise self._refusal(Overloaded, f"{waiting} requests are waiting already", wait_s=self.expected_wait_s())
+        # One may always wait: else a batch that takes long would keep everybody out until the queue is idle.
+        wait_s = self.expected_wait_s()
+        if waiting and wait_s > limits.max_wait_s:
+            self._refused["wait"] += 1
+            message = f"the expected wait is {wait_s:.1f} s, longer than server.max_wait_s ({limits.max_wait_s:g} s)"
+            raise self._refusal(Overloaded, message, wait_s=wait_s)
+
+    def check_tenant(self, tenant: str) -> None:
+        """Whether one more item of this tenant may wait; a refusal is counted. Raises TooManyRequests."""
+        now = self._clock()
+        if tenant != self._latest[0]:
+            self._other = self._latest
+        self._latest = (tenant, now)
+        mine, share = self._by_tenant.get(tenant, 0), self._limits.tenant_share
+        if not mine or share >= 1.0 or now > self._other[1] + TENANT_S:
+            return
+        wait_s = self.expected_wait_s(mine)
+        if mine >= share * self._limits.max_waiting or wait_s > share * self._limits.max_wait_s:
+            self._refused["tenant"] += 1
+            message = f"{mine} requests of the tenant {tenant!r} are waiting already, its share of the queue"
+            raise self._refusal(TooManyRequests, message, wait_s=wait_s, field="tenant")
+
+    def add(self, *, tenant: str = "") -> None:
+        """One more waits."""
+        self._waiting += 1
+        self._by_tenant[tenant] = self._by_tenant.get(tenant, 0) + 1
+
+    def remove(self, *, tenant: str = "", dropped: str | None = None) -> None:
+        """One waits no more. dropped: why it is not worked on, "gone" or "expired"; None: it is in the next batch."""
+        self._waiting -= 1
+        left = self._by_tenant[tenant] - 1
+        if left:
+            self._by_tenant[tenant] = left
+        else:
+            del self._by_tenant[tenant]
+        if dropped is not None:
+            self._dropped[dropped] += 1
+
+    def begin(self, size: int) -> None:
+        """A batch of so many items begins."""
+        self._began, self._running = self._clock(), size
+
+    def end(self) -> None:
+        """The batch is done."""
+        assert self._began is not None
+        self._time.record(self._clock() - self._began, size=self._running)
+        self._began = None
+
+    @property
+    def waiting(self) -> int:
+        """Items whose batch has not begun."""
+        return self._waiting
+
+    def expected_wait_s(self, ahead: int | None = None) -> float:
+        """Seconds until the batch of an item begins. ahead: items before it; None: all that wait."""
+        running_s = 0.0
+        if self._began is not None:
+            # One that is late is expected to be late as long again, by one batch at most: a stall of the database is
+            # waited for, as long as the queue has room.
+            batch_s = self._time.of(self._running)
+            running_s = min(batch_s, abs(batch_s - (self._clock() - self._began)))
+        full_batches = (self._waiting if ahead is None else ahead) // self._limit
+        return running_s + full_batches * self._time.of(self._limit)
+
+    def state(self) -> QueueState:
+        """State and counts."""
+        return QueueState(
+            waiting=self._waiting,
+            expected_wait_s=self.expected_wait_s(),
+            refused=dict(self._refused),
+            dropped=dict(self._dropped),
+        )
+
+    def _refusal(self, kind: type[Overloaded], message: str, *, wait_s: float, field: str | None = None) -> Overloaded:
+        after_s = min(MAX_RETRY_S, max(1.0, math.ceil(wait_s)))
+        remedy = f"try again in {after_s:g} s, with the same id"
+        return kind(message, field=field, remedy=remedy, retry_after_s=after_s)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+#: longest wait for a batch to be served, seconds
+SERVE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting(Generic[Item, Result]):
+    """An item that waits for its batch."""
+
+    item: Item
+    future: "Future[Result]"
+    tenant: str
+    #: when it is too late for it (time.monotonic)
+    expires_at: float
+
+
+class MicroBatcher(Generic[Item, Result]):
+    """A thread that calls `work` with batches of items; `submit` returns a Future per item.
+
+    `work` returns one result or one exception per item, in order. If it raises, every item of the batch gets the
+    exception. limit: most items in a batch. limits: of the queue. expire_s: an item that has waited longer is dropped.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Sequence[Item]], Sequence[Result | Exception]],
+        *,
+        name: str,
+        limit: int,
+        limits: QueueLimits | None = None,
+        expire_s: float = SERVE_S,
+    ) -> None:
+        self._work = work
+        self._limit = limit
+        self._expire_s = expire_s
+        self._queue: deque[_Waiting[Item, Result]] = deque()
+        self._admission = Admission(limits or QueueLimits(), limit=limit)
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; what was handed over before is served now."""
+        self._thread.start()
+
+    def submit(self, item: Item, *, tenant: str = "", admitted: bool = False) -> "Future[Result]":
+        """Hand an item over. Raises Overloaded if it would wait too long, NotReady after `close`.
+
+        admitted: it was admitted before, by `check_admission`.
+        """
+        return self.submit_all([item], tenant=tenant, admitted=admitted)[0]
+
+    def submit_all(self, items: Sequence[Item], *, tenant: str = "", admitted: bool = False) -> "list[Future[Result]]":
+        """Hand items over, all or none of them: admitted as the first one is. Raises as `submit`."""
+        expires_at = time.monotonic() + self._expire_s
+        waiting = [_Waiting(item, Future[Result](), tenant, expires_at) for item in items]
+        with self._changed:  # so that no item slips in after the last batch
+            if self._closed:
+                raise NotReady("the service is shutting down")
+            if not admitted:
+                self._admission.check_all()
+                self._admission.check_tenant(tenant)
+            for each in waiting:
+                self._admission.add(tenant=tenant)
+                self._queue.append(each)
+            self._changed.notify()
+        return [each.future for each in waiting]
+
+    def submit_each(self, items: Sequence[Item], *, tenants: Sequence[str]) -> "list[Future[Result]]":
+        """Hand items over, each admitted for itself: the Future of one that is refused raises why.
+
+        Raises as `submit` if not even the first may wait.
+        """
+        expires_at = time.monotonic() + self._expire_s
+        waiting = [
+            _Waiting(item, Future[Result](), tenant, expires_at) for item, tenant in zip(items, tenants, strict=True)
+        ]
+        refused: list[tuple[Future[Result], Overloaded]] = []
+        with self._changed:
+            if self._closed:
+                raise NotReady("the service is shutting down")
+            if waiting:
+                self._admission.check_all()
+            for at, each in enumerate(waiting):
+                try:
+                    if at:
+                        self._admission.check_all()
+                    self._admission.check_tenant(each.tenant)
+                except Overloaded as error:
+                    refused.append((each.future, error))
+                    continue
+                self._admission.add(tenant=each.tenant)
+                self._queue.append(each)
+            self._changed.notify()
+        for future, refusal in refused:  # without the lock: a Future calls its callbacks here
+            future.set_exception(refusal)
+        return [each.future for each in waiting]
+
+    def check_admission(self) -> None:
+        """Raises Overloaded if whatever came now would wait too long."""
+        with self._changed:
+            self._admission.check_all()
+
+    def alive(self) -> bool:
+        """True while the thread runs."""
+        return self._thread.is_alive()
+
+    def depth(self) -> int:
+        """Items waiting for the next batch."""
+        return self._admission.waiting
+
+    def state(self) -> QueueState:
+        """State of the queue, and its counts."""
+        with self._changed:
+            return self._admission.state()
+
+    def close(self, *, timeout_s: float = 10.0) -> None:
+        """Serve what has been handed over, then end the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (batch := self._next_batch()) is not None:
+            if batch:
+                self._serve(batch)
+                with self._changed:
+                    self._admission.end()
+
+    def _next_batch(self) -> "list[_Waiting[Item, Result]] | None":
+        """The next items that somebody still waits for; None: closed, and nothing is left."""
+        batch: list[_Waiting[Item, Result]] = []
+        expired: list[_Waiting[Item, Result]] = []
+        with self._changed:
+            while not self._queue:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            now = time.monotonic()
+            while self._queue and len(batch) < self._limit:
+                first = self._queue.popleft()
+                if not first.future.set_running_or_notify_cancel():
+                    self._admission.remove(tenant=first.tenant, dropped="gone")
+                elif first.expires_at < now:
+                    self._admission.remove(tenant=first.tenant, dropped="expired")
+                    expired.append(first)
+                else:
+                    self._admission.remove(tenant=first.tenant)
+                    batch.append(first)
+            if batch:
+                self._admission.begin(len(batch))
+        for late in expired:  # without the lock: a Future calls its callbacks here
+            late.future.set_exception(
+                NotReady(f"not served within {self._expire_s:g} s, and dropped", remedy="try again with the same id")
+            )
+        return batch
+
+    def _serve(self, batch: "list[_Waiting[Item, Result]]") -> None:
+        try:
+            results = self._work([each.item for each in batch])
+            if len(results) != len(batch):  # else some callers would wait for ever
+                raise ValueError(f"{len(results)} results for {len(batch)} items")
+        except Exception as error:
+            for each in batch:
+                each.future.set_exception(error)
+            return
+        for each, result in zip(batch, results, strict=True):
+            if isinstance(result, Exception):
+                each.future.set_exception(result)
+            else:
+                each.future.set_result(result)
+
+
+#: most outcomes, or items of feedback, in one transaction
+MAX_WRITES: Final = 500
+
+
+def feedback_writes(
+    store: DecisionStore, *, notifier: Notifier, limits: QueueLimits
+) -> MicroBatcher[Feedback, Receipt]:
+    """The queue of feedback."""
+
+    def add(batch: Sequence[Feedback]) -> Sequence[Receipt | Exception]:
+        results = store.add_feedback(batch)
+        if any(isinstance(result, Receipt) and not result.duplicate for result in results):
+            notifier.notify_learner()
+        return results
+
+    return MicroBatcher(add, name="ragbandit-feedback", limit=MAX_WRITES, limits=limits)
+
+
+def outcome_writes(store: DecisionStore, *, notifier: Notifier, limits: QueueLimits) -> MicroBatcher[Outcome, bool]:
+    """The queue of outcomes that callers report."""
+
+    def add(batch: Sequence[Outcome]) -> Sequence[bool | Exception]:
+        results = store.add_outcomes(batch)
+        if True in results:
+            notifier.notify_learner()
+        return results
+
+    return MicroBatcher(add, name="ragbandit-outcomes", limit=MAX_WRITES, limits=limits)

@@ -1,1 +1,0 @@
-"""Batching: what waits, what is refused, and how requests of one moment share a forward pass and a transaction."""

@@ -34,7 +34,6 @@ VERBS: Final[Verbs] = {
     "report": f"{_CLI}.inspection.report:report",
     "explain": f"{_CLI}.inspection.explain:explain",
     "verify": f"{_CLI}.inspection.status:verify",
-    "doctor": f"{_CLI}.doctor.command:doctor",
     "replay": f"{_CLI}.offline.replay:replay_verb",
     "price": f"{_CLI}.offline.price:price",
     "simulate": f"{_CLI}.offline.simulate:simulate_verb",
@@ -102,7 +101,7 @@ VERBS: Final[Verbs] = {
 PANELS: Final = {
     "Start here": ("init", "demo", "up", "validate", "index"),
     "Run": ("serve", "worker", "mcp", "migrate", "route", "answer", "cancel"),
-    "Look": ("status", "top", "report", "explain", "doctor", "verify"),
+    "Look": ("status", "top", "report", "explain", "verify"),
     "Judge and change": ("feedback", "policy", "arms", "replay", "price", "simulate", "evaluate"),
     "Data and access": ("data", "keys", "audit"),
 }

@@ -11,7 +11,7 @@ from ragbandit.workers.cli import app
 _HEAD = """# The command line
 
 Written by `make docs` from the command itself. `ragbandit VERB --help` says the same. Exit codes: 0 done, 1 something
-differs or is wrong (`verify`, `status`, `doctor`), 2 refused, with one line that says what to do. `--json`
+differs or is wrong (`verify`, `status`), 2 refused, with one line that says what to do. `--json`
 prints JSON for programs; progress bars go to standard error, and are left out in a pipe.
 """
 

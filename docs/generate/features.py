@@ -67,7 +67,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "the dashboard": ("router/api/ui/*.py",),
     "metrics, traces": ("router/api/metrics/*.py", "router/telemetry/*.py"),
     "state of learning, changed arms, price": ("router/learning/monitoring/*.py",),
-    "doctor": ("router/cli/doctor/*.py",),
+    "findings: what is wrong, what to do": ("router/api/findings.py",),
 }
 
 

@@ -1,6 +1,6 @@
 """Presence: every service and worker says in Redis that it is there, of which version, and with what.
 
-`ragbandit doctor`, the pages and the metrics read it. Nothing decides by it: while Redis is gone nobody is listed, and
+`ragbandit status`, the pages and the metrics read it. Nothing decides by it: while Redis is gone nobody is listed, and
 everything else goes on. What is no card is left out.
 """
 

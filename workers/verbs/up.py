@@ -5,8 +5,8 @@ import time
 
 from rich.markup import escape
 
+from ragbandit.router.api.findings import ping
 from ragbandit.router.cli.console import ConfigOption, HostOption, PortOption, console, errors, listen_on
-from ragbandit.router.cli.doctor.redis import ping
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.encoders.base import AUTO
 from ragbandit.router.policies.checks import check_policy

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Final
@@ -11,24 +12,23 @@ from urllib.parse import urlsplit
 import typer
 from rich.markup import escape
 
+from ragbandit.router.api.findings import Finding, of_settings, of_store, ping, tried
 from ragbandit.router.cli.console import ConfigOption, JsonOption, console, errors, print_json
-from ragbandit.router.cli.doctor.findings import Check, Finding, Installation, fine, problem, run_checks, warning
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.named_sections import section_of
 from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import AUTO
-from ragbandit.router.learning.monitoring.price import budget_warnings, in_words
+from ragbandit.router.learning.monitoring.price import in_words
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.serving.setup.requirements import check_data_dir, check_packages, check_port, has_store
-from ragbandit.shared.errors import ConfigError, RagBanditError, StoreError
+from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
 from ragbandit.workers.wiring.arms import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
-#: longest wait for all that is tried, and for one connection, seconds
-LIMIT_S: Final = 5.0
+#: longest wait for one connection, seconds
 CONNECT_S: Final = 2.0
 
 
@@ -55,11 +55,18 @@ def validate(
             console.print(escape(f"reward.weight: {line}"), soft_wrap=True, highlight=False)
         if loaded.settings.encoder.model == AUTO:
             console.print(escape(f"encoder.model: auto is {encoder.in_words()}"), soft_wrap=True, highlight=False)
-        for line in budget_warnings(loaded.settings):
-            console.print(escape(f"tenants: {line}"), soft_wrap=True, highlight=False)
-    checks = () if settings_only else _tries(loaded.settings)
-    findings = run_checks(Installation(settings=loaded.settings), checks, limit_s=LIMIT_S)
-    _end(findings, changed=len(given), every=len(rows), quiet=as_json)
+    findings, names = ([*of_settings(loaded.settings)], []) if settings_only else _findings(loaded.settings)
+    told = errors if as_json else console
+    for one in findings:
+        told.print(f"[yellow]{one.severity}[/yellow] {escape(one.line)}", soft_wrap=True)
+    problems = sum(one.severity == "problem" for one in findings)
+    if problems:
+        told.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
+        raise typer.Exit(1)
+    if not as_json:
+        told_of = f"{len(given)} of {len(rows)} settings are not the default (--all prints all)"
+        line = f"ok: {told_of}; tried: {', '.join(names) or 'nothing'}"
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def check_settings(settings: Settings) -> EncoderChoice:
@@ -78,65 +85,35 @@ def check_settings(settings: Settings) -> EncoderChoice:
     return encoder
 
 
-def _end(findings: Sequence[Finding], *, changed: int, every: int, quiet: bool) -> None:
-    """What is not as it should be, and the verdict. quiet: standard output is for a program."""
-    told = errors if quiet else console
-    for one in findings:
-        if one.level != "ok":
-            words = "; ".join(filter(None, (one.found.rstrip("."), one.means, f"do: {one.remedy}")))
-            told.print(f"[yellow]{one.level}[/yellow] {escape(f'{one.check}: {words}')}", soft_wrap=True)
-    problems = sum(one.level == "problem" for one in findings)
-    tried = ", ".join(dict.fromkeys(one.check for one in findings)) or "nothing"
-    if problems:
-        told.print(f"{problems} problem{'s' if problems > 1 else ''}", highlight=False)
-        raise typer.Exit(1)
-    if not quiet:
-        line = f"ok: {changed} of {every} settings are not the default (--all prints all); tried: {tried}"
-        console.print(line, soft_wrap=True, highlight=False)
-
-
-def _tries(settings: Settings) -> list[Check]:
-    """What of these settings can be tried."""
+def _findings(settings: Settings) -> tuple[list[Finding], list[str]]:
+    """What the settings say together, and what is found where they can be tried; the names of what was tried."""
     start, late = "`ragbandit up` and `ragbandit serve` do not start", "the service starts without it, and answers wait"
     attempts: dict[str, tuple[Callable[[], object], str]] = {
         "data_dir": (lambda: check_data_dir(settings), start),
         "server.port": (lambda: _try_port(settings.server), start),
     }
     if settings.redis_url is not None:
-        from ragbandit.router.cli.doctor.redis import ping
-
         attempts["Redis"] = (lambda: ping(settings), late)
     for field, url in _model_servers(settings).items():
         attempts[field] = (partial(_connect, url), "answers that need it fail until it is there")
-    checks: list[Check] = [(name, partial(_tried, name, *each)) for name, each in attempts.items()]
-    if len(settings.arms) == 1:
-        checks.append(("arms", _one_arm))
+    findings = [*of_settings(settings)]
+    for name, (attempt, means) in attempts.items():
+        findings += tried(name, partial(_nothing, attempt), means=means)
     if not has_store(settings):
-        return checks
-    from ragbandit.router.cli.doctor import database, price
+        return findings, [*attempts]
+    from ragbandit.router.serving.setup.bootstrap import ledger_of
 
-    return [
-        *checks,
-        ("schema", database.schema),
-        ("arms", database.renamed_arms),
-        ("reward.weight", price.weight),
-    ]
+    def of_rows() -> Sequence[Finding]:
+        with ledger_of(settings, label=settings.policy.label) as ledger:
+            return of_store(ledger.database, settings=settings, now=time.time())
 
-
-def _one_arm(installation: Installation) -> Sequence[Finding]:
-    """The finding of a configuration with one arm."""
-    (arm,) = installation.settings.arms
-    remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
-    return [warning("arms", f"{arm} is the only arm", means="there is nothing to route", remedy=remedy)]
+    return findings + tried("database", of_rows), [*attempts, "database"]
 
 
-def _tried(check: str, attempt: Callable[[], object], means: str, _: Installation) -> Sequence[Finding]:
-    try:
-        attempt()
-    except (RagBanditError, OSError, ValueError) as error:
-        remedy = getattr(error, "remedy", None) or "start it, or correct its address"
-        return [problem(check, getattr(error, "message", str(error)), means=means, remedy=remedy)]
-    return [fine(check, "works")]
+def _nothing(attempt: Callable[[], object]) -> Sequence[Finding]:
+    """Nothing is found where an attempt raises nothing."""
+    attempt()
+    return ()
 
 
 def _try_port(server: ServerSettings) -> None:

@@ -11,20 +11,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from ragbandit.client.replies.status import HealthReply, OverviewReply, ReadyReply, ReportReply, StatusReply
 from ragbandit.router.api.dependencies import SharedRead, documented, reads_of, reports_of, router_of
+from ragbandit.router.api.findings import is_problem, of_parts
 from ragbandit.router.api.limiting.budgets import budget_states
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.schemas.replies import overview_json, report_json, status_json
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.reporting.reading import ReportScope
 from ragbandit.router.reporting.report import report
-from ragbandit.router.serving.health.readiness import LEARNER, REDIS
 from ragbandit.router.serving.health.state import RouterState
 from ragbandit.router.serving.overview import HOUR_S, overview
 from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import NotReady, StoreError
 
-#: parts without which requests are served: answers and learning are late
-DELAYED: Final = frozenset({REDIS, "policy", LEARNER})
 #: budgets that a scrape tells of
 MOST_BUDGETS: Final = 100
 #: longest wait for the router's state, seconds
@@ -86,7 +84,7 @@ async def ready(request: Request) -> Response:
     if futures:
         await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
     parts = readiness.states()
-    broken = {name for name, state in parts.items() if state != "ok"} - DELAYED
+    broken = is_problem(of_parts(parts))
     reply: ReadyReply = {"status": "not ready" if broken else "ok", "parts": parts}
     return JsonReply(reply, status_code=503 if broken else 200)
 

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import RedirectResponse, Response
 
 from ragbandit.router.api.dependencies import SharedRead, reads_of, reports_of, router_of
+from ragbandit.router.api.findings import Finding, of_ledger, of_parts, of_settings, of_store
 from ragbandit.router.api.ui.charts import arm_charts, earned_charts
 from ragbandit.router.api.ui.rendering import STATIC, ArmSigns, actor_of, environment, form_of, page
-from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.status import quarantined
 from ragbandit.router.reporting import words
 from ragbandit.router.reporting.reading import ReportScope
@@ -194,10 +194,10 @@ async def first(request: Request) -> Response:
     """What the service earns."""
     router = router_of(request)
     chosen, history = await _history(request)
+    state = await state_or_none(request)
     values: dict[str, Any] = {
-        "costs_alike": await reads_of(request).run(lambda: _alike(router)),
-        "state": await state_or_none(request),
-        "parts": router.readiness.states(),
+        "state": state,
+        "findings": await reads_of(request).run(lambda: _findings(router, state)),
         "charts": earned_charts(history),
         **await panel(request, seconds=TIMES[chosen][1]),
     }
@@ -214,8 +214,14 @@ async def arms(request: Request) -> Response:
     return await page(request, "arms.html", title="Arms", charts=arm_charts(history), **values)
 
 
-def _alike(router: Router) -> str | None:
-    return costs_alike(router.database, reward=router.settings.reward, arms=router.service.arms)
+def _findings(router: Router, state: RouterState | None) -> list[Finding]:
+    """What is not as it should be, of the parts, the settings and the store."""
+    return [
+        *of_parts(router.readiness.states()),
+        *of_settings(router.settings),
+        *(() if state is None else of_ledger(state.ledger)),
+        *of_store(router.database, settings=router.settings, now=time.time(), weigh=False),
+    ]
 
 
 async def _history(request: Request) -> tuple[str, Overview]:

@@ -7,6 +7,16 @@ from typing import Annotated, Final
 
 import typer
 
+from ragbandit.router.api.findings import (
+    LATE_S,
+    is_problem,
+    of_disk,
+    of_ledger,
+    of_processes,
+    of_settings,
+    of_store,
+    tried,
+)
 from ragbandit.router.api.limiting.budgets import budget_states, state_in_words
 from ragbandit.router.api.schemas.replies import ledger_json, plain
 from ragbandit.router.cli.console import ConfigOption, JsonOption, LabelOption, bars, errors, print_json
@@ -18,7 +28,6 @@ from ragbandit.router.learning.audit import verify as verification
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.interim import needs_rebuild
 from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.learning.monitoring.costs import costs_alike
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
@@ -46,14 +55,13 @@ _MEANINGS: Final = {
     "missing_outcome": "decisions with feedback, and no outcome from the caller",
     "unchecked": "answers that wait for reward.check",
 }
-#: feedback that waits longer than that is remarkable, seconds
-LATE_S = 60.0
 
 
 def status(label: LabelOption = None, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Counts of decisions, learning lag, current snapshot, health of each arm; read from the database.
+    """Counts, learning lag, health of each arm, and what is not as it should be, with what to do about it.
 
-    Exit code 1 if the counts do not add up. --json prints the fields that /v1/status has for the ledger.
+    Read from the database, and from Redis where one is used: no service need run. Exit code 1 with a problem. --json
+    prints the fields that /v1/status has for the ledger, and the findings.
     """
     with opened(config, label=label) as (settings, ledger):
         serving = _serving(ledger, settings=settings)
@@ -62,16 +70,22 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
         healths = poller.read([ArmName(arm) for arm in settings.arms], now=time.time())
         files = SnapshotFiles(settings.snapshot_root)
         rebuilding = serving is not None and needs_rebuild(ledger, files=files, policy=serving)
+        now = time.time()
+        findings = [
+            *of_settings(settings),
+            *tried("disk", lambda: of_disk(settings)),
+            *of_ledger(state, rebuilding=rebuilding),
+            *of_store(ledger.database, settings=settings, now=now),
+            *of_processes(settings),
+        ]
         if as_json:
-            print_json(plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding)))
+            reply = plain(ledger_json(state, label=ledger.label, arms=healths, rebuilding=rebuilding))
+            print_json(reply | {"findings": [asdict(one) for one in findings]})
         else:
             facts = _facts(state) | {"arms": list(map(_health, healths)), "judge": _judge(state)}
-            notes = _notes(state, rebuilding=rebuilding)
-            notes += filter(None, [costs_alike(ledger.database, reward=settings.reward, arms=settings.arms)])
-            facts |= {"notes": notes} if notes else {}
+            facts |= {"findings": [f"{one.severity} {one.line}" for one in findings]} if findings else {}
             origin = origin_in(ledger.database, label=ledger.label)
             facts |= {"encoder": _encoder(origin)} if origin is not None else {}
-            now = time.time()
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
@@ -84,7 +98,7 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
                 | facts,
                 as_json=False,
             )
-        if not state.counters.balanced:
+        if is_problem(findings):
             raise typer.Exit(1)
 
 
@@ -140,30 +154,6 @@ def _judge(state: Status) -> str:
     """What waits for the judge and what it did today, without what is 0."""
     did = [f"{name} {count:g}" for name, count in state.judge.today.items() if count]
     return f"{state.judge.waiting} wait; today {', '.join(did)}" if did else f"{state.judge.waiting} wait"
-
-
-def _notes(state: Status, *, rebuilding: bool) -> list[str]:
-    """What of a status is no ordinary state, what it means and what to do; nothing where all is well."""
-    counts, lag = state.counters, f"{state.lag_s:.0f} s"
-    notes = [
-        (
-            not counts.balanced,
-            "the counters do not add up: run `ragbandit verify`; `ragbandit data recount` corrects them",
-        ),
-        (
-            state.missing_outcome,
-            "decisions have feedback and no outcome, so they are not learned: report the outcome",
-        ),
-        (counts.quarantined, "decisions could not be learned: `ragbandit feedback quarantined` says why"),
-        (counts.held, "feedback is held, and not learned until it is released: `ragbandit feedback held` says of whom"),
-        (counts.unseen, "decisions have no place in this ledger: its learner gives it to them, or it is retired"),
-        (state.lag_s > LATE_S, f"feedback has waited for {lag}: check that a learner runs, then its log"),
-        (state.judge.today.get("given_up"), "answers could not be judged today: see the judge's log"),
-        (state.judge.today.get("skipped"), "answers were not judged today, since too many waited: see docs/judge.md"),
-        (state.judge.today.get("suspicious"), "answers have texts that address the judge: see docs/judge.md"),
-        (rebuilding, "the policy is being learned again and another one decides: a learner must run, no more"),
-    ]
-    return [text if count is True else f"{count} {text}" for count, text in notes if count]
 
 
 def verify(

@@ -70,6 +70,11 @@ def test_share_of_a_budget(serve):
 
 
 @pytest.fixture
+def service(serve):
+    return serve(tenants={"acme": {"dollars_per_day": 5.0}})
+
+
+@pytest.fixture
 def used(service):
     """A service in which everything happened once that has labels."""
     for number in range(22):  # of two arms one is drawn eleven times: what is compared has a number

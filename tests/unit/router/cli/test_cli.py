@@ -146,7 +146,7 @@ def test_validate_tries_what_it_can(run, tmp_path):
             ("data_dir: /proc/none", "data_dir", "/proc/none cannot be made"),
             (f"server: {{port: {port}}}", "server.port", "Address already in use"),
             (f"redis_url: redis://127.0.0.1:{free_port()}/0", "Redis", "not reachable"),
-            ("database_url: sqlite:///broken.db", "schema", "the database failed"),
+            ("database_url: sqlite:///broken.db", "database", "the database failed"),
             (
                 f"generator: {{name: openai, model: m, openai: {{base_url: 'http://127.0.0.1:{free_port()}/v1'}}}}",
                 "generator.openai.base_url",
@@ -297,4 +297,4 @@ def test_one_arm_leaves_nothing_to_route(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.yaml").write_text("encoder: {model: hashing}\narms: {fast: {run_by: caller}}")
     done = CliRunner().invoke(app, ["validate"])
-    assert "warning arms: fast is the only arm; there is nothing to route" in done.output
+    assert "warning arms: fast is the only arm: nothing to route" in done.output

@@ -1,10 +1,11 @@
-"""The notes of `ragbandit status`: what is not ordinary, what it means and what to do."""
+"""`ragbandit status`: its headline and counts, and what it finds of a ledger."""
 
 from dataclasses import replace
 
 import pytest
 
-from ragbandit.router.cli.inspection.status import _facts, _headline, _notes
+from ragbandit.router.api.findings import of_ledger
+from ragbandit.router.cli.inspection.status import _facts, _headline
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters
@@ -36,8 +37,8 @@ def test_counts_say_what_they_mean():
 
 
 def test_nothing_is_said_where_all_is_well():
-    """An ordinary state has no notes."""
-    assert _notes(WELL, rebuilding=False) == []
+    """An ordinary state has no findings."""
+    assert list(of_ledger(WELL)) == []
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,9 @@ def test_nothing_is_said_where_all_is_well():
         (
             replace(WELL, missing_outcome=3),
             False,
-            ("3 decisions have feedback", "report the outcome"),
+            ("3 decisions have feedback", "report each outcome"),
         ),
-        (replace(WELL, lag_s=75.4), False, ("feedback has waited for 75 s", "check that a learner runs")),
+        (replace(WELL, lag_s=75.4), False, ("feedback has waited for", "check that a learner runs")),
         (replace(WELL, counters=replace(COUNTERS, decided=10)), False, ("do not add up", "ragbandit verify")),
         (
             replace(WELL, counters=replace(COUNTERS, decided=10, quarantined=1)),
@@ -59,10 +60,10 @@ def test_nothing_is_said_where_all_is_well():
         (replace(WELL, judge=JudgeState(today={"given_up": 2})), False, ("2 answers could not be judged", "log")),
         (replace(WELL, judge=JudgeState(today={"skipped": 3})), False, ("3 answers were not judged", "judge.md")),
         (replace(WELL, judge=JudgeState(today={"suspicious": 1})), False, ("1 answers have texts", "judge.md")),
-        (WELL, True, ("being learned again", "a learner must run")),
+        (WELL, True, ("being learned again", "a learner runs")),
     ],
 )
 def test_what_is_not_ordinary_is_said(found, rebuilding, words):
     """Each is one sentence with what it is and what to do."""
-    (note,) = _notes(found, rebuilding=rebuilding)
-    assert all(word in note for word in words)
+    (one,) = of_ledger(found, rebuilding=rebuilding)
+    assert all(word in one.line for word in words)

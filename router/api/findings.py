@@ -1,0 +1,358 @@
+"""Findings: what of an installation is not as it should be, and what to do about it.
+
+`validate`, `status`, /ready and the overview page print them. Every look reads, and changes nothing. `validate` loads
+no database engine and no Redis where none is configured, so their imports stand in the functions.
+"""
+
+import contextlib
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from ragbandit.shared.errors import QueueError, RagBanditError
+from ragbandit.shared.formats import duration, moment
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from ragbandit.router.config.settings import Settings
+    from ragbandit.router.learning.status import Status
+    from ragbandit.router.queue.presence import ProcessCard
+    from ragbandit.router.storage.sql.database import Database
+
+#: parts of /ready without which requests are served: answers and learning are late
+DELAYED: Final = frozenset({"redis", "policy", "learner"})
+#: feedback that waits so long is a warning, and a problem, seconds
+LATE_S: Final = 60.0
+STUCK_S: Final = 600.0
+#: clocks that differ by so much are a warning, and a problem, seconds
+APART_S: Final = 1.0
+WRONG_S: Final = 60.0
+#: free bytes of a disk below which it is a warning, and a problem
+LITTLE: Final = 2_000_000_000
+NEARLY_NONE: Final = 200_000_000
+#: no reply of Redis within that is none, seconds
+REPLY_S: Final = 3.0
+#: newest decisions whose arms are looked at, and newest rows of the ledger whose costs are
+LATELY: Final = 1000
+MOST_ROWS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    #: problem: something does not work or is lost; warning: it works, and may not for long, or not as expected
+    severity: Literal["warning", "problem"]
+    #: the part or the setting that it is about
+    about: str
+    #: what is so, and what that means
+    what: str
+    #: what to do about it; empty where `what` says it
+    remedy: str = ""
+
+    @property
+    def line(self) -> str:
+        """All but the severity, in one line."""
+        return f"{self.about}: {self.what.rstrip('.')}" + (f"; do: {self.remedy}" if self.remedy else "")
+
+
+def tried(about: str, look: Callable[[], Iterable[Finding]], *, means: str = "") -> list[Finding]:
+    """What a look finds; an error that it raises is itself a problem. means: what such an error leads to."""
+    try:
+        return list(look())
+    except (RagBanditError, OSError, ValueError) as error:
+        what = "; ".join(filter(None, (getattr(error, "message", str(error)).rstrip("."), means)))
+        return [Finding("problem", about, what, getattr(error, "remedy", None) or "start it, or correct its address")]
+
+
+def is_problem(findings: Iterable[Finding]) -> bool:
+    """Whether one of them is a problem."""
+    return any(one.severity == "problem" for one in findings)
+
+
+def of_parts(parts: Mapping[str, str]) -> list[Finding]:
+    """Those parts of a service that do not work. parts: as `Readiness.states` has them."""
+    broken = ((name, state) for name, state in sorted(parts.items()) if state != "ok")
+    return [Finding("warning" if name in DELAYED else "problem", name, state) for name, state in broken]
+
+
+def of_settings(settings: "Settings") -> Iterator[Finding]:
+    """Settings that are each allowed, and together do not do what they seem to."""
+    from ragbandit.router.learning.monitoring.price import budget_warnings
+
+    sqlite, redis_url, server = settings.database.startswith("sqlite"), settings.redis_url, settings.server
+    if len(settings.arms) == 1:
+        remedy = "add an arm; `ragbandit init --force --documents DIR` makes arms that search"
+        yield Finding("warning", "arms", f"{next(iter(settings.arms))} is the only arm: nothing to route", remedy)
+    if settings.worker_arms and settings.workers.answer == 0 and redis_url is None:
+        what = "0, so `ragbandit up` starts nobody who answers: /v1/answer replies 202 for ever"
+        yield Finding("warning", "workers.answer", what, "set it above 0, or `run_by: caller` for every arm")
+    if settings.budget.seconds > 900:
+        what = "a worker counts as dead while it runs an arm for longer than 900 s"
+        yield Finding("warning", "budget.seconds", what, "set it to 900 at most")
+    for what in budget_warnings(settings):
+        yield Finding("warning", "tenants", what, "see docs/price.md")
+    if not sqlite and redis_url is None:
+        what = "none is set, and the database is PostgreSQL: workers of other hosts hear of questions by their sweep"
+        yield Finding("warning", "redis_url", what, "set REDIS_URL to one Redis for all hosts")
+    if redis_url is None and not server.open_metrics:
+        return
+    from ragbandit.router.serving.setup.bootstrap import is_loopback  # it loads a database engine
+
+    host = urlsplit(redis_url or "").hostname
+    if sqlite and host and not is_loopback(host):
+        what = "it is on another host, and the database a SQLite file of this one: workers there find no decisions"
+        yield Finding(
+            "warning", "redis_url", what, "run every worker here, or set DATABASE_URL to a PostgreSQL database"
+        )
+    if server.open_metrics and not is_loopback(server.host if server.admin_port is None else server.admin_host):
+        what = "other machines may read names of arms and tenants, and how much you serve"
+        remedy = "set server.admin_port, or give the scraper a key of the role reader"
+        yield Finding("warning", "server.open_metrics", what, remedy)
+
+
+def of_disk(settings: "Settings") -> Iterator[Finding]:
+    """Room where the database, snapshots and logs of this host are written."""
+    database = settings.database.removeprefix("sqlite:///")
+    devices = {}
+    for place in (settings.data_dir, settings.snapshot_root, database):
+        if "://" not in place:
+            path = Path(place).absolute()
+            there = next(each for each in (path, *path.parents) if each.exists())
+            devices[there.stat().st_dev] = there
+    for there in devices.values():
+        if (free := shutil.disk_usage(there).free) < LITTLE:
+            what = f"{free / 1e9:.1f} GB are free at {there}: when it is full the service replies 503"
+            remedy = "make room, or blank old texts: ragbandit data erase --before 90d"
+            yield Finding("problem" if free < NEARLY_NONE else "warning", "disk", what, remedy)
+
+
+def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]:
+    """What of a ledger's status is no ordinary state. rebuilding: its policy is being learned again."""
+    counts, today = state.counters, state.judge.today
+    if not counts.balanced:
+        remedy = "run `ragbandit verify`; `ragbandit data recount` corrects them"
+        yield Finding("problem", "counters", "they do not add up: rows were changed from outside", remedy)
+    if state.lag_s > LATE_S:
+        severity, waits = "problem" if state.lag_s > STUCK_S else "warning", duration(state.lag_s)
+        remedy = "check that a learner runs (`ragbandit worker --queue learn`), then its log"
+        yield Finding(severity, "learner", f"feedback has waited for {waits}", remedy)  # type: ignore[arg-type]
+    if rebuilding:
+        what = "it is being learned again, and another one decides meanwhile"
+        yield Finding("warning", "policy", what, "see that a learner runs, no more")
+    for count, about, what, remedy in (
+        (
+            state.missing_outcome,
+            "outcomes",
+            "decisions have feedback and no outcome: not learned",
+            "report each outcome",
+        ),
+        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback quarantined` says why"),
+        (counts.held, "feedback", "judgements are held, not learned", "`ragbandit feedback held` says of whom"),
+        (counts.unseen, "learner", "decisions have no place in this ledger", "its learner gives it, or it is retired"),
+        (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),
+        (today.get("skipped"), "judge", "answers were not judged today: too many waited", "see docs/judge.md"),
+        (today.get("suspicious"), "judge", "answers have texts that address the judge", "see docs/judge.md"),
+    ):
+        if count:
+            yield Finding("warning", about, f"{count:g} {what}", remedy)
+
+
+def of_store(database: "Database", *, settings: "Settings", now: float, weigh: bool = True) -> list[Finding]:
+    """What the newest rows say; that alone where the database cannot be read.
+
+    weigh: also compare reward.weight with the labels, which reads MOST_ROWS and more.
+    """
+    looks = (_schema, _renamed_arms, *((_weight,) if weigh else ()), _costs, _uneven, _budgets)
+    return tried("database", lambda: chain.from_iterable(look(database, settings, now) for look in looks))
+
+
+def _schema(database: "Database", _: "Settings", __: float) -> Iterator[Finding]:
+    from ragbandit.router.storage.sql.database import revision_of
+    from ragbandit.router.storage.sql.tables import SCHEMA_REVISION
+
+    with database.read() as connection:
+        current = revision_of(connection)
+    if current != SCHEMA_REVISION:
+        what = f"it is {current}, and this version was written for {SCHEMA_REVISION}, which works beside it"
+        remedy = "go on with the upgrade: one version on every host, then `ragbandit migrate`"
+        yield Finding("warning", "schema", what, remedy)
+
+
+def _renamed_arms(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    """An arm that decided lately is gone and another one is new: perhaps one arm under two names."""
+    from sqlalchemy import select
+
+    from ragbandit.router.storage.sql.tables import decisions
+
+    newest = select(decisions.c.arm, decisions.c.policy).order_by(decisions.c.id.desc()).limit(LATELY)
+    with database.read() as connection:
+        drawn = {row.arm for row in connection.execute(newest) if row.policy == settings.policy.label}
+    gone, new = sorted(drawn - set(settings.arms)), sorted(set(settings.arms) - drawn)
+    if gone and new:
+        what = f"{', '.join(gone)} decided lately and is not configured, {', '.join(new)} is and never did"
+        remedy = "give an arm that was renamed its old name back, which has what was learned, or leave it so"
+        yield Finding("warning", "arms", what, remedy)
+
+
+def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    """The weight against half the slope from the cheapest arm to the dearest, of configured arms with LEAST_LABELS."""
+    from sqlalchemy import select
+
+    from ragbandit.router.learning.monitoring.price import LEAST_LABELS, implied, means_of, price_of, proposal, remedy
+    from ragbandit.router.storage.rows.conversion import canonical
+    from ragbandit.router.storage.sql.tables import updates
+
+    of = updates.c
+    rows = select(of.arm, of.quality, of.cost, of.sample_weight, of.propensity).where(
+        of.policy == settings.policy.label,
+        of.arm.in_(settings.arms),
+        of.source == "explicit",
+        of.preset != "reward",  # whose cost is inside
+        of.terms == canonical(dict(settings.reward.cost)),  # other prices are another unit of cost
+        of.propensity < 1.0,  # where no other arm was there the question may be of a kind of its own
+    )
+    with database.read() as connection:
+        means = means_of(map(tuple, connection.execute(rows.order_by(of.seq.desc()).limit(MOST_ROWS))))
+    known = [one for one in means if one.labels >= LEAST_LABELS]
+    if len(known) > 1 and (price := price_of(known, weight=settings.reward.weight)).verdict is not None:
+        yield Finding("warning", "reward.weight", f"{proposal(price)}; {implied(price)}", remedy(price))
+
+
+def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
+    from ragbandit.router.learning.monitoring.costs import costs_alike
+
+    alike = costs_alike(database, reward=settings.reward, arms=settings.arms)
+    if alike is not None:
+        yield Finding("warning", "costs", alike)
+
+
+def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    from ragbandit.router.learning.monitoring.sample_ratio import lately
+
+    uneven = lately(database, policy=settings.policy.label, now=now)
+    if uneven is not None:
+        yield Finding("warning", "sample ratio", uneven.sentence)
+
+
+def _budgets(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
+    from ragbandit.router.api.limiting.budgets import bounds, budget_states, state_in_words
+
+    for budget, sums in budget_states(database, settings=settings, now=now):
+        if budget.spent_of(sums) >= budget.dollars:
+            then, end = "are refused (429)" if budget.stop else "go to the cheapest arm", bounds(budget.period, now=now)
+            what = f"{state_in_words(budget, sums, now=now)}: its questions {then} until {moment(end[1])}"
+            yield Finding("warning", "dollar budgets", what, f"wait, or raise {budget.setting}")
+
+
+@contextlib.contextmanager
+def _connected(settings: "Settings") -> "Iterator[Redis]":
+    """A client of the configured Redis, or of the private one. Raises QueueError."""
+    from redis.exceptions import RedisError
+
+    from ragbandit.router.queue.jobs import connect
+    from ragbandit.router.queue.redis_server import redis_url
+
+    client = connect(redis_url(settings), timeout_s=REPLY_S)
+    try:
+        client.ping()
+        yield client
+    except (RedisError, OSError) as error:
+        raise QueueError(
+            f"Redis is not reachable: {str(error)[:200]}",
+            field="redis_url",
+            remedy="start it (`ragbandit up` has its own), or correct REDIS_URL; answers are late until then, not lost",
+        ) from error
+    finally:
+        client.close()
+
+
+def ping(settings: "Settings") -> None:
+    """Raises QueueError where Redis does not reply."""
+    with _connected(settings):
+        pass
+
+
+def of_processes(settings: "Settings") -> list[Finding]:
+    """Redis, and the processes that say in it that they are there; nothing where none was ever used."""
+    if settings.redis_url is None and not Path(settings.data_dir, "redis.log").exists():
+        return []
+    return tried("Redis", lambda: _of_redis(settings))
+
+
+def _of_redis(settings: "Settings") -> Iterator[Finding]:
+    from redis.exceptions import RedisError
+
+    from ragbandit.router.queue.presence import present
+
+    memory: Any = {}
+    try:
+        with _connected(settings) as client:
+            with contextlib.suppress(RedisError):  # this user may not ask
+                memory = client.info("memory")
+            cards = present(client)
+    except QueueError:
+        if settings.redis_url is not None:
+            raise
+        yield Finding("warning", "Redis", "that of `ragbandit up` does not run: nobody answers or learns", "start it")
+        return
+    if int(memory.get("maxmemory", 0)) and memory.get("maxmemory_policy", "noeviction") != "noeviction":
+        what = f"maxmemory-policy is {memory['maxmemory_policy']}: when it is full it throws jobs and rates away"
+        yield Finding("warning", "Redis", what, "set noeviction, or use a Redis that caches share no memory with")
+    yield from _missing(cards, settings=settings)
+    yield from _differing(cards, settings=settings)
+
+
+def _missing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
+    """A service, a learner, an answer worker and a judge, as far as they are needed."""
+    judged = settings.judge.generator is not None and settings.judge.share > 0
+    served = {queue for card in cards for queue in card.queues}
+    if not any(card.role == "service" for card in cards):
+        what = "no service is there; a library that decides in its own process is not listed"
+        yield Finding("warning", "processes", what, "start `ragbandit up`; it is listed within seconds")
+    for queue, wanted in {"learn": True, "answer": bool(settings.worker_arms), "judge": judged}.items():
+        if wanted and queue not in served:
+            remedy = f"start `ragbandit worker --queue {queue}`, or see the log of the one that should run"
+            yield Finding("problem", "processes", f"no worker for the queue {queue} is there", remedy)
+
+
+def _differing(cards: "Sequence[ProcessCard]", *, settings: "Settings") -> Iterator[Finding]:
+    """Processes of several hosts that are not of one kind."""
+    for part in ("ragbandit", "python", "numpy", "torch"):
+        by = _hosts(cards, lambda card: card.version if part == "ragbandit" else card.packages.get(part))  # noqa: B023
+        if len(by) > 1:
+            remedy = "install the same versions on every host; docs/machines.md says where it counts"
+            yield Finding("warning", "versions", f"{part}: {_told(by)}", remedy)
+    for host, ahead in {card.host: card.ahead_s for card in cards}.items():
+        if abs(ahead) >= APART_S:
+            what = f"that of {host} is {abs(ahead):.1f} s {'ahead' if ahead > 0 else 'behind'} of Redis"
+            remedy = "let NTP or chrony set the clocks of all hosts (timedatectl)"
+            yield Finding("warning" if abs(ahead) < WRONG_S else "problem", "clocks", what, remedy)
+    by = _hosts(cards, lambda card: card.retriever if "answer" in card.queues else None)
+    if len(by) > 1:
+        remedy = "copy one index to every host, or build it again from the same corpus; then restart the workers"
+        yield Finding("problem", "indexes", f"one question gets other passages elsewhere: {_told(by)}", remedy)
+    hosts = {card.host for card in cards}
+    if len(hosts) > 1 and "://" not in settings.snapshot_root and settings.snapshots is None:
+        what = f"{len(hosts)} hosts, and {settings.snapshot_root} is of one: elsewhere an old policy decides"
+        remedy = "set `snapshots` to a shared folder or an fsspec URL that every host reaches"
+        yield Finding("problem", "snapshots", what, remedy)
+
+
+def _hosts(cards: "Sequence[ProcessCard]", value: "Callable[[ProcessCard], str | None]") -> dict[str, set[str]]:
+    """Value -> the hosts of the processes that have it; without those that have none."""
+    by: dict[str, set[str]] = defaultdict(set)
+    for card in cards:
+        if given := value(card):
+            by[given].add(card.host)
+    return dict(by)
+
+
+def _told(by: Mapping[str, set[str]]) -> str:
+    return "; ".join(f"{value} on {', '.join(sorted(hosts))}" for value, hosts in by.items())

@@ -1,1 +1,0 @@
-"""Doctor: what is wrong with a running installation, what it means, and what to do."""

@@ -1,0 +1,321 @@
+"""Findings: what is wrong with real settings, a real database, a real Redis and this host is said, with what to do."""
+
+import json
+import shutil
+import time
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+from typer.testing import CliRunner
+
+from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
+from ragbandit.router.learning.examples import closing_rule
+from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
+from ragbandit.router.learning.status import status
+from ragbandit.router.offline.logs.full_information import arm_rows
+from ragbandit.router.offline.logs.ledger_transfer import take_in
+from ragbandit.router.queue.jobs import connect
+from ragbandit.router.queue.presence import Presence, card_of, present, say
+from ragbandit.router.storage.access.api_keys import KeyStore
+from ragbandit.router.storage.sql.tables import arm_hours
+from ragbandit.router.storage.totals.rows import hour_of
+from ragbandit.shared.types import Query, TableRow
+from ragbandit.workers.cli import app
+from tests.support.cases import every_case
+
+
+def told(findings, about=None):
+    """Severity and line of each, or of those about one thing."""
+    return [f"{one.severity} {one.line}" for one in findings if about in (None, one.about)]
+
+
+@pytest.fixture
+def stored(settings, make_world):
+    """What the rows of the world's store say under these settings, by what it is about."""
+    world = make_world(policy={"name": "uniform"})
+
+    def look(about, *, now=None, **given):
+        found = of_store(world.database, settings=settings(**given), now=now or time.time())
+        return told(found, about)
+
+    look.world = world
+    return look
+
+
+@pytest.fixture
+def running(settings, redis_client, redis_server):
+    """What is found of Redis and of the processes that are there."""
+
+    def look(about=None, **given):
+        return told(of_processes(settings(redis_url=redis_server, **given)), about)
+
+    return look
+
+
+def hosts(client, *changes, **common):
+    """Cards of an answer worker and a learner for each host, and of a service."""
+    for number, change in enumerate(changes):
+        card = card_of(role="worker", threads={"answer": 1, "learn": 1}, retriever="bm25:aa")
+        say(client, replace(card, host=f"host{number}", **common, **change))
+    say(client, replace(card_of(role="service"), pid=1, host="host0"))
+
+
+def test_nothing_is_found_where_all_is_well(settings, stored, running, redis_client):
+    """A store that was used, with its processes there, has no finding."""
+    hosts(redis_client, {})
+    made = settings()
+    stored.world.judged(3)
+    stored.world.learn()
+    state = status(stored.world.ledger, serving=None, rule=closing_rule(made.learning), now=time.time())
+    assert told([*of_settings(made), *of_disk(made), *of_ledger(state)]) == []
+    assert stored(None) == running() == []
+
+
+def test_parts_of_a_service():
+    """A part that requests wait for is a problem, one that makes answers or learning late a warning."""
+    found = of_parts({"router": "ok", "database": "full", "redis": "down", "policy": "rebuilding"})
+    assert told(found) == ["problem database: full", "warning policy: rebuilding", "warning redis: down"]
+
+
+def test_ratings_that_favour_an_arm(stored):
+    """One arm's answers are rated 61 %, the other's 9 %: a warning names them; an hour ago all was too new."""
+    now, hour = time.time(), hour_of(time.time()) - 1
+    for arm, count in {"premium": 305, "cheap": 45}.items():
+        totals = {"decided": 500, "answered": 500, "learned": count, "judged_spread": 87.5}
+        totals["judged_excess"] = count - 175.0
+        stored.world.write(arm_hours.insert().values(policy="main", hour=hour, arm=arm, totals=json.dumps(totals)))
+    (found,) = stored("sample ratio", now=now + SETTLED_S)
+    assert "arm premium has 61 % of its answers rated and cheap 9 %" in found
+    assert stored("sample ratio", now=now - SETTLED_S) == []
+
+
+def test_an_arm_with_another_name(stored):
+    """An arm that decided and is gone, beside one that never did, is a warning that names both; either alone is not."""
+    stored.world.router.route(Query(text="Who wrote Emma?", arms=("single_step",)))
+    assert stored("arms", arms={"single_step": {}, "new": {}}) == []
+    (found,) = stored("arms", arms={"singl_step": {}})
+    assert "single_step decided lately and is not configured, singl_step is and never did" in found
+
+
+def test_a_schema_of_another_version(stored):
+    """A schema that this version may use, and was not written for, is a warning."""
+    stored.world.write(text("UPDATE alembic_version SET version_num = '9999'"))
+    (found,) = stored("schema")
+    assert found.startswith("warning schema: it is 9999")
+
+
+def test_a_database_that_cannot_be_read(stored):
+    """It is one problem, whatever else is asked of it."""
+    stored.world.write(text("DROP TABLE updates"))
+    stored.world.write(text("DROP TABLE api_keys"))
+    (found,) = stored(None)
+    assert found.startswith("problem database: ")
+
+
+def labelled(world, numbers):
+    """Labels of three arms on some questions: 3 in 10 are right at no cost, 7 at 4 steps, 1 at 6."""
+    right, steps = {"cheap": 3, "dear": 7, "worse": 1}, {"cheap": 0.0, "dear": 4.0, "worse": 6.0}
+    rows = []
+    for number in numbers:
+        correct = {arm: float(number % 10 < count) for arm, count in right.items()}
+        row = TableRow(id="", question=f"question {number}", correct=correct, steps=steps)
+        rows += arm_rows(row, arms=tuple(right), features=None, encoder_hash="", settings=world.settings, now=world.now)
+    take_in(world.ledger, rows, origin="table")
+
+
+def test_weight_against_the_labels(stored, tmp_path, monkeypatch):
+    """A weight beyond a factor of 2, or a dear arm that is worse, is a warning from 50 labels an arm on.
+
+    Labels at other prices are of another unit of cost. `validate` says the same.
+    """
+
+    def look(weight, *, arms=("cheap", "dear"), **reward):
+        given = {"reward": {"weight": weight, **reward}, "arms": {name: {"run_by": "caller"} for name in arms}}
+        return "".join(stored("reward.weight", **given))
+
+    labelled(stored.world, range(49))
+    assert look(0.5) == ""
+    labelled(stored.world, range(49, 200))
+    assert look(0.05) == ""
+    with every_case() as case:
+        for weight, words in (
+            (0.2, "half the slope from cheap to dear is 0.05 (standard error"),
+            (0.2, "the weight 0.2 is above it by more than a factor of 2"),
+            (0.2, "always cheap is the best fixed arm"),
+            (0.2, "dear 80.0, and adds 40.0"),
+            (0.2, "if nobody can say, to 0.05"),
+            (0.01, "the weight 0.01 is below it"),
+        ):
+            with case(weight, words):
+                assert words in look(weight)
+        with case("worse"):
+            assert "drop worse, unless" in look(0.05, arms=("cheap", "worse"))
+        with case("other prices"):
+            assert look(0.2, cost={"steps": 2.0}) == ""
+        with case("validate"):
+            given = "arms: {cheap: {run_by: caller}, dear: {run_by: caller}}\nencoder: {model: hashing}\n"
+            (tmp_path / "c.yaml").write_text(f"{given}data_dir: {stored.world.settings.data_dir}\n")
+            monkeypatch.setenv("RAGBANDIT_REWARD__WEIGHT", "0.2")
+            said = CliRunner().invoke(app, ["validate", "-c", str(tmp_path / "c.yaml")]).stdout
+            assert "reward.weight: one unit of cost is worth 0.2 right answers" in said
+            assert "warning reward.weight: half the slope from cheap to dear is 0.05" in said
+
+
+def test_dollar_budgets(stored, settings):
+    """A spent budget of a tenant or a key is a warning with its end; so is what keeps the price from pacing it."""
+    world, now = stored.world, time.time()
+    keys = KeyStore(world.database)
+    scopes = {"dollars_per_month": 0.5}
+    key = keys.create(name="k", role="app", tenant="acme", scopes=scopes, now=now, actor="cli:t").key
+    world.now = now
+    decision = world.router.submit(Query(text="q", tenant="acme", api_key=key.public_id), run_by="caller").result(30)
+    world.outcome(decision, cost={"dollars": 0.6})
+
+    def look(dollars):
+        tenants = {"acme": {"dollars_per_day": dollars, "budget_stop": True}, "other": {"dollars_per_day": 1.0}}
+        return "".join(stored("dollar budgets", tenants=tenants))
+
+    assert f"key {key.public_id} has spent 120 % of its 0.5 dollars of the month" in look(9.0)
+    keys.revoke(key.public_id, actor="cli:t", now=now)
+    assert look(9.0) == ""
+    assert "tenant acme has spent 120 % of its 0.5 dollars of the day (UTC)" in look(0.5)
+    assert "are refused (429) until" in look(0.5)
+    unpaced = settings(tenants={"acme": {"dollars_per_day": 9}}, reward={"weight": 0}, policy={"name": "uniform"})
+    assert "uniform has one weight of cost" in "".join(told(of_settings(unpaced), "tenants"))
+
+
+def test_a_learner_that_does_not_run(make_world):
+    """Feedback that has waited for more than ten minutes is a problem, with the command that learns."""
+    world = make_world(now=time.time() - 1200)
+    world.judged(3)
+    rule = closing_rule(world.settings.learning)
+    (found,) = told(of_ledger(status(world.ledger, serving=None, rule=rule, now=time.time())))
+    assert found.startswith("problem learner: feedback has waited for 20")
+    assert "--queue learn" in found
+
+
+def test_a_library_needs_no_redis(settings, tmp_path, redis_server):
+    """Where no Redis is configured and `up` never ran nothing is asked; after `up` its absence is a warning.
+
+    One that is configured, and does not reply, is a problem.
+    """
+    made = settings(redis_url=None)
+    assert of_processes(made) == []
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data" / "redis.log").touch()
+    assert told(of_processes(made))[0].startswith("warning Redis: that of `ragbandit up` does not run")
+    gone = settings(redis_url=f"unix://{tmp_path}/none.sock")
+    assert told(of_processes(gone))[0].startswith("problem Redis: Redis is not reachable")
+
+
+def test_redis_that_evicts(running, redis_client):
+    """A Redis that throws entries away when it is full is a warning."""
+    hosts(redis_client, {})
+    before = {name: redis_client.config_get(name)[name] for name in ("maxmemory", "maxmemory-policy")}
+    try:
+        redis_client.config_set("maxmemory-policy", "allkeys-lru")
+        redis_client.config_set("maxmemory", "100mb")
+        (found,) = running()
+        assert found.startswith("warning Redis: maxmemory-policy is allkeys-lru")
+    finally:
+        for name, value in before.items():
+            redis_client.config_set(name, value)
+
+
+def test_processes_that_are_missing(running, redis_client):
+    """A missing learner and a missing answer worker are problems; arms of callers need no answer worker."""
+    mine = {"arms": {"mine": {"run_by": "caller"}}}
+    service, learner = running("processes", **mine)
+    assert service.startswith("warning processes: no service is there")
+    assert learner.startswith("problem processes: no worker for the queue learn")
+    hosts(redis_client, {"queues": ("learn",)})
+    assert running("processes", **mine) == []
+    (found,) = running("processes")
+    assert "--queue answer" in found
+
+
+@pytest.mark.parametrize(
+    ("about", "change", "words"),
+    [
+        ("versions", {"version": "0.0.1"}, "warning versions: ragbandit: "),
+        ("versions", {"packages": {"numpy": "1.0"}}, "numpy: "),
+        ("clocks", {"ahead_s": 7.0}, "warning clocks: that of host1 is 7.0 s ahead"),
+        ("indexes", {"retriever": "bm25:bb"}, "bm25:bb on host1"),
+        ("snapshots", {}, "problem snapshots: 2 hosts"),
+    ],
+)
+def test_hosts_that_differ(running, redis_client, about, change, words):
+    """Another version, clock or index on one of two hosts is told with the host; so are snapshots that one has."""
+    hosts(redis_client, {}, change)
+    if "ahead_s" in change:  # `say` measures it
+        (key,) = redis_client.keys("ragbandit:process:host1:*")
+        redis_client.set(key, json.dumps(json.loads(redis_client.get(key)) | change))
+    assert words in " ".join(running(about))
+    assert running("snapshots", snapshots="/shared") == []
+
+
+def test_containers_that_share_a_host_name_and_process_id(running, redis_client):
+    """Each of two workers is listed, and one that ends takes away its own card alone."""
+    made = [replace(card_of(role="worker", threads={queue: 1}), host="host", pid=1) for queue in ("answer", "learn")]
+    for card in made:
+        say(redis_client, card)
+    assert ["no service is there" in one for one in running("processes")] == [True]  # and nothing else is amiss
+    Presence(client=redis_client, card=made[0]).close()
+    assert [card.queues for card in present(redis_client)] == [("learn",)]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"budget": {"seconds": 1000}}, "budget.seconds: a worker counts as dead"),
+        ({"workers": {"answer": 0}, "redis_url": None}, "workers.answer: 0"),
+        ({"server": {"host": "0.0.0.0", "open_metrics": True}}, "server.open_metrics: other machines"),
+        ({"redis_url": "redis://elsewhere:6379"}, "redis_url: it is on another host"),
+        ({"database_url": "postgresql+psycopg://db/x", "redis_url": None}, "redis_url: none is set"),
+        ({"arms": {"fast": {"run_by": "caller"}}}, "arms: fast is the only arm"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, given, words):
+    """Each is one warning that names the setting."""
+    (found,) = told(of_settings(settings(**given)))
+    assert found.startswith(f"warning {words}")
+
+
+def test_a_disk_that_is_nearly_full(settings, monkeypatch):
+    """Below two gigabytes it is a warning, below 200 MB a problem."""
+    usage, levels = namedtuple("usage", "total used free"), []
+    for free in (10**12, 10**9, 10**8):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _place, free=free: usage(10**12, 0, free))
+        levels.append([one.severity for one in of_disk(settings())])
+    assert levels == [[], ["warning"], ["problem"]]
+
+
+def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
+    """A card appears when the thread starts and is gone when it is closed; what is no card is left out."""
+    presence = Presence(client=connect(redis_server), card=card_of(role="service", encoder="e")).start()
+    give_up = time.monotonic() + 10
+    while not present(redis_client) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    redis_client.zadd("ragbandit:processes", {"ragbandit:process:x": time.time()})
+    redis_client.set("ragbandit:process:x", "[]")
+    assert [card.role for card in present(redis_client)] == ["service"]
+    presence.close()
+    assert present(redis_client) == []
+
+
+def test_the_command(settings, make_world, redis_server, redis_client, monkeypatch, tmp_path):
+    """`status` ends with the findings and what to do, or JSON; exit code 1 with a problem."""
+    make_world()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAGBANDIT_DATA_DIR", settings().data_dir)
+    monkeypatch.setenv("REDIS_URL", redis_server)
+    done = CliRunner().invoke(app, ["status", "--json"])
+    found = [one["what"] for one in json.loads(done.stdout)["findings"] if one["severity"] == "problem"]
+    assert (done.exit_code, "no worker for the queue learn is there" in found) == (1, True)
+    said = CliRunner().invoke(app, ["status"])
+    assert "do: start `ragbandit worker --queue learn`" in said.stdout
+    hosts(redis_client, {"pid": 2})
+    mended = CliRunner().invoke(app, ["status"])
+    assert mended.exit_code == 0, mended.stdout

@@ -56,14 +56,12 @@ VERBS: Final[Verbs] = {
         {
             "train": f"{_CLI}.offline.train:train_verb",
             "warm": f"{_CLI}.offline.warm:warm",
-            "list": f"{_CLI}.policy:list_versions",
-            "show": f"{_CLI}.policy:show_version",
+            "show": f"{_CLI}.policy:show_versions",
             **{
                 verb: f"{_CLI}.policy:{verb}"
                 for verb in ("add", "shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire")
             },
             "kill": f"{_CLI}.policy:kill",
-            "unkill": f"{_CLI}.policy:unkill",
         },
     ),
     "arms": VerbGroup(
@@ -77,8 +75,6 @@ VERBS: Final[Verbs] = {
             "import": f"{_CLI}.offline.logs:import_",
             "erase": f"{_CLI}.data:erase",
             "backup": f"{_CLI}.data:backup",
-            "retire": f"{_CLI}.data:retire",
-            "recount": f"{_CLI}.data:recount",
         },
     ),
     "keys": VerbGroup(
@@ -86,13 +82,10 @@ VERBS: Final[Verbs] = {
         {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
         | {"list": f"{_CLI}.access:list_keys"},
     ),
-    "audit": VerbGroup(
-        "Check and export the log of who did what.",
-        {"verify": f"{_CLI}.access:verify_log", "export": f"{_CLI}.access:export_log"},
-    ),
+    "audit": f"{_CLI}.access:audit",
     "index": VerbGroup(
-        "Build, inspect and search passage indexes.",
-        {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "info", "search")},
+        "Build, describe and search passage indexes.",
+        {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},
     ),
 }
 

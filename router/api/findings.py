@@ -137,7 +137,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
     """What of a ledger's status is no ordinary state. rebuilding: its policy is being learned again."""
     counts, today = state.counters, state.judge.today
     if not counts.balanced:
-        remedy = "run `ragbandit verify`; `ragbandit data recount` corrects them"
+        remedy = "run `ragbandit verify`; `ragbandit verify --recount` corrects them"
         yield Finding("problem", "counters", "they do not add up: rows were changed from outside", remedy)
     if state.lag_s > LATE_S:
         severity, waits = "problem" if state.lag_s > STUCK_S else "warning", duration(state.lag_s)

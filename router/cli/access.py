@@ -1,4 +1,4 @@
-"""Verbs of `keys` and `audit`: the API keys of the service, and the log of who did what."""
+"""Verbs of `keys`, and `audit`: the API keys of the service, and the log of who did what."""
 
 import getpass
 import json
@@ -159,28 +159,30 @@ def _scopes(given: Sequence[str]) -> dict[str, object]:
     return scopes
 
 
-def verify_log(
+def audit(
     known: Annotated[
-        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former verify printed: that entry must be there")
+        str | None, typer.Option("--known", help="NUMBER:SHA256 that a former check printed: that entry must be there")
     ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="print the entries as JSON lines instead, the oldest first")
+    ] = False,
+    after: Annotated[int, typer.Option(help="of --export: only entries with a larger number")] = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that no entry was changed or removed; exit code 1 if one was. Keep the last number and sha256 elsewhere."""
+    """Check that no entry of the audit log was changed or removed; exit code 1 if one was.
+
+    Keep the last number and sha256 elsewhere, or the entries in a system that keeps them (--export).
+    """
     with opened(config, registered=False) as (_, ledger):
+        if export:
+            for entry in entries(ledger.database, after=after):
+                sys.stdout.write(json.dumps(asdict(entry)) + "\n")
+            return
         verdict = check_entries(ledger.database, known=_entry(known))
         show({"whole": verdict.fault is None, **asdict(verdict)}, as_json=as_json)
     if verdict.fault is not None:
         raise typer.Exit(1)
-
-
-def export_log(
-    after: Annotated[int, typer.Option(help="only entries with a larger number")] = 0, config: ConfigOption = None
-) -> None:
-    """Print the entries as JSON lines, the oldest first, for a system that keeps them elsewhere."""
-    with opened(config, registered=False) as (_, ledger):
-        for entry in entries(ledger.database, after=after):
-            sys.stdout.write(json.dumps(asdict(entry)) + "\n")
 
 
 def _entry(text: str | None) -> tuple[int, str] | None:
@@ -188,5 +190,5 @@ def _entry(text: str | None) -> tuple[int, str] | None:
         return None
     number, _, sha256 = text.partition(":")
     if not number.isdecimal() or len(sha256) != 64:
-        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit verify` printed it")
+        raise InvalidInput(f"{text!r:.80} is not NUMBER:SHA256", field="known", remedy="as `audit` printed it")
     return int(number), sha256

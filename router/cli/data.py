@@ -1,4 +1,4 @@
-"""Verbs that move, copy, blank or repair what is stored: migrate, backup, erase, retire, recount."""
+"""Verbs that move, copy or blank what is stored: migrate, backup, erase."""
 
 import contextlib
 import sqlite3
@@ -17,9 +17,6 @@ from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.serving.setup.requirements import check_database_file
-from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.sql import counters
 from ragbandit.router.storage.sql import database as databases
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.shared.child_process import lease_holder
@@ -29,10 +26,6 @@ from ragbandit.shared.files import private_folder, whole_file, write_file
 #: A process of another host that died while it erased lets the next one begin after that long. No transaction of it
 #: takes longer.
 ERASE_LEASE_S: Final = 300.0
-#: how long to wait for the learner of a ledger to retire, and between two looks at it, seconds
-PATIENCE_S: Final = 30.0
-LOOK_S: Final = 0.05
-RETIRE_LEASE_S: Final = 10.0
 
 PreOption = Annotated[
     bool, typer.Option("--pre", help="Only what the processes of the release before survive: before a rolling upgrade.")
@@ -142,65 +135,6 @@ def _copy_files(source: Path, *, to: Path) -> int:
             write_file(to / path.name, path.read_bytes(), durable=True)
             copied += 1
     return copied
-
-
-def retire(
-    label: Annotated[str, typer.Argument(help="the ledger, by its label")],
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Stop a ledger from learning: remove the decisions that wait for it; what it has learned stays readable.
-
-    Stop the routers and the learner of this label first. A router that is started with the label again brings it
-    back: it inherits every decision that it has not learned or closed. Run the verb again after it was interrupted.
-    """
-    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
-        if label == settings.policy.label:
-            raise Conflict(
-                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
-                field="policy.label",
-                remedy="set policy.label to another one and restart the services first",
-            )
-        batches = _retired(ledger, report=lambda done: progress("batches", done, done))
-    show({"retired": label, "batches": batches}, as_json=as_json)
-
-
-def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
-    """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
-    holder = lease_holder("retire")
-    batches, give_up = 0, time.monotonic() + PATIENCE_S
-    try:
-        while True:
-            if not ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S):
-                if time.monotonic() >= give_up:
-                    raise NotReady(
-                        f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
-                        remedy="stop that learner, or its `ragbandit up`, then try again",
-                    )
-                time.sleep(LOOK_S)
-                continue
-            step = inheritance.retire(ledger, holder=holder, now=time.time())
-            if step == "done":
-                return batches
-            batches += step == "batch"
-            report(batches)
-    finally:
-        ledger.release(holder=holder)
-
-
-def recount(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Count the tables and correct the counters of every ledger; writes wait meanwhile, a second per million rows.
-
-    Only needed where `verify` says that a counter is wrong: a program of ours moves them with the rows.
-    """
-    with opened(config, registered=False) as (_, ledger), ledger.database.write() as connection:
-        wrong = counters.recount(connection)
-    if as_json:
-        print_json({name: {"kept": stored, "counted": counted} for name, (stored, counted) in wrong.items()})
-        return
-    for name, (stored, counted) in wrong.items():
-        console.print(f"{name}: was {stored}, is {counted}")
-    console.print(f"{len(wrong)} counters corrected" if wrong else "every counter is right")
 
 
 @contextlib.contextmanager

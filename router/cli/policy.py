@@ -1,50 +1,39 @@
-"""Verbs `policy list`, `show`, `add`, `shadow`, `canary` ... `kill`, `unkill`: versions that roll out by evidence.
+"""Verbs `policy show`, `add`, `shadow`, `canary` ... `kill`: versions that roll out by evidence.
 
 They work on the database, so that a switch can be thrown while service, Redis and learner are down.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 import yaml
 from rich.markup import escape
 
 from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.console import ConfigOption, JsonOption, console, print_json, show_rows
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json, show_rows
 from ragbandit.router.cli.facts import show
 from ragbandit.router.cli.store import opened
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
 from ragbandit.router.rollouts.verbs import Verb
-from ragbandit.shared.errors import InvalidInput
+from ragbandit.router.storage.ledgers import inheritance
+from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.shared.child_process import lease_holder
+from ragbandit.shared.errors import Conflict, InvalidInput, NotReady
 from ragbandit.shared.formats import moment, percent
 from ragbandit.shared.types import PolicyControl, PolicyVersion
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="the version")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="why, for the audit log")]
 _BY_HAND = "by hand"
-
-
-def list_versions(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """List all versions: state, share, since when, and what each waits for."""
-    with opened(config) as (_, ledger):
-        versions = overview(ledger.database, base=ledger.label)
-        if as_json:
-            print_json(asdict(versions))
-            return
-        _print_switch(versions)
-        show_rows(
-            ("name", "state", "share", "since", "waits for", "reason"),
-            (
-                (one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason)
-                for one in versions.policies
-            ),
-            none="no version yet: the configuration decides (ragbandit policy add --help)",
-        )
+#: how long to wait for the learner of a ledger to retire, and between two looks at it, seconds
+PATIENCE_S: Final = 30.0
+LOOK_S: Final = 0.05
+RETIRE_LEASE_S: Final = 10.0
 
 
 def _print_switch(versions: PolicyList) -> None:
@@ -53,12 +42,22 @@ def _print_switch(versions: PolicyList) -> None:
         return
     since = f"by {control.actor} since {moment(control.made_at)}"
     console.print(f"[red]KILLED[/red] {escape(f'{_decides(control)}, {since}: {control.reason}')}", highlight=False)
-    console.print("ragbandit policy unkill takes it back")
+    console.print("ragbandit policy resume takes it back")
 
 
-def show_version(name: NameArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show a version: what it changes, what it waits for, what can be done, and the newest verdicts."""
+def show_versions(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version; default: all in a list")] = None,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List all versions: state, share, since when, and what each waits for; or show one.
+
+    Of one version also what it changes, what can be done, and the newest verdicts.
+    """
     with opened(config) as (settings, ledger):
+        if name is None:
+            _list(overview(ledger.database, base=ledger.label), as_json=as_json)
+            return
         facts = asdict(detail(ledger.database, name, base=ledger.label, settings=settings.rollout))
         if as_json:
             print_json(facts)
@@ -68,6 +67,21 @@ def show_version(name: NameArgument, config: ConfigOption = None, as_json: JsonO
         for one in verdicts[:10]:
             line = f"{moment(one['made_at'])} {one['kind']} at {percent(one['weight'])}: {one['reason']}"
             console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _list(versions: PolicyList, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(versions))
+        return
+    _print_switch(versions)
+    show_rows(
+        ("name", "state", "share", "since", "waits for", "reason"),
+        (
+            (one.name, one.state, percent(one.weight), moment(one.since), one.waits_for, one.reason)
+            for one in versions.policies
+        ),
+        none="no version yet: the configuration decides (ragbandit policy add --help)",
+    )
 
 
 def add(
@@ -111,10 +125,23 @@ def pause(
 
 
 def resume(
-    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="the version; default: the kill switch is taken back")
+    ] = None,
+    reason: ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Let a paused one go on in the state that it was in."""
-    _perform("resume", name, reason=reason, config=config, as_json=as_json)
+    """Let a paused one go on in the state that it was in; without NAME take the kill switch back.
+
+    Then champion and candidates go on where they were.
+    """
+    if name is not None:
+        _perform("resume", name, reason=reason, config=config, as_json=as_json)
+        return
+    with opened(config) as (_, ledger):
+        control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
+        _switch(control, as_json=as_json)
 
 
 def rollback(
@@ -125,10 +152,54 @@ def rollback(
 
 
 def retire(
-    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="the version")] = None,
+    label: Annotated[str | None, typer.Option(help="in place of a version a ledger that nobody serves")] = None,
+    reason: ReasonOption = _BY_HAND,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Give it up: its ledger is kept, and no decision waits for it any more."""
-    _perform("retire", name, reason=reason, config=config, as_json=as_json)
+    """Give it up: its ledger is kept, and no decision waits for it any more.
+
+    With --label stop the routers and the learner of that ledger first. A router that is started with the label again
+    brings it back: it inherits every decision that it has not learned or closed. Run it again after an interruption.
+    """
+    if (name is None) == (label is None):
+        raise InvalidInput("one of NAME and --label is needed", field="label", remedy="give one of them")
+    if name is not None:
+        _perform("retire", name, reason=reason, config=config, as_json=as_json)
+        return
+    with opened(config, label=label) as (settings, ledger), bars(errors) as progress:
+        if label == settings.policy.label:
+            raise Conflict(
+                f"the ledger {label!r} is the one that this configuration serves, so it cannot be retired",
+                field="policy.label",
+                remedy="set policy.label to another one and restart the services first",
+            )
+        batches = _retired(ledger, report=lambda done: progress("batches", done, done))
+    show({"retired": label, "batches": batches}, as_json=as_json)
+
+
+def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
+    """The number of batches that it took. Raises NotReady while a learner holds the ledger."""
+    holder = lease_holder("retire")
+    batches, give_up = 0, time.monotonic() + PATIENCE_S
+    try:
+        while True:
+            if not ledger.acquire(holder=holder, lease_s=RETIRE_LEASE_S):
+                if time.monotonic() >= give_up:
+                    raise NotReady(
+                        f"a learner works on the ledger {ledger.label!r}, so it cannot be retired now",
+                        remedy="stop that learner, or its `ragbandit up`, then try again",
+                    )
+                time.sleep(LOOK_S)
+                continue
+            step = inheritance.retire(ledger, holder=holder, now=time.time())
+            if step == "done":
+                return batches
+            batches += step == "batch"
+            report(batches)
+    finally:
+        ledger.release(holder=holder)
 
 
 def canary(
@@ -177,13 +248,6 @@ def kill(
         )
 
 
-def unkill(reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Take the switch back: champion and candidates go on where they were."""
-    with opened(config) as (_, ledger):
-        control = verbs.unkill(ledger.database, base=ledger.label, actor=actor(), reason=reason, now=time.time())
-        _switch(control, as_json=as_json)
-
-
 def _switch(control: PolicyControl, *, as_json: bool) -> None:
     facts = asdict(control)
     if not as_json:
@@ -210,7 +274,7 @@ def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
     if "possible" in facts:
         words["possible"] = ", ".join(facts["possible"]) or "nothing"
     if "killed" in words:
-        words["killed"] = "the switch is thrown: ragbandit policy list says how"
+        words["killed"] = "the switch is thrown: ragbandit policy show says how"
     if "recent" in words:
         last = words["recent"]["last_fault"]
         seen = f"asked for {words['recent']['decisions']} of the newest decisions, {words['recent']['faults']} faults"

@@ -187,7 +187,7 @@ def unkill(database: Database, *, base: PolicyLabel, actor: str, reason: str, no
         _lock(connection, base=base)
         if store.control_of(connection, base=base).killed is None:
             raise Conflict(
-                "nothing is killed", field="killed", remedy="see: ragbandit policy list, or GET /v1/policies"
+                "nothing is killed", field="killed", remedy="see: ragbandit policy show, or GET /v1/policies"
             )
         return store.set_switch(connection, base=base, killed=None, arm=None, actor=actor, reason=reason, now=now)
 

@@ -131,7 +131,7 @@ class _VerdictRules:
     def _killed(self) -> _Verdict | None:
         if self.control.killed is None:
             return None
-        return _hold("the switch is thrown, nothing of it is served", "ragbandit policy unkill")
+        return _hold("the switch is thrown, nothing of it is served", "ragbandit policy resume")
 
     def _expired(self) -> _Verdict | None:
         if self.in_canary and self.age >= self.settings.max_age_s:

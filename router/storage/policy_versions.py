@@ -76,7 +76,7 @@ def version_named(connection: Connection, name: str, *, base: PolicyLabel) -> Po
         raise NotFound(
             f"no version of {base!r} is named {name!r}",
             field="name",
-            remedy="see: ragbandit policy list, or GET /v1/policies",
+            remedy="see: ragbandit policy show, or GET /v1/policies",
         )
     return _VERSIONS.value(row)
 

@@ -90,7 +90,7 @@ REFUSED = {
     "serve": "service",
     "worker": "service",
     "report --html x.html": "service",
-    "index info": "service",
+    "index search": "service",
     "replay": "replay",
     "data export x.parquet": "replay",
 }

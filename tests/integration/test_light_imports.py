@@ -177,4 +177,4 @@ def test_what_reads_the_database_loads_no_migrations_and_no_service(tmp_path, sq
     """On a database that is up to date Alembic is not loaded, nor FastAPI by a verb that serves nothing."""
     shutil.copyfile(sqlite_template, tmp_path / "ragbandit.db")
     (tmp_path / "config.yaml").write_text("data_dir: .\n")
-    assert {"alembic", "fastapi", "torch"} & set(after(tmp_path, ["data", "recount"])["modules"]) == set()
+    assert {"alembic", "fastapi", "torch"} & set(after(tmp_path, ["keys", "list"])["modules"]) == set()

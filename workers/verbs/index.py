@@ -84,20 +84,8 @@ def _when_stopped(settings: Settings) -> str:
     return f"stopped; the same command {next_time}"
 
 
-def info(
-    *,
-    retriever: RetrieverOption = None,
-    index_name: IndexOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Describe an index."""
-    settings = _settings(config, retriever=retriever, index_name=index_name)
-    show(kind_of(settings).info(), as_json=as_json)
-
-
 def search(
-    query: str,
+    query: Annotated[str | None, typer.Argument(metavar="[QUERY]", help="default: only describe the index")] = None,
     *,
     k: Annotated[int, typer.Option("-k", "--k", min=1, help="that many passages at most")] = 5,
     retriever: RetrieverOption = None,
@@ -105,8 +93,11 @@ def search(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """The best passages for a query."""
+    """The best passages for a query; without one a description of the index."""
     settings = _settings(config, retriever=retriever, index_name=index_name)
+    if query is None:
+        show(kind_of(settings).info(), as_json=as_json)
+        return
     hits = search_once(make_retriever(settings), query=query, k=k)
     if as_json:
         print_json([{"id": h.passage.id, "title": h.passage.title, "score": h.score} for h in hits])

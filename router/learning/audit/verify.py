@@ -73,7 +73,7 @@ def _check_counters(ledger: Ledger, *, verdict: Verdict) -> None:
         right, stored = counted(connection, label=ledger.label), kept(connection, label=ledger.label)
     for name, count in right.items():
         if stored[name] != count:
-            text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit data recount`"
+            text = f"the counter {name} is {stored[name]}, the tables have {count}: run `ragbandit verify --recount`"
             verdict.fail("counter_mismatches", text)
 
 

@@ -2,7 +2,7 @@
 
 Every row holds the sha256 of the row before and of itself, so that a row that was changed, removed or put in between is
 found. Whoever may write to the database can still make the whole chain again, or cut off its end: keep the last number
-and sha256 that `ragbandit audit verify` prints elsewhere, and give them to the next one. Triggers refuse UPDATE and
+and sha256 that `ragbandit audit` prints elsewhere, and give them to the next one. Triggers refuse UPDATE and
 DELETE, on SQLite and PostgreSQL, so that no mistake of a program or a person does it.
 """
 

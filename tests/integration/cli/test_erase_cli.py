@@ -50,16 +50,16 @@ def test_retire(world, make_world):
     other = make_world(policy={"label": "second"})
     other.learn()
     world.route()
-    done = run("data", "retire", "second", "--json")
+    done = run("policy", "retire", "--label", "second", "--json")
     assert json.loads(done.stdout)["retired"] == "second"
     assert other.counters().waiting == 0
-    assert run("data", "retire", "main").exit_code == 2
-    assert "second" in run("data", "retire", "third").stderr
+    assert run("policy", "retire", "--label", "main").exit_code == 2
+    assert "second" in run("policy", "retire", "--label", "third").stderr
 
 
 def test_recount(world):
     """A counter that is wrong is named and corrected; the second time every counter is right."""
     world.write(update(counters).where(counters.c.name == "learned").values(value=8))
-    assert json.loads(run("data", "recount", "--json").stdout) == {"main learned": {"kept": 8, "counted": 3}}
-    assert "every counter is right" in run("data", "recount").stdout
+    assert json.loads(run("verify", "--recount", "--json").stdout) == {"main learned": {"kept": 8, "counted": 3}}
+    assert "every counter is right" in run("verify", "--recount").stdout
     assert world.counters().learned == 3

@@ -51,12 +51,12 @@ def best(run, query, *words):
 
 
 def test_bm25_is_built_described_and_searched(run):
-    """The default retriever: build, info and search agree, and the mentions are counted for the policy."""
+    """The default retriever: build, description and search agree, and the mentions are counted for the policy."""
     facts = built(run)
 
     assert facts["passages"] == 3
     assert facts.pop("popularity").endswith("popularity.json")
-    assert json.loads(run("info", "--json")[1]) == facts
+    assert json.loads(run("search", "--json")[1]) == facts
     assert best(run, "rivers") == ["vistula"]
     assert "vistula" in run("search", "rivers")[1]
 
@@ -147,7 +147,7 @@ def test_facts_are_for_people_and_json_for_programs(run):
     """A person reads times as dates, and both halves of a hybrid; the same numbers are in the JSON."""
     configure(name="hybrid", model=tiny_encoder())
     facts = built(run)
-    _, words, vectors = re.split("\nbm25\n|\ndense\n", run("info")[1])
+    _, words, vectors = re.split("\nbm25\n|\ndense\n", run("search")[1])
 
     for half, shown in (("bm25", words), ("dense", vectors)):
         lines = dict(re.split("  +", line, maxsplit=1) for line in shown.strip().splitlines())
@@ -166,7 +166,7 @@ def test_dense_and_bm25_of_one_name_lie_side_by_side(run, tmp_path):
     assert words["folder"] == str(tmp_path / ".ragbandit" / "indexes" / "default")
     assert vectors["folder"] == f"{words['folder']}-dense"
     assert words["sha256"] == vectors["sha256"]
-    assert json.loads(run("info", "--retriever", "dense", "--json")[1]) == vectors
+    assert json.loads(run("search", "--retriever", "dense", "--json")[1]) == vectors
     assert best(run, "Who is the director of the film?", "--retriever", "dense") == ["film"]
     assert best(run, "rivers") == ["vistula"]
 
@@ -179,7 +179,7 @@ def test_elasticsearch_is_built_described_and_searched(run, client, elasticsearc
     try:
         facts = built(run)
         assert (facts["url"], facts["index"], facts["passages"]) == (elasticsearch_url, name, 3)
-        assert json.loads(run("info", "--json")[1]) == facts
+        assert json.loads(run("search", "--json")[1]) == facts
         assert best(run, "Who is the director of the film?") == ["film"]
     finally:
         remove(client, name)
@@ -189,7 +189,7 @@ def test_an_index_of_a_named_retriever(run):
     """--retriever NAME builds, describes and searches that one; with --index another place of it."""
     Path("config.yaml").write_text(json.dumps({"retrievers": {"wiki": {"index": "wiki", "rerank": None}}}))
     assert built(run, "--retriever", "wiki")["folder"].endswith("/indexes/wiki")
-    assert json.loads(run("info", "--retriever", "wiki", "--json")[1])["folder"].endswith("/indexes/wiki")
+    assert json.loads(run("search", "--retriever", "wiki", "--json")[1])["folder"].endswith("/indexes/wiki")
     assert best(run, "Who is the director of the film?", "--retriever", "wiki") == ["film"]
     assert built(run, "--retriever", "wiki", "--index", "other")["folder"].endswith("/indexes/other")
 
@@ -204,7 +204,7 @@ def test_a_vector_database_is_one_half_of_a_hybrid(run, tmp_path):
     facts = built(run)
     assert (facts["qdrant"]["collection"], facts["qdrant"]["passages"]) == ("default", 3)
     assert facts["qdrant"]["sha256"] == facts["bm25"]["sha256"]
-    assert json.loads(run("info", "--json")[1])["qdrant"] == facts["qdrant"]
+    assert json.loads(run("search", "--json")[1])["qdrant"] == facts["qdrant"]
     code, out, err = run("search", "longest river", "--json")
     assert code == 0, err
     assert sorted(hit["id"] for hit in json.loads(out)) == ["film", "paris", "vistula"]
@@ -213,11 +213,11 @@ def test_a_vector_database_is_one_half_of_a_hybrid(run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["info", "--retriever", "bm52"], "did you mean bm25? known: default, bm25"),
+        (["search", "--retriever", "bm52"], "did you mean bm25? known: default, bm25"),
         (["search", "q"], "ragbandit index build --retriever bm25"),
-        (["info", "--retriever", "dense"], "ragbandit index build --retriever dense"),
-        (["info", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
-        (["info", "--retriever", "web"], "known: default, bm25, dense, elasticsearch, hybrid, pgvector, qdrant"),
+        (["search", "--retriever", "dense"], "ragbandit index build --retriever dense"),
+        (["search", "--retriever", "elasticsearch"], "retriever.url: Elasticsearch does not answer"),
+        (["search", "--retriever", "web"], "known: default, bm25, dense, elasticsearch, hybrid, pgvector, qdrant"),
         (["build", "--corpus", "none.jsonl"], "none.jsonl: cannot be read"),
     ],
 )
@@ -233,7 +233,7 @@ def test_what_is_wrong_is_said_with_its_remedy(run, words, message):
 def test_a_hybrid_of_one_retriever_is_refused(run):
     """Both halves the same joins nothing."""
     configure(name="hybrid", first="bm25", second="bm25")
-    code, _, err = run("info")
+    code, _, err = run("search")
 
     assert code == 2
     assert "retriever.second" in err
@@ -265,7 +265,7 @@ def test_building_and_describing_need_no_reranker(run):
     """One that cannot be had stops a search, and neither `build` nor `info`."""
     configure(rerank="nobody/no-such-model")
     facts = built(run)
-    assert json.loads(run("info", "--json")[1]) == {key: facts[key] for key in facts if key != "popularity"}
+    assert json.loads(run("search", "--json")[1]) == {key: facts[key] for key in facts if key != "popularity"}
 
     code, _, err = run("search", "river")
     assert code == 2

@@ -46,10 +46,10 @@ def test_from_draft_to_canary_and_back(made):
         run("kill", "single_step", "--reason", "smoke")
         pinned = router.submit(Query(text="why?"), run_by="caller").result(30)
         assert (pinned.arm, KILLED in pinned.facts) == ("single_step", True)
-        listed = run("list").stdout
+        listed = run("show").stdout
         assert "KILLED" in listed
         assert "smoke" in listed
-        run("unkill")
+        run("resume")
         assert KILLED not in router.submit(Query(text="why?"), run_by="caller").result(30).facts
     shown = told("show", "v1")
     assert (shown["recent"]["decisions"], shown["killed"], "rollback" in shown["possible"]) == (2, None, True)
@@ -58,12 +58,12 @@ def test_from_draft_to_canary_and_back(made):
     run("promote", "v1", code=2)
     assert told("promote", "v1", "--force")["state"] == "champion"
     assert told("rollback", "v1")["state"] == "rolled_back"
-    assert {one["name"]: one["state"] for one in told("list")["policies"]} == {"main": "champion", "v1": "rolled_back"}
+    assert {one["name"]: one["state"] for one in told("show")["policies"]} == {"main": "champion", "v1": "rolled_back"}
 
 
 def test_people_read_times_shares_and_what_it_waits_for():
     """Of every state the list says what it waits for; a text of others does not steer the terminal."""
-    assert "no version yet" in run("list").stdout
+    assert "no version yet" in run("show").stdout
     run("add", "--reason", "a \x1b[31mred\x9b reason")
     assert "\\u001b[31mred\\u009b" in run("show", "v1").stdout
     assert "\x9b" not in run("show", "v1", "--json").stdout
@@ -72,7 +72,7 @@ def test_people_read_times_shares_and_what_it_waits_for():
     assert "5 %" in run("canary", "v1").stdout
     assert "policy resume v1" in run("pause", "v1").stdout
     assert "every question gets single_step" in run("kill", "single_step").stdout
-    assert "off: champion" in run("unkill").stdout
+    assert "off: champion" in run("resume").stdout
     assert "policy shadow v1" in run("rollback", "v1").stdout
     shown = run("show", "main").stdout
     assert "UTC" in shown
@@ -86,7 +86,7 @@ def test_people_read_times_shares_and_what_it_waits_for():
 def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp_path, variable, value, said):
     """In the wrong folder, or with another label, `kill` would stop nobody: it is refused, and makes no store."""
     monkeypatch.setenv(f"RAGBANDIT_{variable}", value)
-    for verb in ("list", "kill"):
+    for verb in ("show", "kill"):
         assert said in run(verb, code=2).output
     assert not (tmp_path / "nothing-here").exists()
 
@@ -101,7 +101,7 @@ def test_the_switch_of_a_store_that_nobody_serves_is_not_thrown(monkeypatch, tmp
         (["add", "A B"], "name of a version"),
         (["shadow", "nobody"], "nobody"),
         (["kill", "nonsense"], "nonsense"),
-        (["unkill"], "nothing is killed"),
+        (["resume"], "nothing is killed"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_line(arguments, said):
@@ -116,5 +116,5 @@ def test_a_change_of_an_arm_is_declared():
     refused = CliRunner().invoke(app, ["arms", "changed", "nonsense"])
     assert refused.exit_code == 2
     assert "single_step" in refused.output
-    exported = CliRunner().invoke(app, ["audit", "export"]).stdout
+    exported = CliRunner().invoke(app, ["audit", "--export"]).stdout
     assert "a new model" in exported

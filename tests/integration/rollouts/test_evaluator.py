@@ -133,7 +133,7 @@ def test_kill_during_canary(in_sqlite):
     told = {"base": BASE, "actor": "test", "reason": "fire"}
     verbs.kill(trial.database, arm=None, offered=[], now=trial.now, **told)
     trial.look()
-    assert (trial.version.state, trial.version.waits_for) == ("canary", "ragbandit policy unkill")
+    assert (trial.version.state, trial.version.waits_for) == ("canary", "ragbandit policy resume")
     verbs.unkill(trial.database, now=trial.now, **told)
     trial.look()
     assert trial.version.weight == 0.5

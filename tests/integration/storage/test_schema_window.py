@@ -91,12 +91,12 @@ def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_p
     config.write_text(json.dumps({"database_url": str(world.database.url), "data_dir": str(tmp_path / "data")}))
     with every_case() as case:
         for words in (
-            *("status", "verify", "top --once", "explain x", "report", "keys list", "audit verify", "policy list"),
+            *("status", "verify", "top --once", "explain x", "report", "keys list", "audit", "policy show"),
             *(
                 "feedback held",
                 "feedback quarantined",
                 "data export x.jsonl",
-                "data recount",
+                "verify --recount",
                 "data erase --before 9d --yes",
             ),
             *("data backup there", "replay --policy uniform", "serve"),

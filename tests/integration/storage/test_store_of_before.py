@@ -171,7 +171,7 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
             segment = (number, "r", "0" * 64, "0" * 64, 3, f'{{"main": {span}}}', "[]", 1.0, 1.0, True)
             connection.execute(f"INSERT INTO archive_segments VALUES ({', '.join('?' * 10)})", segment)
     assert run("migrate").exit_code == 0
-    assert run("data", "recount").exit_code == 0
+    assert run("verify", "--recount").exit_code == 0
     assert len(Path("store/dropped_tables/archive_segments.jsonl").read_text().splitlines()) == 2
     settings = load("config.yaml").settings
     for lost in (False, True):

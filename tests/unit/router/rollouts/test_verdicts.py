@@ -155,7 +155,7 @@ def test_the_switch_holds_and_harm_still_counts():
     """Killed, nothing moves on; what is proven harmful is rolled back all the same."""
     control = PolicyControl(revision=2, killed="champion")
     held = judge(VERSION, evidence=evidence_of(SAME), control=control, now=100.0)
-    assert held.waits_for == "ragbandit policy unkill"
+    assert held.waits_for == "ragbandit policy resume"
     worse = evidence_of(World(name="worse", gap=-0.12))
     assert judge(VERSION, evidence=worse, control=control, now=100.0).kind == "rollback"
 

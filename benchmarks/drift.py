@@ -27,7 +27,7 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.arguments import parse_policies
+from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.charts import check_png

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 import ragbandit
-from ragbandit.router.cli.groups import LazyGroup, VerbGroup, Verbs
+from ragbandit.router.cli.console import LazyGroup, VerbGroup, Verbs
 from ragbandit.router.telemetry.logs import set_up_log
 
 _CLI: Final = "ragbandit.router.cli"
@@ -29,11 +29,11 @@ VERBS: Final[Verbs] = {
     "answer": f"{_CLI}.calls:answer",
     "cancel": f"{_CLI}.calls:cancel",
     "mcp": f"{_CLI}.calls:mcp",
-    "status": f"{_CLI}.inspection.status:status",
-    "top": f"{_CLI}.inspection.top:top",
-    "report": f"{_CLI}.inspection.report:report",
-    "explain": f"{_CLI}.inspection.explain:explain",
-    "verify": f"{_CLI}.inspection.status:verify",
+    "status": f"{_CLI}.status:status",
+    "top": f"{_CLI}.report:top",
+    "report": f"{_CLI}.report:report",
+    "explain": f"{_CLI}.status:explain",
+    "verify": f"{_CLI}.status:verify",
     "replay": f"{_CLI}.offline.replay:replay_verb",
     "price": f"{_CLI}.offline.price:price",
     "simulate": f"{_CLI}.offline.simulate:simulate_verb",
@@ -66,7 +66,7 @@ VERBS: Final[Verbs] = {
     ),
     "arms": VerbGroup(
         "Declare what happens to arms outside this service.",
-        {"changed": f"{_CLI}.arms:changed"},
+        {"changed": f"{_CLI}.policy:changed"},
     ),
     "data": VerbGroup(
         "Export, import, erase and back up what is stored.",
@@ -79,10 +79,10 @@ VERBS: Final[Verbs] = {
     ),
     "keys": VerbGroup(
         "Make, list, rotate and revoke the service's API keys.",
-        {verb: f"{_CLI}.access:{verb}_key" for verb in ("create", "rotate", "revoke")}
-        | {"list": f"{_CLI}.access:list_keys"},
+        {verb: f"{_CLI}.data:{verb}_key" for verb in ("create", "rotate", "revoke")}
+        | {"list": f"{_CLI}.data:list_keys"},
     ),
-    "audit": f"{_CLI}.access:audit",
+    "audit": f"{_CLI}.data:audit",
     "index": VerbGroup(
         "Build, describe and search passage indexes.",
         {verb: f"{_VERBS}.index:{verb}" for verb in ("build", "search")},

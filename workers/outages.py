@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import QueueError, SnapshotError, StoreError
 from ragbandit.shared.retries import back_off
 

@@ -20,7 +20,7 @@ from ragbandit.router.storage.access.service_secrets import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.telemetry.setup import make_tracing
+from ragbandit.router.telemetry.tracing import make_tracing
 from ragbandit.shared.child_process import die_with_parent
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import PolicyLabel

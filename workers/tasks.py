@@ -20,9 +20,8 @@ from ragbandit.router.serving.checks.questions import capped
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.carriers import REQUEST_ID, carrier_of, trace_id_of
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.router.telemetry.tracing import Attribute, Span, Tracing
+from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Json, Outcome
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever

@@ -31,10 +31,19 @@ from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.decisions.links import traces_of
 from ragbandit.router.telemetry import conventions as names
-from ragbandit.router.telemetry.carriers import REQUEST_ID, SCOPE_ID, carrier_of, request_id_of, trace_id_of
-from ragbandit.router.telemetry.evaluations import tell_evaluation
 from ragbandit.router.telemetry.logs import bound
-from ragbandit.router.telemetry.tracing import OFF, Attribute, Span, Tracing
+from ragbandit.router.telemetry.tracing import (
+    OFF,
+    REQUEST_ID,
+    SCOPE_ID,
+    Attribute,
+    Span,
+    Tracing,
+    carrier_of,
+    request_id_of,
+    tell_evaluation,
+    trace_id_of,
+)
 from ragbandit.shared.errors import InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.types import Decision, Feedback, Query, Receipt
 

@@ -1,13 +1,20 @@
-"""Console of the command line: shared options, output streams, progress bars, how facts and failures are printed."""
+"""Console of the command line: verbs that are loaded when they are called, shared options, and how facts, progress and
+failures are printed.
+"""
 
+import ast
 import contextlib
 import errno
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Final, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -16,9 +23,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 from ragbandit.shared.errors import RagBanditError, StoreError, missing_module
-from ragbandit.shared.formats import one_line, printable
+from ragbandit.shared.formats import moment, one_line, printable
 
 ConfigOption = Annotated[str | None, typer.Option("--config", "-c", help="the YAML file; default ./config.yaml")]
 
@@ -152,3 +161,207 @@ def bars(console: Console) -> Iterator[Callable[[str, int, int], None]]:
                 progress.remove_task(tasks.pop(what))
 
         yield report
+
+
+#: characters of a text that are shown
+_LONGEST: Final = 1000
+#: keys of mappings whose keys are names of users, which are shown as they must be typed
+_BY_NAME: Final = frozenset({"pmf", "scores"})
+#: keys of times, seconds since 1970
+_TIMES: Final = frozenset({"created_at", "made_at", "received_at", "since"})
+
+
+def show(facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Facts for people, or as JSON."""
+    if as_json:
+        print_json(facts)
+    else:
+        _tell(facts)
+
+
+def in_words(counts: Mapping[str, int], *, meanings: Mapping[str, str]) -> dict[str, object]:
+    """The counts with what each means, without those that are 0."""
+    return {name: f"{counts[name]}  ({meaning})" for name, meaning in meanings.items() if counts[name]}
+
+
+def _tell(facts: Mapping[str, Any], *, nested: bool = False, by_name: bool = False) -> None:
+    """Texts of others are made harmless, and are no markup. nested: mappings stand in one line. by_name: see _words."""
+    sections = {key: value for key, value in facts.items() if _is_rows(value) or (_is_facts(value) and not nested)}
+    shown = [(key, value) for key, value in facts.items() if key not in sections and not _is_empty(value)]
+    width = max((len(key) for key, _ in shown), default=0)
+    for key, value in shown:
+        _print(f"{_words(key, by_name=by_name):<{width}}  {_cell(value, key=key)}")
+    for title, value in sections.items():
+        if not _is_empty(value):
+            console.print()
+            _print(_words(title), style="bold")
+            _section(value, key=title)
+
+
+def _section(value: Any, *, key: str) -> None:
+    if _is_facts(value):
+        _tell(value, nested=True, by_name=key in _BY_NAME)
+    elif all(map(_is_facts, value)):
+        columns = [key for key in value[0] if not all(_is_empty(row[key]) for row in value)]
+        cells = ([_cell(row[key], key=key) for key in columns] for row in value)
+        _table(cells, heads=[_words(key) for key in columns])
+    else:
+        for line in value:
+            _print(f"- {_cell(line)}")
+
+
+def _is_facts(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _is_empty(value: Any) -> bool:
+    """Says nothing; 0 and False do."""
+    if _is_facts(value):
+        return all(map(_is_empty, value.values()))
+    return value is None or value == "" or (_is_rows(value) and not value)
+
+
+def _words(key: str, *, by_name: bool = False) -> str:
+    """A key for people; a title, which has spaces already, and a name of a user's (by_name) stay as they are."""
+    return key if by_name or " " in key else key.replace("_", " ")
+
+
+def _cell(value: Any, *, key: str = "") -> str:
+    if _is_facts(value):
+        named = ((_words(name, by_name=key in _BY_NAME), each) for name, each in value.items() if not _is_empty(each))
+        text = ", ".join(f"{name} {_cell(each)}" for name, each in named)
+    elif _is_rows(value):
+        text = ", ".join(map(_cell, value))
+    elif key in _TIMES and isinstance(value, int | float):
+        text = moment(value)
+    elif isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, float):
+        text = f"{value:.4g}"
+    else:
+        text = "" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} [...]"
+
+
+def _table(rows: Iterable[Sequence[str]], *, heads: Sequence[str]) -> None:
+    table = Table(*heads, box=None, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"  # names and ids are read whole
+        column.no_wrap = column.header == "arm"
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+def _print(text: str, *, style: str = "") -> None:
+    console.print(Text(printable(text), style=style), highlight=False, soft_wrap=True)  # whatever is read by a program
+
+
+class VerbGroup(NamedTuple):
+    """Verbs under one name: what the help says of them, and the table of them."""
+
+    help: str
+    verbs: Mapping[str, str]
+
+
+#: verb -> "module:function", or a group of such verbs. The docstring of the function is the verb's help.
+Verbs = Mapping[str, str | VerbGroup]
+
+
+class LazyGroup(TyperGroup):
+    """Lists its verbs without importing them, and imports the one that is called."""
+
+    #: of the root; a group below it is made with its own
+    verbs: Verbs
+    #: title in the help -> the verbs below it
+    panels: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+    def __init__(self, *, verbs: Verbs | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        if verbs is not None:
+            self.verbs = verbs
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature of click
+        """The names in the order of the panels, then of the table."""
+        ordered = [name for names in self.panels.values() for name in names if name in self.verbs]
+        return list(dict.fromkeys([*ordered, *self.verbs]))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the signature of click
+        """The verb if it was loaded; else a stand-in that knows its help."""
+        match self.verbs.get(cmd_name):
+            case None:
+                return None
+            case VerbGroup() as group:
+                return LazyGroup(
+                    name=cmd_name,
+                    help=group.help,
+                    no_args_is_help=True,
+                    verbs=group.verbs,
+                    rich_help_panel=self._panel_of(cmd_name),
+                )
+            case str() as target:
+                stand_in = TyperCommand(cmd_name, help=_docstring(target), rich_help_panel=self._panel_of(cmd_name))
+                return self.commands.get(cmd_name) or stand_in
+
+    def _panel_of(self, name: str) -> str | None:
+        return next((title for title, names in self.panels.items() if name in names), None)
+
+    def load(self, name: str) -> Any:
+        """The group, or the verb, which is imported, so that it can run and knows its options."""
+        target = self.verbs[name]
+        if isinstance(target, str) and name not in self.commands:
+            module, _, function = target.partition(":")
+            alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            with failing_well():
+                alone.command(name=name, cls=_Verb)(getattr(import_module(module), function))
+            self.commands[name] = get_command(alone)
+        return self.get_command(None, name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As of click, of a verb that is loaded first."""
+        if args and args[0] in self.verbs:
+            self.load(args[0])
+        return super().resolve_command(ctx, args)
+
+    def get_params(self, ctx: Any) -> Any:
+        """As of typer, flags without their type."""
+        return _without_types(super().get_params(ctx))
+
+
+class _Verb(TyperCommand):
+    """A verb: an error of ours ends it with one line, and its help shows no type beside flags."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        with failing_well():
+            return super().invoke(ctx)
+
+
+def _without_types(params: Any) -> Any:
+    """Parameters whose flags show no type: `--json <bool>` would look as if it took a value."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+_SOURCES: Final[dict[str, dict[str, str]]] = {}
+
+
+def _docstring(target: str) -> str:
+    """The docstring of "module:function", read from its source: importing 30 modules would take seconds."""
+    module, _, function = target.partition(":")
+    if module not in _SOURCES:
+        spec = find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        tree = ast.parse(Path(spec.origin).read_bytes())
+        functions = (node for node in tree.body if isinstance(node, ast.FunctionDef))
+        _SOURCES[module] = {node.name: ast.get_docstring(node) or "" for node in functions}
+    return _SOURCES[module][function]

@@ -12,8 +12,6 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from ragbandit.router.cli.access import actor
-from ragbandit.router.cli.arguments import parse_time
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -22,10 +20,11 @@ from ragbandit.router.cli.console import (
     console,
     errors,
     print_json,
+    show,
     show_rows,
 )
-from ragbandit.router.cli.facts import show
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.data import actor
+from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.importers.importing import Importer
 from ragbandit.router.importers.registry import make_source

@@ -1,8 +1,11 @@
-"""The configured store, opened for a verb."""
+"""The configured store, opened for a verb, and arguments of verbs: policies with params, times, lists."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+
+import yaml
 
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
@@ -11,7 +14,9 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.setup.bootstrap import ledger_of, open_database
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.shared.types import IMPORTED, PolicyLabel
+from ragbandit.shared.errors import InvalidInput
+from ragbandit.shared.formats import seconds_of
+from ragbandit.shared.types import IMPORTED, Json, PolicyLabel
 
 
 @contextmanager
@@ -44,3 +49,79 @@ def registered_policy(ledger: Ledger) -> Policy | None:
     if row is None or row["algorithm"] == IMPORTED:
         return None
     return make_policy(row["algorithm"], params=json.loads(row["params"]))
+
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
+_UNITS = {"m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def parse_policies(names: Sequence[str], *, params: Sequence[str], settings: Settings) -> dict[str, Mapping[str, Json]]:
+    """Registry name -> params: the configured ones where that policy is configured, and NAME.KEY=VALUE over them.
+
+    names: each may hold several, with commas between. VALUE is a YAML scalar.
+    """
+    by_name: dict[str, dict[str, Json]] = {}
+    for name in split_commas(names):
+        by_name[name] = dict(settings.policy.params) if name == settings.policy.name else {}
+    for given in params:
+        path, equals, text = given.partition("=")
+        # A class path has dots of its own: the longest name that was asked for and begins the path is meant.
+        policy = max((name for name in by_name if path.strip().startswith(f"{name}.")), key=len, default=None)
+        name, dot, key = path.strip().partition(".")
+        if policy is not None:
+            name, key = policy, path.strip().removeprefix(f"{policy}.")
+        if not (equals and dot and key):
+            raise InvalidInput(f"{given!r} is not NAME.KEY=VALUE", field="param", remedy="for example mba.ridge=3.0")
+        if name not in by_name:
+            remedy = f"use one of {', '.join(by_name)}" if by_name else f"ask for that policy too: --policy {name}"
+            raise InvalidInput(f"{name!r} is not among the policies", field="param", remedy=remedy)
+        try:
+            by_name[name][key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InvalidInput(
+                f"{text!r} is not a YAML value", field=f"param {path}", remedy="put the value in quotes"
+            ) from error
+    return dict(by_name)
+
+
+def parse_weights(text: str) -> tuple[float, ...]:
+    """The weights of X[,X...]."""
+    try:
+        return tuple(float(part) for part in split_commas([text]))
+    except ValueError as error:
+        raise InvalidInput(
+            f"{text!r} is not a list of numbers", field="lambda", remedy="for example 0.03,0.05"
+        ) from error
+
+
+def parse_line(text: str) -> tuple[str, str]:
+    """The two arms of A,B."""
+    named = split_commas([text])
+    if len(named) != 2 or named[0] == named[1]:
+        raise InvalidInput(
+            f"{text!r} does not name two arms", field="line", remedy="for example single_step,multi_step"
+        )
+    return named[0], named[1]
+
+
+def split_commas(texts: Sequence[str]) -> list[str]:
+    """Values between commas."""
+    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
+
+
+def is_age(text: str) -> bool:
+    """True for an age (30m, 12h, 7d, 2w), False for a date."""
+    return _AGE.fullmatch(text.strip()) is not None
+
+
+def parse_time(text: str, *, now: float, field: str = "since") -> float:
+    """Seconds since the epoch of a date, a time (UTC unless it says otherwise), or an age: 30m, 12h, 7d, 2w."""
+    age = _AGE.fullmatch(text.strip())
+    if age:
+        return now - float(age[1]) * _UNITS[age[2]]
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{text!r} is not a time", field=field, remedy="for example 2026-11-20, 2026-11-20T08:00 or 7d"
+        ) from error

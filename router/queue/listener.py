@@ -11,7 +11,7 @@ import redis
 from redis.exceptions import RedisError
 
 from ragbandit.router.queue.outage import Outage
-from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.router.telemetry.logs import Throttle
 
 log = logging.getLogger("ragbandit.jobs")
 

@@ -3,9 +3,15 @@
 Where telemetry is off nothing of OpenTelemetry is imported or called. Whoever has much to say asks `enabled` first.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal
+
+import uuid_utils
+
+from ragbandit.router.telemetry import conventions as names
+from ragbandit.shared.types import Feedback, Json
 
 #: what an attribute may be
 Attribute = str | bool | int | float | Sequence[str]
@@ -87,3 +93,70 @@ _NO_SPAN: Final = Span()
 _NO_BLOCK: Final = nullcontext(_NO_SPAN)
 #: the tracing that does nothing
 OFF: Final = Tracing()
+
+
+#: keys of `Query.request`, and names of the headers
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+#: key of `Query.request`
+REQUEST_ID: Final = "request_id"
+#: key of an ASGI scope
+SCOPE_ID: Final = "ragbandit.request_id"
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+#: what is taken as a caller's own id of its request
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+def carrier_of(request: Mapping[str, Json]) -> dict[str, str]:
+    """The W3C headers that are kept with a decision; empty where it is in no trace."""
+    headers = {name: request[name] for name in (TRACEPARENT, TRACESTATE) if isinstance(request.get(name), str)}
+    return {name: value for name, value in headers.items() if isinstance(value, str)}
+
+
+def trace_id_of(request: Mapping[str, Json]) -> str | None:
+    """The trace that a decision is in, 32 hex digits; None where it is in none."""
+    parent = request.get(TRACEPARENT)
+    matched = _TRACEPARENT.fullmatch(parent) if isinstance(parent, str) else None
+    return matched[1] if matched else None
+
+
+def request_id_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
+    """The id that the caller sent as x-request-id, if it is one, or else a new one. headers: as ASGI has them."""
+    for name, value in headers:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(sent := value.decode("latin-1")):
+            return sent
+    return f"req_{uuid_utils.uuid7().hex}"
+
+
+def tell_evaluation(tracing: Tracing, feedback: Feedback, *, late: bool, carrier: Mapping[str, str]) -> None:
+    """Tell of a judgement, in the trace of its decision. Gold answers, raters and reasons are left out.
+
+    carrier: the W3C headers that are kept with the decision; empty: it is in no trace, and its id alone says which.
+    """
+    score = feedback.value if isinstance(feedback.value, int | float) else None
+    tracing.event(
+        names.EVALUATION_RESULT,
+        attributes={
+            names.EVALUATION: feedback.event or feedback.kind,
+            names.EVALUATION_SCORE: score,
+            names.RESPONSE_ID: feedback.decision_id,
+            names.DECISION_ID: feedback.decision_id,
+            names.FEEDBACK_SOURCE: feedback.source,
+            names.FEEDBACK_LATE: late,
+        },
+        parent=carrier,
+    )
+
+
+def make_tracing(*, enabled: bool, service: str, process: str) -> Tracing:
+    """The tracing of a process, to be made in the process itself, after every fork.
+
+    service: its name, where OTEL_SERVICE_NAME gives none. process: which one of ours. Raises ConfigError without the
+    extra `otel`.
+    """
+    if not enabled:
+        return OFF
+    from ragbandit.router.telemetry.otel import open_telemetry  # needs the extra `otel`
+
+    return open_telemetry(service=service, process=process)

@@ -10,8 +10,7 @@ from hashlib import sha256
 from typing import Final
 
 from ragbandit.router.storage.rows.check_rows import claim_check, drop_check
-from ragbandit.router.telemetry.carriers import carrier_of
-from ragbandit.router.telemetry.evaluations import tell_evaluation
+from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json, Receipt
 from ragbandit.workers.checks.process import CheckFailed, CheckProcess
 from ragbandit.workers.context import Context

@@ -17,8 +17,7 @@ from ragbandit.router.api.limiting.budgets import stopped_until
 from ragbandit.router.storage import judgements
 from ragbandit.router.storage.access.spending import book, spenders_of
 from ragbandit.router.storage.judgements import JudgeClaim, Spent
-from ragbandit.router.telemetry.carriers import carrier_of
-from ragbandit.router.telemetry.evaluations import tell_evaluation
+from ragbandit.router.telemetry.tracing import carrier_of, tell_evaluation
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import DecisionId, Feedback, FeedbackId, Json
 from ragbandit.workers.context import Context, Judging

@@ -15,8 +15,8 @@ from ragbandit.router.cli.console import (
     errors,
     interruptible,
     print_json,
+    show,
 )
-from ragbandit.router.cli.facts import show
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.strategies.base import Passage

@@ -25,7 +25,7 @@ from ragbandit.router.serving.deciding.question import BUDGET_FACTOR
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.spending import Spender, Spent, spent
 from ragbandit.router.storage.sql.database import Database
-from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.formats import moment, number, percent
 from ragbandit.shared.types import Caller, Json, Query

@@ -53,7 +53,7 @@ from ragbandit.router.serving.overview import Overview, mean
 from ragbandit.router.serving.pending import Cancellation
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.router.storage.rows.outcome_rows import trace_json
-from ragbandit.router.telemetry.carriers import trace_id_of
+from ragbandit.router.telemetry.tracing import trace_id_of
 from ragbandit.shared.types import ArmTotals, Decision, Outcome, Query, Receipt, finite_json
 
 _Reply = TypeVar("_Reply")

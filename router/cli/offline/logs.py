@@ -11,10 +11,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from ragbandit.router.cli.arguments import parse_time
-from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors
-from ragbandit.router.cli.facts import in_words, show
-from ragbandit.router.cli.store import opened
+from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, in_words, show
+from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.offline.logs import FORMATS, BadRow, Logged, format_of, read_rows, write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, ledger_rows, take_in
 from ragbandit.router.offline.logs.records import reward_defaults

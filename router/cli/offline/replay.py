@@ -10,9 +10,9 @@ from pathlib import Path
 
 import typer
 
-from ragbandit.router.cli.arguments import parse_policies, parse_time, split_commas
 from ragbandit.router.cli.console import bars, console, errors, print_json
 from ragbandit.router.cli.offline import replay_options as options
+from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.replay import (

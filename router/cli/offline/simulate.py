@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from ragbandit.router.cli.arguments import parse_line, parse_policies, parse_weights
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.store import parse_line, parse_policies, parse_weights
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.offline.charts import check_png
 from ragbandit.router.offline.simulation import plots, simulate

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Printed
 
-from ragbandit.router.cli.arguments import parse_policies
 from ragbandit.router.cli.console import JsonOption, bars, console, errors, print_json
+from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.training import read_questions, train

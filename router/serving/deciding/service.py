@@ -22,7 +22,7 @@ from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret
 from ragbandit.router.storage.decisions.idempotency import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
-from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.router.telemetry.logs import Throttle
 from ragbandit.shared.errors import Forbidden, InvalidInput
 from ragbandit.shared.types import NAMED_ID, STICKY, ArmName, Decision, DecisionId, Json, Query, RunBy
 

@@ -15,7 +15,7 @@ import yaml
 from sqlalchemy import update
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.arguments import parse_time
+from ragbandit.router.cli.store import parse_time
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows

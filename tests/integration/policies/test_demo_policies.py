@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from ragbandit.examples.handbook.policies import FITTING, PARAMS, TRAINED, Place, method, prepared, stand_in, table_row
-from ragbandit.router.cli.arguments import parse_policies
+from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.simulation.table import read_table

@@ -115,7 +115,7 @@ def _is_there(name):
 
 def test_verbs_are_those_of_the_command():
     """Every `ragbandit` verb that a page shows is one of the command's."""
-    from ragbandit.router.cli.groups import VerbGroup
+    from ragbandit.router.cli.console import VerbGroup
     from ragbandit.workers.cli import VERBS
 
     groups = {name: set(verb.verbs) for name, verb in VERBS.items() if isinstance(verb, VerbGroup)}

@@ -1,6 +1,6 @@
 """Arguments of the command line as values."""
 
-from ragbandit.router.cli.arguments import parse_policies
+from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.settings import Settings
 
 

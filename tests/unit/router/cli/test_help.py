@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from ragbandit.router.cli.groups import LazyGroup
+from ragbandit.router.cli.console import LazyGroup
 from ragbandit.workers.cli import VERBS, app
 from tests.support.cases import every_case
 

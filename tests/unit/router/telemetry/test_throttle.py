@@ -2,7 +2,7 @@
 
 import time
 
-from ragbandit.router.telemetry.throttle import Throttle
+from ragbandit.router.telemetry.logs import Throttle
 
 
 def test_the_first_of_each_kind_passes_and_then_one_in_a_while(monkeypatch):

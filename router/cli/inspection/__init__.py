@@ -1,1 +1,0 @@
-"""Verbs that show what is there: status, verify, explain, top."""

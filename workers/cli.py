@@ -39,16 +39,13 @@ VERBS: Final[Verbs] = {
     "simulate": f"{_CLI}.offline.simulate:simulate_verb",
     "evaluate": "ragbandit.workers.evaluation.command:evaluate",
     "feedback": VerbGroup(
-        "Judge decisions; hold, release and quarantine feedback; import it from other systems.",
+        "Judge decisions; hold, release and exclude feedback; import it from other systems.",
         {
             "send": f"{_CLI}.calls:feedback",
             "import": f"{_CLI}.feedback:import_",
             "held": f"{_CLI}.feedback:held",
             "release": f"{_CLI}.feedback:release",
-            "quarantined": f"{_CLI}.feedback:quarantined",
-            "quarantine": f"{_CLI}.feedback:quarantine",
-            "quarantines": f"{_CLI}.feedback:quarantines",
-            "lift": f"{_CLI}.feedback:lift",
+            **{verb: f"{_CLI}.feedback:{verb}" for verb in ("rejected", "exclude", "include")},
         },
     ),
     "policy": VerbGroup(
@@ -59,7 +56,7 @@ VERBS: Final[Verbs] = {
             "show": f"{_CLI}.policy:show_versions",
             **{
                 verb: f"{_CLI}.policy:{verb}"
-                for verb in ("add", "shadow", "canary", "step", "promote", "pause", "resume", "rollback", "retire")
+                for verb in ("add", "shadow", "canary", "promote", "pause", "resume", "rollback", "retire")
             },
             "kill": f"{_CLI}.policy:kill",
         },

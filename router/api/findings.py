@@ -153,7 +153,7 @@ def of_ledger(state: "Status", *, rebuilding: bool = False) -> Iterator[Finding]
             "decisions have feedback and no outcome: not learned",
             "report each outcome",
         ),
-        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback quarantined` says why"),
+        (counts.quarantined, "learner", "decisions could not be learned", "`ragbandit feedback rejected` says why"),
         (counts.held, "feedback", "judgements are held, not learned", "`ragbandit feedback held` says of whom"),
         (counts.unseen, "learner", "decisions have no place in this ledger", "its learner gives it, or it is retired"),
         (today.get("given_up"), "judge", "answers could not be judged today", "see its log"),

@@ -79,7 +79,7 @@ def release(
         show(asdict(done), as_json=as_json)
 
 
-def quarantined(
+def rejected(
     limit: Annotated[int, typer.Option(min=1, help="most decisions to list, the newest first")] = 100,
     label: LabelOption = None,
     config: ConfigOption = None,
@@ -92,11 +92,11 @@ def quarantined(
             print_json([dict(row) for row in rows])
             return
         cells = ((row["decision_id"], row["field"] or "", row["reason"]) for row in rows)
-        show_rows(("decision", "field", "reason"), cells, none="nothing is quarantined")
+        show_rows(("decision", "field", "reason"), cells, none="every decision could be learned")
 
 
-def quarantine(
-    source: Annotated[str, typer.Option(help=SOURCE_HELP)],
+def exclude(
+    source: Annotated[str | None, typer.Option(help=f"{SOURCE_HELP}; default: list what is excluded")] = None,
     since: Annotated[str | None, typer.Option(help="of feedback from then on: a date, a time, or an age (7d)")] = None,
     until: Annotated[str | None, typer.Option(help="of feedback before then; times are UTC")] = None,
     reason: Annotated[str, typer.Option(help="for the audit log")] = "",
@@ -105,11 +105,16 @@ def quarantine(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Learn a new ledger without the feedback of a source.
+    """Learn a new ledger without the feedback of a source; without --source list those that are excluded.
 
     The new ledger is learned beside the one in use, which goes on serving. When it is done, set policy.label to it and
     restart the services, one after the other.
     """
+    if source is None:
+        if since or until or dry_run:
+            raise InvalidInput("whose feedback is to be excluded is not said", field="source", remedy=SOURCE_HELP)
+        _list_excluded(config, as_json=as_json)
+        return
     now = time.time()
     period = {
         name: None if text is None else parse_time(text, now=now, field=name)
@@ -132,7 +137,7 @@ def quarantine(
         )
     new_label = done.quarantine.new_label
     facts = {
-        "quarantine": done.quarantine.number,
+        "number": done.quarantine.number,
         "source": source,
         "feedback": done.feedback,
         "label": new_label,
@@ -144,32 +149,31 @@ def quarantine(
         errors.print(f"services go on with {ledger.label}: set policy.label to {new_label} and restart them in turn")
 
 
-def quarantines(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Sources that ledgers are learned without."""
+def _list_excluded(config: str | None, *, as_json: bool) -> None:
     with opened(config) as (_, ledger):
         rows = quarantines_of(ledger.database, lifted=True)
         if as_json:
             print_json([asdict(row) for row in rows])
             return
         titles = ("number", "source", "since", "until", "ledger", "learned without", "reason", "state")
-        show_rows(titles, map(_quarantine_cells, rows), none="no source is quarantined")
+        show_rows(titles, map(_excluded_cells, rows), none="no source is excluded")
 
 
-def _quarantine_cells(row: Quarantine) -> list[str]:
+def _excluded_cells(row: Quarantine) -> list[str]:
     bounds = ["" if one is None else moment(one) for one in (row.since, row.until)]
-    state = "in force" if row.lifted_at is None else f"lifted {moment(row.lifted_at)}"
+    state = "in force" if row.lifted_at is None else f"included again {moment(row.lifted_at)}"
     return [str(row.number), row.source, *bounds, row.label, row.new_label, row.reason, state]
 
 
-def lift(
-    number: Annotated[int, typer.Argument(help="of the quarantine, as `feedback quarantines` shows it")],
+def include(
+    number: Annotated[int, typer.Argument(help="of the exclusion, as `feedback exclude` shows it")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let a ledger learn again from a source: new feedback, and of the former what still waits."""
     with opened(config) as (_, ledger):
         count = lifted(ledger, number, actor=actor(), now=time.time())
-        show({"lifted": number, "feedback": count}, as_json=as_json)
+        show({"included": number, "feedback": count}, as_json=as_json)
 
 
 #: least seconds between two imports

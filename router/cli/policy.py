@@ -110,13 +110,6 @@ def shadow(
     _perform("shadow", name, reason=reason, config=config, as_json=as_json)
 
 
-def step(
-    name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
-) -> None:
-    """Give a canary the next share of `rollout.steps`; from shadow the first one."""
-    _perform("step", name, reason=reason, config=config, as_json=as_json)
-
-
 def pause(
     name: NameArgument, reason: ReasonOption = _BY_HAND, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
@@ -205,14 +198,15 @@ def _retired(ledger: Ledger, *, report: Callable[[int], None]) -> int:
 def canary(
     name: NameArgument,
     weight: Annotated[
-        float | None, typer.Option(help="share of its pmf in what is served; default: the first of rollout.steps")
+        float | None, typer.Option(help="share of its pmf in what is served; default: the next of rollout.steps")
     ] = None,
     reason: ReasonOption = _BY_HAND,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a share of its pmf."""
-    _perform("canary", name, reason=reason, config=config, as_json=as_json, weight=weight)
+    verb: Verb = "step" if weight is None else "canary"
+    _perform(verb, name, reason=reason, config=config, as_json=as_json, weight=weight)
 
 
 def promote(
@@ -272,7 +266,7 @@ def _in_words(facts: Mapping[str, Any]) -> dict[str, Any]:
     words = {key: value for key, value in facts.items() if value is not None}
     words |= {key: percent(words[key]) for key in ("weight", "next_weight") if key in words}
     if "possible" in facts:
-        words["possible"] = ", ".join(facts["possible"]) or "nothing"
+        words["possible"] = ", ".join(verb for verb in facts["possible"] if verb != "step") or "nothing"
     if "killed" in words:
         words["killed"] = "the switch is thrown: ragbandit policy show says how"
     if "recent" in words:

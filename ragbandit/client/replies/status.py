@@ -84,7 +84,7 @@ class CountersReply(TypedDict):
     closed: int
     """Closed with nothing to learn."""
     quarantined: int
-    """Cannot be learned; `ragbandit feedback quarantined` names the reason."""
+    """Cannot be learned; `ragbandit feedback rejected` names the reason."""
     feedback: int
     """All feedback that is stored."""
     late_feedback: int

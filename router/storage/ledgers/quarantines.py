@@ -67,7 +67,7 @@ def lift(connection: Connection, number: int, *, now: float) -> Quarantine:
     """End a quarantine, in the caller's write transaction. Raises NotFound."""
     row = connection.execute(select(quarantines).where(quarantines.c.number == number)).mappings().first()
     if row is None or row["lifted_at"] is not None:
-        remedy = "`ragbandit feedback quarantines` shows those in force"
+        remedy = "`ragbandit feedback exclude` shows those in force"
         raise NotFound(f"no quarantine {number} is in force", field="number", remedy=remedy)
     connection.execute(update(quarantines).where(quarantines.c.number == number).values(lifted_at=now))
     return _ROWS.value(row)

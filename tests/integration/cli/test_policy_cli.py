@@ -54,7 +54,7 @@ def test_from_draft_to_canary_and_back(made):
     shown = told("show", "v1")
     assert (shown["recent"]["decisions"], shown["killed"], "rollback" in shown["possible"]) == (2, None, True)
     assert "canary" in run("show", "v1").stdout
-    assert told("step", "v1")["weight"] == 0.25
+    assert told("canary", "v1")["weight"] == 0.25
     run("promote", "v1", code=2)
     assert told("promote", "v1", "--force")["state"] == "champion"
     assert told("rollback", "v1")["state"] == "rolled_back"

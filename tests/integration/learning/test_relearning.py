@@ -138,7 +138,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):
-    """`quarantined` lists decisions, `quarantine` relearns; `quarantines`, `lift`, `held` and `release` work."""
+    """`rejected` lists decisions, `exclude` relearns, or lists; `include`, `held` and `release` work."""
     world = make_world()
     fill(world, count=6)
     world.learn()
@@ -151,14 +151,14 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
         assert done.exit_code == code, done.output
         return json.loads(done.stdout) if code == 0 else None
 
-    assert told("feedback", "quarantined") == []
-    assert told("feedback", "quarantine", "--source", "key:bad", "--dry-run")["feedback"] == 4
-    assert told("feedback", "quarantines") == []
+    assert told("feedback", "rejected") == []
+    assert told("feedback", "exclude", "--source", "key:bad", "--dry-run")["feedback"] == 4
+    assert told("feedback", "exclude") == []
     assert (
-        told("feedback", "quarantine", "--source", "key:bad", "--since", "2001-01-01", "--reason", "why")["label"]
+        told("feedback", "exclude", "--source", "key:bad", "--since", "2001-01-01", "--reason", "why")["label"]
         == "main_q1"
     )
-    (row,) = told("feedback", "quarantines")
+    (row,) = told("feedback", "exclude")
     assert (row["source"], row["since"], row["reason"]) == ("key:bad", 978307200.0, "why")
     held = told("feedback", "held", "--label", "main_q1")
     assert held["sources"] == {"key:bad": len(held["feedback"])}
@@ -166,7 +166,7 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
         told("feedback", "release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])["feedback"]
         == 1
     )
-    assert told("feedback", "lift", "1")["lifted"] == 1
+    assert told("feedback", "include", "1")["included"] == 1
     told("held", "release", code=2)
-    told("quarantine", "--since", "2001-01-01", code=2)
-    told("feedback", "quarantine", "--source", "key:bad", "--since", "yesterday", code=2)
+    told("feedback", "exclude", "--since", "2001-01-01", code=2)
+    told("feedback", "exclude", "--source", "key:bad", "--since", "yesterday", code=2)

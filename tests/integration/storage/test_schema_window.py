@@ -94,7 +94,7 @@ def test_every_verb_refuses_a_schema_that_is_too_new(settings, make_world, tmp_p
             *("status", "verify", "top --once", "explain x", "report", "keys list", "audit", "policy show"),
             *(
                 "feedback held",
-                "feedback quarantined",
+                "feedback rejected",
                 "data export x.jsonl",
                 "verify --recount",
                 "data erase --before 9d --yes",

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.frontier import OUTCOMES, QUESTIONS, cost_scale, frontier_of
 from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies.base import Policy

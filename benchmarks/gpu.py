@@ -23,7 +23,7 @@ from benchmarks.figures import machine, percentiles
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
 from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import references
-from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
+from ragbandit.router.encoders.tokens import TokenBatch, token_batches
 
 SIZES = (1, 8, 32, 64, 128, 256, 512, 2048)
 ALONE = 1000

@@ -26,8 +26,8 @@ from benchmarks.figures import Figure, percentiles, print_figures, timed, times
 from benchmarks.isa_matrix import busy_loops
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
+from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder
 from ragbandit.router.encoders.forward import default_threads
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router

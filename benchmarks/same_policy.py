@@ -23,8 +23,7 @@ from rich.table import Table
 from benchmarks.figures import machine
 from benchmarks.publish import PAGE, fenced, put
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, made_update
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import Example, made_update, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles, pack
 from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.replay import MemoryLog, Plan, memory_log, parse_candidates, prepare, replay

@@ -26,7 +26,7 @@ from ragbandit.examples.handbook.command import HERE, Row, environment_of, ragba
 from ragbandit.examples.handbook.side_by_side import LEGEND, ended, main_table, print_wide, sampled
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import GeneratorSettings
-from ragbandit.workers.evaluation.arms import parse_arms
+from ragbandit.workers.evaluation.runs import parse_arms
 
 ROOT: Final = Path(__file__).parents[1]
 SHARED: Final = ROOT.parent / "shared" / "data" / "qa"

@@ -20,7 +20,7 @@ from ragbandit.shared.types import (
     Round,
     TraceEvent,
 )
-from ragbandit.strategies.answer_stream import AnswerStream, Settle, in_words
+from ragbandit.strategies.answer_stream import NO_SPANS, AnswerStream, Settle, Spans, in_words
 from ragbandit.strategies.base import (
     CallBroke,
     Completion,
@@ -36,7 +36,6 @@ from ragbandit.strategies.base import (
     error_text,
     seconds_until,
 )
-from ragbandit.strategies.spans import NO_SPANS, Spans
 
 
 @dataclass(kw_only=True, slots=True)

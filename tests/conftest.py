@@ -20,8 +20,8 @@ import pytest
 from sqlalchemy import make_url
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import policy_sha256
 from ragbandit.router.learning.status import counters
 from ragbandit.router.policies.base import Policy, apply
@@ -31,7 +31,7 @@ from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.deciding import service
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret
+from ragbandit.router.storage.access.spending import DRAWS, shared_secret
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import leases, service_secrets, updates

@@ -21,9 +21,8 @@ from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.telemetry.tracing import OFF, Tracing
 from ragbandit.shared.retries import back_off
 from ragbandit.shared.types import ArmName, DecisionId
-from ragbandit.workers.event_loop import CLOSE_S, EventLoop
 from ragbandit.workers.judge.judge import CALLS, Judge
-from ragbandit.workers.outages import StoreOutage
+from ragbandit.workers.outages import CLOSE_S, EventLoop, StoreOutage
 from ragbandit.workers.wiring.loading import ArmLoader, LoadedArm, parts_of
 
 log = logging.getLogger("ragbandit.worker")

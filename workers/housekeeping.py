@@ -10,7 +10,7 @@ from ragbandit.router.queue.stream_reader import STREAM_NEWS
 from ragbandit.router.rollouts.evaluator import Evaluator
 from ragbandit.router.serving import pending
 from ragbandit.router.serving.pending import recover
-from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.types import DecisionId
 from ragbandit.workers.checks.job import LOOK_S as CHECK_S

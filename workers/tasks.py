@@ -24,13 +24,12 @@ from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import REQUEST_ID, Attribute, Span, Tracing, carrier_of, trace_id_of
 from ragbandit.shared.errors import RagBanditError, StoreError
 from ragbandit.shared.types import CANCELLED, ArmName, Decision, Json, Outcome
+from ragbandit.strategies.answer_stream import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.strategies.base import Completion, Generator, Hit, Request, Retriever
 from ragbandit.strategies.runner import CANCELLED_ERROR, run_strategy
-from ragbandit.strategies.spans import NO_SPANS, CallSpan, Spans, provider_of
 from ragbandit.workers.context import ActiveRun, Context
-from ragbandit.workers.event_loop import EventLoop
-from ragbandit.workers.outages import insist
-from ragbandit.workers.wiring.arms import worker_arms
+from ragbandit.workers.outages import EventLoop, insist
+from ragbandit.workers.wiring.generators import worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, full_arms
 
 log = logging.getLogger("ragbandit.worker")

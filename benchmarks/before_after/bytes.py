@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, delete, insert
 
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.rows.conversion import update_row
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.router.storage.sql.tables import updates, waiting
@@ -51,7 +51,7 @@ WORDS = ("who", "wrote", "the", "first", "novel", "about", "a", "vampire", "that
 def _made_by_the_encoder(features: FeatureRows) -> FeatureRows:
     """Features as the encoder of this revision makes them: rounded to float16 since then."""
     try:
-        rounded = importlib.import_module("ragbandit.router.encoders.half_precision").rounded
+        rounded = importlib.import_module("ragbandit.router.encoders.feature_cache").rounded
     except ImportError:
         return features
     made: FeatureRows = rounded(features)

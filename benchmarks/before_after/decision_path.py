@@ -20,7 +20,7 @@ from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.deciding.live import Serving
 from ragbandit.router.serving.deciding.service import RouteService
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.shared.types import ArmName, DecisionId, PolicyLabel, Query, Reward, Update
 

@@ -22,11 +22,11 @@ from sqlalchemy import Table
 from ragbandit.router.learning.status import status
 from ragbandit.router.policies.draw import choose, seed_of
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row, feedback_row
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
-from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.database import Database, migrate
 from ragbandit.shared.types import (
     ArmName,

@@ -18,7 +18,7 @@ from ragbandit.router.offline.logs.full_information import table_query
 from ragbandit.router.offline.simulation.first_pass import first_pass
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.offline.types import Choices, Matrix
-from ragbandit.router.policies.context.columns import ContextColumns
+from ragbandit.router.policies.context import ContextColumns
 from ragbandit.shared.types import Vector
 
 #: questions after which rewards while learning are read: of a pass, labelled or not

@@ -19,7 +19,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "admission and batches": ("router/serving/batching.py",),
     "checks of what comes in": ("router/serving/checks/*.py", "router/config/context_schema.py"),
-    "conversations, sticky turns": ("router/serving/conversations.py", "router/storage/decisions/sessions.py"),
+    "conversations, sticky turns": ("router/serving/conversations.py", "router/storage/decisions/search.py"),
     "health of arms": ("router/serving/health/arm_health.py", "router/serving/health/circuit_breaker.py"),
     "decisions in the store": ("router/storage/decisions/*.py", "router/storage/rows/conversion.py"),
     "the answer queue": ("router/storage/answer_queue.py", "router/serving/pending.py", "workers/tasks.py"),
@@ -38,7 +38,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "versions, canary, kill switch": (
         "router/rollouts/*.py",
         "router/serving/following/versions.py",
-        "router/policies/canary.py",
+        "router/policies/mixing.py",
         "router/storage/policy_versions.py",
         "workers/learning.py",
     ),
@@ -49,7 +49,7 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "the report": (
         "router/reporting/*.py",
-        "router/policies/holdback.py",
+        "router/policies/mixing.py",
         "router/api/endpoints/operations.py",
         "router/api/ui/operation.py",
         "router/cli/report.py",

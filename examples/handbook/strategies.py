@@ -31,7 +31,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.shared.errors import RagBanditError
-from ragbandit.workers.evaluation.arms import parse_arms
+from ragbandit.workers.evaluation.runs import parse_arms
 
 #: with two of three parts of the table learned, the third is judged
 FOLDS, SEEDS = 3, 5

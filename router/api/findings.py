@@ -226,7 +226,7 @@ def _weight(database: "Database", settings: "Settings", _: float) -> Iterator[Fi
 
 
 def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.costs import costs_alike
+    from ragbandit.router.learning.monitoring.frontier import costs_alike
 
     alike = costs_alike(database, reward=settings.reward, arms=settings.arms)
     if alike is not None:
@@ -234,7 +234,7 @@ def _costs(database: "Database", settings: "Settings", _: float) -> Iterator[Fin
 
 
 def _uneven(database: "Database", settings: "Settings", now: float) -> Iterator[Finding]:
-    from ragbandit.router.learning.monitoring.sample_ratio import lately
+    from ragbandit.router.learning.monitoring.arm_changes import lately
 
     uneven = lately(database, policy=settings.policy.label, now=now)
     if uneven is not None:

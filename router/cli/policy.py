@@ -20,8 +20,7 @@ from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, changed_settings, detail, overview
 from ragbandit.router.rollouts.verbs import Verb, check_reason
 from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.arm_changes import declare_change
-from ragbandit.router.storage.ledgers.ledger import Ledger
+from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound, NotReady
 from ragbandit.shared.formats import moment, percent

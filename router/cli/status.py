@@ -24,10 +24,8 @@ from ragbandit.router.cli.store import opened, registered_policy
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.audit import verify as verification
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.interim import needs_rebuild
-from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.examples import closing_rule, policy_of
+from ragbandit.router.learning.snapshots import SnapshotFiles, needs_rebuild
 from ragbandit.router.learning.status import Status
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.rollouts.overview import settings_of
@@ -36,8 +34,8 @@ from ragbandit.router.serving.explanations.policy_map import FEWEST, PolicyMap, 
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import ArmHealth
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.policy_versions import versions_of
 from ragbandit.router.storage.sql import counters
 from ragbandit.shared.errors import InvalidInput

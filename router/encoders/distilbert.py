@@ -20,8 +20,7 @@ import numpy.typing as npt
 from ragbandit.router.encoders.hashing import refuse_string
 from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import LEAST, RECIPE, Projection, fitted, references
-from ragbandit.router.encoders.token_batches import TokenBatch, token_batches
-from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
+from ragbandit.router.encoders.tokens import TokenBatch, TruncatingTokenizer, token_batches
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import cached_arrays

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from ragbandit.router.encoders.token_batches import PaddedGroup, TokenBatch, buckets
+from ragbandit.router.encoders.tokens import PaddedGroup, TokenBatch, buckets
 from ragbandit.shared.errors import ConfigError, missing_package, required_module
 from ragbandit.shared.torch_models import device_of, packed_linear, precision_of, without_bar
 

@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.encoders.base import HASHING
-from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, WORDS
+from ragbandit.router.encoders.lexical import LEXICAL_COUNTS, WORD_GROUPS, WORDS, style_counts
 from ragbandit.router.encoders.projection import KINDS, RECIPE, Projection, Wide, fitted, references
-from ragbandit.router.encoders.style import WORD_GROUPS, style_counts
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 #: fewest features: of 8 five are kinds, one is of words, two are lengths
@@ -24,8 +23,8 @@ _RECIPE: Final = "hashing v2: style as states, hashed words as sketch"
 class HashingEncoder:
     """The projection of router/encoders/projection.py without a model: no torch, tens of microseconds a question.
 
-    Its states are what can be counted (router/encoders/style.py), from which the labels of the reference questions are
-    read. In place of the states' sketch stand counts of hashed words with random signs, of one length for all
+    Its states are what can be counted (router/encoders/lexical.py), from which the labels of the reference questions
+    are read. In place of the states' sketch stand counts of hashed words with random signs, of one length for all
     questions: those that share words are near each other.
     """
 

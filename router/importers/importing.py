@@ -18,8 +18,7 @@ from ragbandit.router.importers.source import MAX_PAGES, FeedbackSystem, Judgeme
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.imported_feedback import Imported, open_imports, votes_of
 from ragbandit.router.storage.sql.counters import Moves
-from ragbandit.router.storage.sql.leases import Lease
-from ragbandit.router.storage.sql.positions import position_of, set_position
+from ragbandit.router.storage.sql.leases import Lease, position_of, set_position
 from ragbandit.shared.child_process import lease_holder
 from ragbandit.shared.errors import Conflict, InvalidInput, NotReady, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt

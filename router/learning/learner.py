@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import Example, closing_rule, join, made_update
-from ragbandit.router.learning.lessons import lessons, policy_of
+from ragbandit.router.learning.examples import Example, closing_rule, join, lessons, made_update, policy_of
 from ragbandit.router.learning.monitoring.arm_changes import ArmChanges
-from ragbandit.router.learning.publishing import Publisher
 from ragbandit.router.learning.ratings.pairs import Pairs
-from ragbandit.router.learning.snapshots import SnapshotFiles
+from ragbandit.router.learning.snapshots import Publisher, SnapshotFiles
 from ragbandit.router.learning.sources.screening import Screened, Screening
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.ledgers.appending import Entry

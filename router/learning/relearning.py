@@ -19,10 +19,9 @@ from ragbandit.router.learning.sources.origin import KINDS, KeyDirectory, matche
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.ledgers.held_feedback import release
-from ragbandit.router.storage.ledgers.inheritance import is_inheriting
+from ragbandit.router.storage.ledgers.inheritance import is_inheriting, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, add_quarantine, in_force, lift, quarantines_of
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import feedback_value
 from ragbandit.router.storage.sql.tables import decisions, feedback, held_feedback, policies
 from ragbandit.shared.errors import InvalidInput, NotReady

@@ -13,8 +13,7 @@ from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.check_rows import waiting_for_check
 from ragbandit.router.storage.rows.judge_rows import today
-from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.counters import kept
+from ragbandit.router.storage.sql.counters import ClosingRule, kept
 from ragbandit.router.storage.sql.tables import closures, feedback, policies, updates, waiting
 from ragbandit.shared.errors import NotFound
 from ragbandit.shared.types import Counters

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from ragbandit.router.config.context_schema import ContextSchema, plain_schema
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.policies.base import Policy
-from ragbandit.router.policies.context.schema import PARAM
-from ragbandit.router.policies.params import WHERE
+from ragbandit.router.policies.base import WHERE, Policy
+from ragbandit.router.policies.context import PARAM
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.shared.formats import known_choices
 from ragbandit.shared.plugins import import_class, installed, load

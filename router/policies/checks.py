@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from ragbandit.router.config.context_schema import OF_TEXT, reads_text
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies import CONSERVATIVE, make_policy, with_settings
-from ragbandit.router.policies.base import Policy, schema_of
+from ragbandit.router.policies.base import WHERE, Policy, schema_of
 from ragbandit.router.policies.finetuned.table_classifier import TableClassifier
-from ragbandit.router.policies.params import WHERE
 from ragbandit.shared.errors import ConfigError
 
 log = logging.getLogger("ragbandit.policies")

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.policies.base import Policy, PolicyOutput
-from ragbandit.router.policies.holdback import HOLDBACK, Holdback
-from ragbandit.router.policies.restraint import INCUMBENT, held_back, held_back_wholly
+from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT, Holdback, held_back, held_back_wholly
 from ragbandit.shared.errors import PolicyFault
 from ragbandit.shared.types import (
     ArmName,

@@ -4,14 +4,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from ragbandit.router.queue.outage import Outage
 from ragbandit.router.queue.presence import QueueWork, WorkerState
+from ragbandit.router.queue.redis_server import Outage
 from ragbandit.shared.errors import QueueError
 from ragbandit.shared.types import DecisionId, PolicyLabel
 
 if TYPE_CHECKING:  # they load redis, which a library without Redis does not have
-    from ragbandit.router.queue.jobs import RedisJobs
-    from ragbandit.router.queue.listener import Listener
+    from ragbandit.router.queue.jobs import Listener, RedisJobs
 
 Reply = TypeVar("Reply")
 

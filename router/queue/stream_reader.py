@@ -13,8 +13,8 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.queue.listener import CHANNEL
-from ragbandit.router.queue.outage import Outage, is_foreign
+from ragbandit.router.queue.jobs import CHANNEL
+from ragbandit.router.queue.redis_server import Outage, is_foreign
 from ragbandit.router.queue.stream_writer import (
     KEEP_S,
     MARK,

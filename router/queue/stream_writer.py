@@ -21,7 +21,7 @@ from typing import Any, Final
 import redis
 from redis.exceptions import RedisError
 
-from ragbandit.router.queue.outage import Outage, is_foreign
+from ragbandit.router.queue.redis_server import Outage, is_foreign
 from ragbandit.router.storage.rows.outcome_rows import storable
 from ragbandit.shared.types import DecisionId
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import numpy as np
 
 from ragbandit.router.config.settings import PolicySettings
-from ragbandit.router.learning.monitoring.sample_ratio import lately
+from ragbandit.router.learning.monitoring.arm_changes import lately
 from ragbandit.router.reporting.estimates import Choices, Comparison, Flags, compared
 from ragbandit.router.reporting.reading import UNITS, Log, ReportScope, Unit, read_log
 from ragbandit.router.storage.sql.database import Database

@@ -18,7 +18,7 @@ from ragbandit.router.config.settings import Settings
 from ragbandit.router.serving.checks.fields import checked_text, checked_type
 from ragbandit.router.serving.checks.questions import check_message
 from ragbandit.router.storage.access.spending import book, spenders_of
-from ragbandit.router.storage.decisions.sessions import SessionTurn, newest_turns
+from ragbandit.router.storage.decisions.search import SessionTurn, newest_turns
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import InvalidInput, StoreError

@@ -18,7 +18,7 @@ from ragbandit.router.serving.checks.fields import checked_id, checked_type
 from ragbandit.router.serving.checks.reports import unrun_outcome
 from ragbandit.router.storage import answer_queue, judgements
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.decisions.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.check_rows import expire_checks
 from ragbandit.router.storage.sql.bulk_insert import insert_new

@@ -17,8 +17,7 @@ from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning import status as ledger_status
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.queue.notifier import Jobs, MemoryJobs, Notifier
@@ -48,7 +47,7 @@ from ragbandit.router.serving.setup.bootstrap import (
     make_learner,
     open_database,
 )
-from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.sql.database import Database
@@ -67,7 +66,7 @@ from ragbandit.shared.types import (
 )
 
 if TYPE_CHECKING:
-    from ragbandit.router.learning.audit.verdict import Verdict
+    from ragbandit.router.learning.audit.rules import Verdict
     from ragbandit.router.queue.stream_reader import StreamReader
     from ragbandit.router.rollouts.evaluator import Evaluator, Look
 

@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, RowMapping, bindparam, func, insert, select, update
 
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.conversion import JSON_OBJECT
-from ragbandit.router.storage.rows.mapping import TableRows
+from ragbandit.router.storage.rows.conversion import JSON_OBJECT, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policy_control, policy_verdicts, policy_versions

@@ -8,8 +8,7 @@ from ragbandit.strategies.arm_parts.params import Count, PassageParams, Whole, p
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather, stop_reason
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.prompting.parsing import parsed_items, parsed_json, parsed_yes_no
-from ragbandit.strategies.prompting.passages import PassagePool
+from ragbandit.strategies.prompting.passages import PassagePool, parsed_items, parsed_json, parsed_yes_no
 from ragbandit.strategies.run import Answer, Run
 
 #: enough for {"status": true}, and for a model that puts a few words before it

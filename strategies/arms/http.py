@@ -33,7 +33,7 @@ from ragbandit.shared.retries import is_retryable, pause_before_retry, retry_aft
 from ragbandit.shared.types import ArmName, CallFailed, Cost, Json, Round
 from ragbandit.strategies.arm_parts.params import ArmParams, public_params, read_params
 from ragbandit.strategies.base import Need, OutOfBudget, error_text, seconds_until
-from ragbandit.strategies.outbound.addresses import check_address, check_header_value, credentials_of, shown_address
+from ragbandit.strategies.outbound import check_address, check_header_value, credentials_of, shown_address
 from ragbandit.strategies.run import Answer, Run
 
 #: longest random pause before the second attempt, seconds; it doubles with every further one

@@ -12,8 +12,7 @@ from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import answer_in, find, partial_kept, stop_reason, stops_of
 from ragbandit.strategies.base import Completion, Need, Passage
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.prompting.parsing import parsed_label
-from ragbandit.strategies.prompting.passages import PassagePool
+from ragbandit.strategies.prompting.passages import PassagePool, parsed_label
 from ragbandit.strategies.run import Answer, Run
 
 _REFINEMENTS = ("rewrite", "decompose", "disambiguate")

@@ -11,11 +11,10 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.shared.errors import ArmFailed
-from ragbandit.strategies.arm_parts.lookahead import LatestPool, sentence_tokens
+from ragbandit.strategies.arm_parts.lookahead import LatestPool, is_content, merge_words, sentence_tokens
 from ragbandit.strategies.arm_parts.params import Count, PassageParams, Share, Whole, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import gather, gather_once, stop_reason, together
-from ragbandit.strategies.arm_parts.tokens import is_content, merge_words
 from ragbandit.strategies.base import Completion, Need, Passage, Prompt, Sampling
 from ragbandit.strategies.prompting.passages import extract_answer, first_sentence, has_answer
 from ragbandit.strategies.prompting.prompts import shown_prompt

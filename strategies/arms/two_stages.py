@@ -13,8 +13,7 @@ from ragbandit.strategies.arm_parts.params import Count, PassageParams, preset_t
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
 from ragbandit.strategies.arm_parts.steps import AnswerStyle, gather_once, stop_reason
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.prompting.parsing import parsed_numbered_labels
-from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer
+from ragbandit.strategies.prompting.passages import PassagePool, extract_answer, has_answer, parsed_numbered_labels
 from ragbandit.strategies.run import Answer, Run
 
 _USEFUL = "useful"

@@ -35,8 +35,7 @@ from ragbandit.strategies.generators.openai_protocol import (
 )
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.turns import plain_parts
-from ragbandit.strategies.outbound.addresses import check_address, check_header_value, shown_address
-from ragbandit.strategies.outbound.rate_limits import RateLimit
+from ragbandit.strategies.outbound import RateLimit, check_address, check_header_value, shown_address
 
 if TYPE_CHECKING:
     import openai

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.files import whole_file
+from ragbandit.strategies.answer_stream import provider_of
 from ragbandit.strategies.base import Completion, Generator, Need, Prompt, Request
 from ragbandit.strategies.generators.text_feed import TextFeed
 from ragbandit.strategies.generators.token_details import Token
-from ragbandit.strategies.spans import provider_of
 
 logger = logging.getLogger("ragbandit.generator_cache")
 

@@ -25,14 +25,14 @@ from bm25s.stopwords import STOPWORDS_EN
 from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.strategies.retrievers.index_folder import (
+from ragbandit.strategies.retrievers.corpus import (
     OFFSETS,
     PASSAGES,
     FolderRetriever,
     best_positions,
     check_target,
     numbered,
+    read_corpus,
     write_meta,
 )
 

@@ -24,13 +24,13 @@ from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.files import replace_folder
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Passage
-from ragbandit.strategies.retrievers.corpus import model_text
-from ragbandit.strategies.retrievers.index_folder import (
+from ragbandit.strategies.retrievers.corpus import (
     OFFSETS,
     PASSAGES,
     FolderRetriever,
     best_positions,
     check_target,
+    model_text,
     numbered,
     write_meta,
 )

@@ -25,9 +25,8 @@ from elasticsearch.helpers import BulkIndexError, bulk
 from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.outbound.addresses import check_address, shown_address
-from ragbandit.strategies.retrievers.corpus import model_text
-from ragbandit.strategies.retrievers.index_folder import build_command, numbered
+from ragbandit.strategies.outbound import check_address, shown_address
+from ragbandit.strategies.retrievers.corpus import build_command, model_text, numbered
 
 if TYPE_CHECKING:  # searching by words needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder

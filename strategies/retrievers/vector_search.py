@@ -19,8 +19,7 @@ import numpy.typing as npt
 from ragbandit.shared.errors import ArmFailed, ConfigError, RagBanditError
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.retrievers.corpus import model_text
-from ragbandit.strategies.retrievers.index_folder import build_command, numbered
+from ragbandit.strategies.retrievers.corpus import build_command, model_text, numbered
 
 if TYPE_CHECKING:  # reading the facts of an index needs no torch
     from ragbandit.strategies.retrievers.sentences import SentenceEncoder

@@ -21,8 +21,7 @@ from benchmarks.service_process import environment, free_port
 from ragbandit.client import Client
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import closing_rule, policy_of
 from ragbandit.router.learning.status import status
 from ragbandit.router.queue.redis_server import RedisServer
 from ragbandit.router.serving.setup.bootstrap import open_database

@@ -68,7 +68,7 @@ def test_imports_are_light():
     What a part has loaded stays loaded: those that may load least come first.
     """
     pure = {"sqlalchemy", "redis", "rq", "httpx", "fastapi", "torch"}
-    arms = {"ragbandit.strategies.arms.single_step", "openai", "httpx"}
+    arms = {"ragbandit.strategies.arms.basic", "openai", "httpx"}
     never = {
         "ragbandit": HEAVY | {"httpx", "numpy"},
         "ragbandit.strategies": HEAVY | arms,

@@ -22,10 +22,8 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.files import new_lines
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Generator
-from ragbandit.strategies.retrievers.bm25 import build_index, read_corpus
-from ragbandit.workers.evaluation.arms import parse_arms
-from ragbandit.workers.evaluation.questions import CRUD, FAMILY_NAMES, LabelledQuestion, check_family, read_questions
-from ragbandit.workers.evaluation.report import show
+from ragbandit.strategies.retrievers.bm25 import build_index
+from ragbandit.strategies.retrievers.corpus import read_corpus
 from ragbandit.workers.evaluation.results import (
     Answered,
     Evaluated,
@@ -34,13 +32,23 @@ from ragbandit.workers.evaluation.results import (
     log_records,
     qualities,
     quizzed_answers,
+    show,
     table_records,
 )
-from ragbandit.workers.evaluation.runs import Answers, Bench, StoredAnswer
+from ragbandit.workers.evaluation.runs import (
+    CRUD,
+    FAMILY_NAMES,
+    Answers,
+    Bench,
+    LabelledQuestion,
+    StoredAnswer,
+    check_family,
+    parse_arms,
+    read_questions,
+)
 from ragbandit.workers.judge.checks import judge_templates
-from ragbandit.workers.judge.quiz import QuizModel, chinese_words
-from ragbandit.workers.wiring.arms import WorkerArm
-from ragbandit.workers.wiring.generators import make_generator
+from ragbandit.workers.judge.rubric import QuizModel, chinese_words
+from ragbandit.workers.wiring.generators import WorkerArm, make_generator
 from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import index_folder
 

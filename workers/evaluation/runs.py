@@ -13,14 +13,83 @@ from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.answer_metrics import FAMILIES, judged
+from ragbandit.router.offline.logs.questions import LabelledRow, question_rows, required_text
 from ragbandit.shared.errors import ConfigError, InvalidInput
 from ragbandit.shared.files import append_private, parsed
+from ragbandit.shared.formats import known_choices
 from ragbandit.shared.types import ArmName, Budget, Cost, DecisionId, Json, Outcome, OutcomeStatus, Query
+from ragbandit.strategies.base import Need
+from ragbandit.strategies.registry import known_arms, make_arms
 from ragbandit.strategies.runner import run_strategy
-from ragbandit.workers.evaluation.questions import LabelledQuestion
+from ragbandit.workers.judge.rubric import Quiz
+from ragbandit.workers.wiring.generators import WorkerArm, make_strategies, offered, worker_arms
 from ragbandit.workers.wiring.loading import LoadedArm, parts_of
+
+#: the family whose answers a model judges, see ragbandit.workers.judge.rubric
+CRUD = "crud"
+FAMILY_NAMES = tuple(sorted({*FAMILIES, CRUD}))
+#: of a quiz about a gold text
+_COLUMNS = {"questions", "references"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabelledQuestion:
+    """A labelled question. `answers` has the shape that its family wants, see router.learning.answer_metrics; of
+    "crud" it is empty.
+    """
+
+    id: str
+    question: str
+    answers: Sequence[str] | Sequence[Sequence[str]] = ()
+    #: of "crud": the gold text, or the quiz that was made from it; one of the two at least
+    reference: str | None = None
+    quiz: Quiz | None = None
+    #: where it comes from, and pieces of evidence it needs: for the table, where the file says it
+    dataset: str | None = None
+    hops: int | None = None
+
+
+def check_family(family: str) -> None:
+    """Raises InvalidInput with the known names."""
+    if family not in FAMILY_NAMES:
+        raise InvalidInput(f"{family!r} is unknown", field="family", remedy=known_choices(FAMILY_NAMES, given=family))
+
+
+def read_questions(path: Path, *, family: str, limit: int | None = None) -> tuple[LabelledQuestion, ...]:
+    """The questions of the file, the first `limit` of them. A question without an id is "row-<line>".
+
+    Raises InvalidInput with "<file>:<line>" for a file or a line that cannot be used.
+    """
+
+    def question(entry: Mapping[str, Any], row: LabelledRow) -> LabelledQuestion:
+        gold = _quiz_of(entry) if family == CRUD else _answers_of(entry, family=family)
+        return LabelledQuestion(id=row.id, question=row.question, dataset=row.dataset, hops=row.hops, **gold)
+
+    return tuple(question_rows(path, question, limit=limit))
+
+
+def _answers_of(entry: Mapping[str, Any], *, family: str) -> dict[str, Any]:
+    answers = entry.get("answers")
+    judged("x", gold=answers if isinstance(answers, list) else [], family=family)  # only to have them checked
+    return {"answers": answers}
+
+
+def _quiz_of(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """The gold text, or the quiz about it, of a question of CRUD."""
+    quiz = entry.get("quiz")
+    if quiz is None:
+        return {"reference": required_text(entry, "reference", remedy='give the gold text, or a "quiz" about it')}
+    if not (isinstance(quiz, dict) and set(quiz) == _COLUMNS and all(map(_are_texts, quiz.values()))):
+        raise InvalidInput("is no quiz", field="quiz", remedy='write {"questions": [...], "references": [...]}')
+    return {"quiz": Quiz(**{column: tuple(texts) for column, texts in quiz.items()})}
+
+
+def _are_texts(values: object) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) and value.strip() for value in values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,3 +297,49 @@ class Bench:
         finally:
             for part in parts_of(self.arms.values()):
                 await part.close()
+
+
+#: the word for every arm
+ALL = "all"
+
+
+def parse_arms(wanted: Sequence[str], *, settings: Settings) -> tuple[dict[str, WorkerArm], dict[str, str]]:
+    """The arms to run, and of "all" those that cannot be run with the reason, both by name.
+
+    An arm of the configuration has its params from there, another one has its defaults. "all" is every arm of
+    ours, of installed packages and of the configuration. Raises ConfigError for an arm that is named and cannot be
+    run, beside "all" too, and InvalidInput for one that nobody knows.
+    """
+    names = list(dict.fromkeys(name.strip() for words in wanted for name in words.split(",") if name.strip()))
+    known = {name: WorkerArm() for name in known_arms()} | worker_arms(settings)
+    _check_known(names, known=known, settings=settings)
+    arms = {name: known[name] for name in names if name != ALL}
+    if arms:
+        make_strategies(settings, arms)
+    lacking: dict[str, str] = {}
+    for name, each in known.items() if ALL in names else ():
+        if name in arms:
+            continue
+        try:
+            arm = make_arms({name: each.params}, capabilities=frozenset(get_args(Need)))[ArmName(name)]
+        except ConfigError as error:
+            lacking[name] = str(error)
+            continue
+        if unmet := sorted(arm.needs - offered(settings.named_generators[each.generator])):
+            lacking[name] = f"the generator lacks {', '.join(unmet)}"
+        else:
+            arms[name] = each
+    return arms, lacking
+
+
+def _check_known(names: Sequence[str], *, known: Iterable[str], settings: Settings) -> None:
+    """Raises InvalidInput with what is known, and what was most likely meant."""
+    every = [*sorted(known), ALL]
+    if not names:
+        raise InvalidInput("no strategy is named", field="strategy", remedy=f"known: {', '.join(every)}")
+    for name in names:
+        if name in every:
+            continue
+        if name in settings.arms:
+            raise InvalidInput(f"{name!r} is run by its caller", field="strategy", remedy="name an arm of our workers")
+        raise InvalidInput(f"{name!r} is not an arm we know", field="strategy", remedy=known_choices(every, given=name))

@@ -9,8 +9,15 @@ from ragbandit.router.config.settings import GeneratorSettings, Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.base import Generator, Passage, PromptTooLong
 from ragbandit.strategies.prompting.prompts import Template, load_templates
-from ragbandit.workers.judge.quiz import ASKS_FOR_ANSWERS, ASKS_FOR_QUESTIONS, CANNOT_INFER
-from ragbandit.workers.judge.rubric import RUBRIC, JudgedAnswer, PromptMaker, mark_of
+from ragbandit.workers.judge.rubric import (
+    ASKS_FOR_ANSWERS,
+    ASKS_FOR_QUESTIONS,
+    CANNOT_INFER,
+    RUBRIC,
+    JudgedAnswer,
+    PromptMaker,
+    mark_of,
+)
 from ragbandit.workers.wiring.generators import check_generator, make_generator, without_probe
 
 log = logging.getLogger("ragbandit.judge")

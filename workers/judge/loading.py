@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ragbandit.router.config.named_sections import errors_of, section_of
 from ragbandit.router.config.settings import DEFAULT, GeneratorSettings, Settings
-from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.judgements import DayBudget, Judgements
 from ragbandit.shared.errors import ConfigError
@@ -16,8 +16,7 @@ from ragbandit.workers.context import Judging
 from ragbandit.workers.judge.checks import check_room, judge_templates
 from ragbandit.workers.judge.judge import Judge
 from ragbandit.workers.judge.rubric import RUBRIC
-from ragbandit.workers.wiring.arms import names_in_use
-from ragbandit.workers.wiring.generators import concurrency_of, make_generator, model_name
+from ragbandit.workers.wiring.generators import concurrency_of, make_generator, model_name, names_in_use
 from ragbandit.workers.wiring.retrievers import kind_of, with_retriever
 
 

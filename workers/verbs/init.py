@@ -13,8 +13,7 @@ from ragbandit.router.cli.console import ConfigOption, console
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.initial.draft import WEIGHTS, as_yaml, cost_unit, draft, parsed_price, worth
-from ragbandit.workers.initial.surroundings import Surroundings, look_around
+from ragbandit.workers.draft import WEIGHTS, Surroundings, as_yaml, cost_unit, draft, look_around, parsed_price, worth
 from ragbandit.workers.verbs.validate import check_settings
 
 _BALANCED = "balanced"

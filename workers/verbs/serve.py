@@ -22,7 +22,7 @@ from ragbandit.router.serving.setup.requirements import (
 )
 from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.child_process import die_with_parent, keep_what_is_loaded
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_arms
 
 
 def serve(config: ConfigOption = None, host: HostOption = None, port: PortOption = None) -> None:

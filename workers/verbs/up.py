@@ -16,8 +16,8 @@ from ragbandit.router.telemetry.logs import set_log_format
 from ragbandit.shared.errors import QueueError, require_service
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.supervisor import Supervisor
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.process import Supervisor
+from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.loading import check_generators, check_indexes
 
 

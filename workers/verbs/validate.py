@@ -25,7 +25,7 @@ from ragbandit.router.serving.setup.requirements import check_data_dir, check_pa
 from ragbandit.shared.errors import ConfigError, StoreError
 from ragbandit.workers.checks.process import check_reward_check
 from ragbandit.workers.judge.checks import check_judge
-from ragbandit.workers.wiring.arms import check_arms, names_in_use
+from ragbandit.workers.wiring.generators import check_arms, names_in_use
 from ragbandit.workers.wiring.loading import check_generators
 
 #: longest wait for one connection, seconds

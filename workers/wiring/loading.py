@@ -22,13 +22,15 @@ from ragbandit.strategies.registry import generates, retrieves
 from ragbandit.strategies.retrievers.memory import NoRetriever
 from ragbandit.strategies.run import Strategy
 from ragbandit.strategies.runner import made_by
-from ragbandit.workers.wiring.arms import WorkerArm, make_strategies, names_in_use
 from ragbandit.workers.wiring.generators import (
+    WorkerArm,
     check_generator,
     concurrency_of,
     generator_and_concurrency,
     generator_version,
+    make_strategies,
     model_name,
+    names_in_use,
     without_probe,
 )
 from ragbandit.workers.wiring.retrievers import open_retriever

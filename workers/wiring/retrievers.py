@@ -20,9 +20,8 @@ from ragbandit.shared.plugins import import_class
 from ragbandit.shared.redaction import shown_variable
 from ragbandit.shared.types import Json
 from ragbandit.strategies.base import Hit, Passage, Retriever
-from ragbandit.strategies.outbound.addresses import shown_address
-from ragbandit.strategies.retrievers.hybrid import HybridRetriever
-from ragbandit.strategies.retrievers.reranking import RerankedRetriever, Reranker
+from ragbandit.strategies.outbound import shown_address
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever, Reranker
 from ragbandit.strategies.retrievers.vector_search import VectorRetriever
 
 if TYPE_CHECKING:
@@ -274,7 +273,7 @@ def _elasticsearch(settings: Settings) -> Kind:
 
 def _pgvector(settings: Settings) -> Kind:
     required_module("pgvector", extra="pgvector", field="retriever.name")
-    from ragbandit.strategies.retrievers.pgvector import PgvectorRetriever
+    from ragbandit.strategies.retrievers.vector_stores import PgvectorRetriever
 
     chosen = settings.retriever
     if not (dsn := os.environ.get(chosen.dsn_env)):
@@ -287,7 +286,7 @@ def _pgvector(settings: Settings) -> Kind:
 
 def _qdrant(settings: Settings) -> Kind:
     required_module("qdrant_client", extra="qdrant", field="retriever.name")
-    from ragbandit.strategies.retrievers.qdrant import QdrantRetriever
+    from ragbandit.strategies.retrievers.vector_stores import QdrantRetriever
 
     url = settings.retriever.url or "http://127.0.0.1:6333"
     api_key = os.environ.get(settings.retriever.api_key_env or "QDRANT_API_KEY") or None

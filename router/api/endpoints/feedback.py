@@ -18,7 +18,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, error_j
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import check_owner, strangers
 from ragbandit.router.serving.checks.reports import made_feedback
-from ragbandit.router.storage.decisions.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from ragbandit.shared.types import Feedback, Receipt
 

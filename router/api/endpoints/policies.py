@@ -17,7 +17,7 @@ from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import PolicyList, VersionDetail, detail, overview
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.ledgers.arm_changes import ArmChange, declare_change
+from ragbandit.router.storage.ledgers.ledger import ArmChange, declare_change
 from ragbandit.router.storage.policy_versions import version_named
 from ragbandit.shared.errors import Conflict, NotFound
 from ragbandit.shared.types import ArmName, PolicyControl, PolicyLabel, PolicyVersion, VersionState

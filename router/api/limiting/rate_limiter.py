@@ -22,7 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
-from ragbandit.router.queue.outage import ForeignData
+from ragbandit.router.queue.redis_server import ForeignData
 from ragbandit.shared.errors import TooManyRequests
 from ragbandit.shared.types import Caller
 

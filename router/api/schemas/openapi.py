@@ -20,7 +20,7 @@ from ragbandit.shared.types import MAX_TEXT
 #: modules whose classes requests and replies are; the text below a field describes it
 _MODULES: Final = (
     "ragbandit.shared.types.ledger",
-    "ragbandit.router.storage.ledgers.arm_changes",
+    "ragbandit.router.storage.ledgers.ledger",
     "ragbandit.router.rollouts.overview",
     "ragbandit.router.serving.explanations.values",
     "ragbandit.client.replies.decisions",

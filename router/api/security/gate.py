@@ -18,8 +18,7 @@ from ragbandit.router.api.rules import Rule
 from ragbandit.router.api.security.page_sessions import PageSessions, check_host, check_site, needs_session
 from ragbandit.router.config.settings import ServerSettings
 from ragbandit.router.serving.setup.bootstrap import is_loopback
-from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore
-from ragbandit.router.storage.access.scopes import is_known
+from ragbandit.router.storage.access.api_keys import ApiKey, KeysInForce, KeyStore, is_known
 from ragbandit.shared.errors import Forbidden, NotReady, StoreError, Unauthorized
 from ragbandit.shared.types import PERSON, Caller, Role
 

@@ -13,7 +13,7 @@ from ragbandit.router.api.dependencies import caller_of, reads_of, router_of
 from ragbandit.router.api.limiting.budgets import budgets_of
 from ragbandit.router.config.settings import TenantSettings
 from ragbandit.router.serving.deciding.question import TERMS, price_terms
-from ragbandit.router.storage.decisions.idempotency import unknown_decision
+from ragbandit.router.storage.decisions.feedback_writes import unknown_decision
 from ragbandit.shared.errors import Forbidden
 from ragbandit.shared.types import ArmName, Caller, Decision, Json, RunBy
 

@@ -14,7 +14,7 @@ from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console
 from ragbandit.router.cli.store import opened
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.logs import format_of
 from ragbandit.router.offline.replay.opening import open_log

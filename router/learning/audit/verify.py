@@ -11,18 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ragbandit.router.learning.audit.calibration_check import CalibrationCheck
-from ragbandit.router.learning.audit.deep_check import check_deep
-from ragbandit.router.learning.audit.draw_check import check_draws
+from ragbandit.router.learning.audit.deep_check import check_deep, check_draws
 from ragbandit.router.learning.audit.rounding import compared, sha256_after
-from ragbandit.router.learning.audit.rules import update_faults
-from ragbandit.router.learning.audit.verdict import Verdict
-from ragbandit.router.learning.lessons import is_erased_for
+from ragbandit.router.learning.audit.rules import Verdict, update_faults
+from ragbandit.router.learning.examples import is_erased_for
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply
 from ragbandit.router.storage.access.audit_log import ARCHIVED, last_entry
+from ragbandit.router.storage.ledgers.inheritance import replaced_encoders
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import replaced_encoders
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.shared.errors import SnapshotError, StoreError
 from ragbandit.shared.types import IMPORTED, SnapshotInfo

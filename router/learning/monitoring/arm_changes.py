@@ -12,13 +12,19 @@ transaction: a replay needs neither this module nor the audit log.
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from ragbandit.router.storage.ledgers.arm_changes import ArmChange, changes_after
-from ragbandit.router.storage.ledgers.ledger import Ledger
+import numpy as np
+
+from ragbandit.router.storage.ledgers.ledger import ArmChange, Ledger, changes_after
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.shared.types import ArmName, JoinedDecision, Json
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.totals.rows import hour_of, summed
+from ragbandit.shared.formats import percent
+from ragbandit.shared.types import ArmName, ArmTotals, JoinedDecision, Json, SampleStage, Vector
 
 log = logging.getLogger("ragbandit.learner")
 
@@ -100,3 +106,119 @@ def _version(joined: JoinedDecision) -> str | None:
         return None
     parts: dict[str, Any] = {name: made_by.get(name) for name in _PARTS}
     return hashlib.sha256(canonical(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+#: clean logs with an alarm at any look, of those that begin at one time
+FALSE_ALARMS: Final = 0.001
+#: relative difference between arms from which on outcomes and ratings are uneven; draws are at any
+MATTERS: Final = 0.1
+#: age of a decision that is looked at, seconds: its outcome and its rating had time to come
+SETTLED_S: Final = 3600.0
+_WEEK_H: Final = 7 * 24
+#: hours from the beginning of a week, Monday, to the epoch, a Thursday
+_MONDAY_H: Final = 3 * 24
+#: relative differences that are bet on
+_BETS: Final = 0.01 * 2.0 ** np.arange(8.0)
+_STAGES: Final[tuple[SampleStage, ...]] = ("named", "drawn", "ended", "judged")
+_COUNTS: Final = (
+    *(f"{stage}_{kind}" for stage in _STAGES for kind in ("excess", "spread")),
+    *("decided", "answered", "failed", "cancelled", "learned"),
+)
+_REMEDY: Final = "see docs/learning.md#whether-the-log-is-even"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SampleRatio:
+    """A side that a log favours beyond chance: comparisons of arms wait."""
+
+    stage: SampleStage
+    #: arms that have more, and fewer, of these rows than their probabilities promise
+    more: ArmName
+    less: ArmName
+    #: which side is favoured, by how much, and what to do
+    sentence: str
+
+
+def sample_ratio(database: Database, *, policy: str, since: float, until: float) -> SampleRatio | None:
+    """The side that the log favours in since <= time < until, whole hours and SETTLED_S old; None: none is known of.
+
+    It may be asked at any time and as often as one likes: FALSE_ALARMS holds for one `since` over all `until`.
+    Raises StoreError.
+    """
+    with database.read() as connection:
+        hours = {"since": hour_of(since), "until": hour_of(until - SETTLED_S)}
+        return uneven(summed(connection, policy=policy, **hours, names=_COUNTS))
+
+
+def lately(database: Database, *, policy: str, now: float) -> SampleRatio | None:
+    """The side that is favoured since the Monday before this week's (UTC): what is alarmed of."""
+    week = (hour_of(now) + _MONDAY_H) // _WEEK_H
+    return sample_ratio(database, policy=policy, since=3600.0 * ((week - 1) * _WEEK_H - _MONDAY_H), until=now)
+
+
+def uneven(arms: Mapping[ArmName, ArmTotals], *, alpha: float = FALSE_ALARMS) -> SampleRatio | None:
+    """The first of the stages at which a side is favoured; it makes the later ones uneven too."""
+    for stage in _STAGES:
+        sums = {arm: (getattr(one, f"{stage}_excess"), getattr(one, f"{stage}_spread")) for arm, one in arms.items()}
+        favoured = _favoured(
+            {arm: pair for arm, pair in sums.items() if pair[1] > 0.0},
+            alpha=alpha / len(_STAGES),
+            matters=0.0 if stage in ("named", "drawn") else MATTERS,
+        )
+        if favoured is not None:
+            more, less = favoured
+            sentence = _sentence(stage, arms, more=more, less=less)
+            return SampleRatio(stage=stage, more=more, less=less, sentence=f"{sentence} ({_REMEDY})")
+    return None
+
+
+def _favoured(
+    sums: Mapping[ArmName, tuple[float, float]], *, alpha: float, matters: float
+) -> tuple[ArmName, ArmName] | None:
+    """The arms with more and with fewer rows; None where that may be chance, or matters little."""
+    if not sums:
+        return None
+    excess, spread = np.array(list(sums.values())).T
+    capital = log_capital(excess, spread=spread)
+    if np.logaddexp.reduce(capital) - math.log(len(sums)) < -math.log(alpha):
+        return None
+    differing = np.abs(excess) >= matters * spread
+    if not differing.any():
+        return None
+    names, surest = list(sums), int(np.argmax(np.where(differing, capital, -np.inf)))
+    more, less = int(np.argmax(excess)), int(np.argmin(excess))
+    return (names[surest], names[less]) if excess[surest] > 0.0 else (names[more], names[surest])
+
+
+def log_capital(excess: Vector, *, spread: Vector) -> Vector:
+    """Log C of each of n sums, shape (n,): excess S, shape (n,), with spread V, shape (n,), >= 0."""
+    paid = spread[:, None] * (np.expm1(_BETS) - _BETS)
+    both = np.concatenate([excess[:, None] * _BETS - paid, -excess[:, None] * _BETS - paid], axis=1)
+    return np.asarray(np.logaddexp.reduce(both, axis=1) - math.log(both.shape[1]))
+
+
+def _sentence(stage: SampleStage, arms: Mapping[ArmName, ArmTotals], *, more: ArmName, less: ArmName) -> str:
+    if stage == "named":
+        oftener = f"under ids that callers named, arm {more} was drawn oftener and {less} more seldom"
+        why = "callers choose ids by what they draw, or repeat questions until another arm comes, or rows are lost"
+        return f"{oftener} than the logged probabilities promise: {why}; no comparison of arms counts"
+    if stage == "drawn":
+        one = arms[less]
+        promised = one.decided - one.drawn_excess
+        drawn = f"arm {less} was drawn {one.decided:,} times where the logged probabilities promise {promised:,.0f}"
+        return f"{drawn}, and {more} oftener than they promise: no comparison of arms counts until lost rows are found"
+    shares = [_share(stage, arms[arm]) for arm in (more, less)]
+    what, wait = (
+        ("draws with an outcome", "comparisons of arms wait until every draw has its outcome, failures too")
+        if stage == "ended"
+        else ("answers rated", "comparisons of quality wait until ratings come evenly, or label a random share")
+    )
+    if shares[0] <= shares[1]:  # shares of a time in which the policy changed say less than its probabilities do
+        return f"arm {more} has more and {less} fewer {what} than the logged probabilities promise: {wait}"
+    return f"arm {more} has {percent(shares[0])} of its {what} and {less} {percent(shares[1])}: {wait}"
+
+
+def _share(stage: SampleStage, one: ArmTotals) -> float:
+    outcomes = one.ended + one.cancelled
+    rows, of = (outcomes, one.decided) if stage == "ended" else (one.learned, outcomes or one.decided)
+    return min(1.0, rows / max(of, 1))

@@ -11,20 +11,25 @@ is taken.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import mul
 from typing import Any, Final
 
 import numpy as np
+from sqlalchemy import select
 
-from ragbandit.router.config.settings import Settings
+from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.learning.monitoring.diagnosis import newest_questions
-from ragbandit.router.learning.reward import cost_of
+from ragbandit.router.learning.reward import cost_of, cost_of_terms
 from ragbandit.router.policies.base import Policy, PolicyOutput, serves_prices
 from ragbandit.router.policies.draw import drawn_by_arms, outputs_of
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.outcome_rows import cost_value
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import decisions, outcomes
+from ragbandit.shared.formats import number
 from ragbandit.shared.types import MAX_WEIGHT, Decision, Outcome
 
 #: from one computation to the next, seconds: it takes as long as some thousand decisions
@@ -122,3 +127,36 @@ def read_frontier(text: str | None) -> Frontier | None:
     known = json.loads(text)
     lists = {name: tuple(known[name]) for name in ("weights", "quality", "cost")}
     return Frontier(**lists, best=known["best"])
+
+
+#: outcomes that are looked at
+NEWEST: Final = 100
+
+
+def costs_alike(database: Database, *, reward: RewardSettings, arms: Iterable[str]) -> str | None:
+    """What it means that the newest NEWEST answers of these arms all cost the same; None where they do not.
+
+    Also where there are fewer, where one of the arms gave none of them, and where the reward charges nothing. Raises
+    StoreError.
+    """
+    arms = tuple(arms)
+    charged = {term: price for term, price in reward.cost.items() if price > 0.0}
+    if not charged or reward.weight == 0.0:
+        return None
+    answers = (
+        select(decisions.c.arm, outcomes.c.steps, outcomes.c.cost)
+        .join(decisions, decisions.c.id == outcomes.c.decision_id)
+        .where(outcomes.c.status == "answered")
+        .order_by(outcomes.c.made_at.desc())
+        .limit(NEWEST)
+    )
+    with database.read() as connection:
+        rows = connection.execute(answers).all()
+    costs = {cost_of_terms(row.steps, cost_value(row.cost), terms=charged) for row in rows}
+    if len(rows) < NEWEST or not set(arms) <= {row.arm for row in rows} or len(arms) < 2 or len(costs) > 1:
+        return None
+    terms = " and ".join(charged)
+    return (
+        f"all arms cost the same, {number(costs.pop())}, in the newest {NEWEST} answers: the policy takes the best, "
+        f"whatever it costs; report {terms} of each answer, or charge what differs (reward.cost)"
+    )

@@ -21,14 +21,12 @@ from sqlalchemy import Connection, and_, delete, insert, select
 
 from ragbandit.router.learning.audit.rules import draw_fault, seed_fault
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.storage.access.service_secrets import DRAWS, known_secret
+from ragbandit.router.storage.access.spending import DRAWS, known_secret
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry
-from ragbandit.router.storage.ledgers.inheritance import inherit
+from ragbandit.router.storage.ledgers.inheritance import inherit, register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger, rows_of_ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.rows.conversion import decision_row, feedback_row, update_row, update_value
-from ragbandit.router.storage.rows.mapping import Row
+from ragbandit.router.storage.rows.conversion import Row, decision_row, feedback_row, update_row, update_value
 from ragbandit.router.storage.rows.outcome_rows import outcome_row
 from ragbandit.router.storage.sql.bulk_insert import insert_new
 from ragbandit.router.storage.sql.counters import Moves

@@ -19,7 +19,7 @@ from ragbandit.router.offline.logs.parquet import feature_lists, opened, without
 from ragbandit.router.offline.logs.place import Place, shown
 from ragbandit.router.offline.logs.records import Defaults, Logged
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_value
+from ragbandit.router.storage.rows.conversion import feature_rows, features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.errors import InvalidInput, StoreError
 from ragbandit.shared.types import ArmName

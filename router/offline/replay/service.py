@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import select
 
 from ragbandit.router.config.settings import FLOORS, Settings
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.router.offline.replay.results import LoggedPolicy
 from ragbandit.router.policies import CONSERVATIVE

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.lessons import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.offline.logs.ledger_transfer import ImportCounts, take_in
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.offline.warm.material import WarmRows
 from ragbandit.router.policies.base import Policy
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.types import Decision
 

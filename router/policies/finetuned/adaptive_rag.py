@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
+from ragbandit.router.policies.base import MULTI_STEP, SINGLE_STEP, ArmParam, PolicyOutput, epsilon_greedy, read_params
 from ragbandit.router.policies.finetuned.body import RIGHT
 from ragbandit.router.policies.finetuned.table_classifier import (
     FittingExample,
@@ -26,7 +26,6 @@ from ragbandit.router.policies.finetuned.table_classifier import (
     exp,
     log,
 )
-from ragbandit.router.policies.params import MULTI_STEP, SINGLE_STEP, ArmParam, read_params
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, Json, TableRow
 

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from pydantic import Field
 
 from ragbandit.router.encoders.forward import load_module
-from ragbandit.router.encoders.tokenizer import TruncatingTokenizer
+from ragbandit.router.encoders.tokens import TruncatingTokenizer
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER, resolve
-from ragbandit.router.policies.params import Count, PolicyParams, Text
+from ragbandit.router.policies.base import Count, PolicyParams, Text
 from ragbandit.shared.errors import ConfigError, required_module
 from ragbandit.shared.torch_models import device_of
 

@@ -28,19 +28,24 @@ from typing import ClassVar, Final, Literal
 
 from ragbandit.router.policies.base import (
     Arrays,
+    Count,
     Facts,
+    HasParams,
+    Number,
     PolicyNeed,
     PolicyOutput,
+    Share,
+    Whole,
     checked_arrays,
     counted_state,
     epsilon_greedy,
+    read_params,
     restored_counts,
     rows_of,
     tally,
 )
 from ragbandit.router.policies.finetuned.body import RIGHT, ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed, fresh_head, fresh_pre
-from ragbandit.router.policies.params import Count, HasParams, Number, Share, Whole, read_params
 from ragbandit.shared.errors import PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Reward, Update
 

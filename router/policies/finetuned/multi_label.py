@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
+from ragbandit.router.policies.base import Number, PolicyOutput, Share, epsilon_greedy, read_params
 from ragbandit.router.policies.finetuned.body import RIGHT
 from ragbandit.router.policies.finetuned.table_classifier import (
     FittingExample,
@@ -24,7 +24,6 @@ from ragbandit.router.policies.finetuned.table_classifier import (
     TableClassifier,
     exp,
 )
-from ragbandit.router.policies.params import Number, Share, read_params
 from ragbandit.shared.types import ArmName, Json, TableRow
 
 if TYPE_CHECKING:

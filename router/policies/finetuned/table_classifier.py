@@ -17,7 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput, checked_arrays, restored_counts
+from ragbandit.router.policies.base import (
+    Arrays,
+    Count,
+    Facts,
+    Number,
+    PolicyNeed,
+    PolicyOutput,
+    Text,
+    Whole,
+    checked_arrays,
+    restored_counts,
+)
 from ragbandit.router.policies.finetuned.body import ReadingParams, load_body, score
 from ragbandit.router.policies.finetuned.checkpoint import (
     CheckpointFacts,
@@ -28,7 +39,6 @@ from ragbandit.router.policies.finetuned.checkpoint import (
 )
 from ragbandit.router.policies.finetuned.optimizer import HEAD, Tuning, dropout_seed
 from ragbandit.router.policies.kinds.fixed import CountingPolicy
-from ragbandit.router.policies.params import Count, Number, Text, Whole
 from ragbandit.shared.errors import InvalidInput, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, TableRow
 

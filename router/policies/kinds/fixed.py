@@ -6,15 +6,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ragbandit.router.policies.base import (
+    WHERE,
+    ArmParam,
     Arrays,
     Facts,
+    HasParams,
     PolicyNeed,
     PolicyOutput,
+    PolicyParams,
+    Share,
     counted_state,
+    read_params,
     restored_counts,
     tally,
 )
-from ragbandit.router.policies.params import WHERE, ArmParam, HasParams, PolicyParams, Share, read_params
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update
 

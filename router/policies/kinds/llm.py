@@ -30,18 +30,19 @@ from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import PolicyNeed, PolicyOutput
-from ragbandit.router.policies.kinds.fixed import CountingPolicy
-from ragbandit.router.policies.params import (
+from ragbandit.router.policies.base import (
     SINGLE_STEP,
     ArmParam,
     Count,
+    PolicyNeed,
+    PolicyOutput,
     PolicyParams,
     Positive,
     Share,
     Text,
     read_params,
 )
+from ragbandit.router.policies.kinds.fixed import CountingPolicy
 from ragbandit.shared.errors import missing_package
 from ragbandit.shared.openai_client import ChatReply, ChatServer, event_loop
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query

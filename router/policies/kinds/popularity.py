@@ -36,27 +36,25 @@ from typing import ClassVar
 import numpy as np
 
 from ragbandit.router.policies.base import (
-    Arrays,
-    Facts,
-    PolicyNeed,
-    PolicyOutput,
-    checked_arrays,
-    counted_state,
-    restored_counts,
-    rows_of,
-    tally,
-)
-from ragbandit.router.policies.params import (
     NO_RETRIEVAL,
     SINGLE_STEP,
     WHERE,
     ArmParam,
+    Arrays,
+    Facts,
     HasParams,
     Number,
+    PolicyNeed,
+    PolicyOutput,
     PolicyParams,
     Share,
     Text,
+    checked_arrays,
+    counted_state,
     read_params,
+    restored_counts,
+    rows_of,
+    tally,
 )
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError
 from ragbandit.shared.types import ArmName, FeatureRows, Json, Query, Update

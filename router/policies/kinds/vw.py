@@ -35,18 +35,20 @@ from pydantic import Field
 from ragbandit.router.policies.base import (
     Arrays,
     Facts,
+    HasParams,
     PolicyNeed,
     PolicyOutput,
+    PolicyParams,
+    Share,
     counted_state,
     epsilon_greedy,
+    read_params,
     restored_counts,
     rows_of,
     tally,
 )
-from ragbandit.router.policies.context.columns import ContextColumns
-from ragbandit.router.policies.context.schema import read_schema
+from ragbandit.router.policies.context import ContextColumns, read_schema
 from ragbandit.router.policies.draw import with_floor
-from ragbandit.router.policies.params import HasParams, PolicyParams, Share, read_params
 from ragbandit.shared.errors import PolicyFault, SnapshotError, missing_package
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 

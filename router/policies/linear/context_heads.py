@@ -36,8 +36,7 @@ from ragbandit.router.policies.base import (
     usual_weight,
     weight_of,
 )
-from ragbandit.router.policies.context.columns import ContextColumns
-from ragbandit.router.policies.context.products import SKETCHED, sketch
+from ragbandit.router.policies.context import SKETCHED, ContextColumns, sketch
 from ragbandit.router.policies.linear.points import Means, PointHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
 from ragbandit.shared.errors import PolicyFault

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ragbandit.router.policies.base import PolicyOutput, epsilon_greedy
+from ragbandit.router.policies.base import Number, PolicyOutput, Share, epsilon_greedy, read_params
 from ragbandit.router.policies.linear.policy import RidgeParams, RidgePolicy
-from ragbandit.router.policies.params import Number, Share, read_params
 from ragbandit.shared.types import ArmName, Features, Json
 
 

@@ -29,13 +29,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, Facts, PolicyOutput
+from ragbandit.router.policies.base import Arrays, Facts, Number, PolicyOutput, Positive, Share, read_params
 from ragbandit.router.policies.linear.change import ChangeTest
 from ragbandit.router.policies.linear.context_heads import SHORT, SHORT_WITH_CONTEXT, ContextHeads
 from ragbandit.router.policies.linear.points import PointHeads, shares_of_points
 from ragbandit.router.policies.linear.policy import RESTART_ROWS, RidgeParams, RidgePolicy
 from ragbandit.router.policies.linear.ridge import LEAST_MEMORY
-from ragbandit.router.policies.params import Number, Positive, Share, read_params
 from ragbandit.shared.types import ArmName, Features, Json, Update
 
 

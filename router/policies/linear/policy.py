@@ -7,12 +7,20 @@ from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import Field
 
-from ragbandit.router.policies.base import Arrays, Facts, PolicyNeed, PolicyOutput, weight_of
-from ragbandit.router.policies.context.schema import read_schema
+from ragbandit.router.policies.base import (
+    Arrays,
+    Facts,
+    HasParams,
+    PolicyNeed,
+    PolicyOutput,
+    PolicyParams,
+    Positive,
+    weight_of,
+)
+from ragbandit.router.policies.context import read_schema
 from ragbandit.router.policies.linear.blocks import LARGEST_BLOCK, BlockHeads
 from ragbandit.router.policies.linear.context_heads import WITH_CONTEXT, ContextHeads
 from ragbandit.router.policies.linear.ridge import Prediction, RidgeHeads
-from ragbandit.router.policies.params import HasParams, PolicyParams, Positive
 from ragbandit.shared.types import ArmName, FeatureRows, Features, Json, Query, Update
 
 #: what an arm's rows count as together where it is started again

@@ -18,8 +18,8 @@ from ragbandit.router.serving.deciding.live import NOTHING_LIVE, LiveVersions, S
 from ragbandit.router.serving.deciding.question import Question, offer_arms, served_weight, with_terms
 from ragbandit.router.serving.health.arm_health import OutcomePoller
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS, ArmHealth
-from ragbandit.router.storage.access.service_secrets import DRAWS, shared_secret
-from ragbandit.router.storage.decisions.idempotency import settle
+from ragbandit.router.storage.access.spending import DRAWS, shared_secret
+from ragbandit.router.storage.decisions.feedback_writes import settle
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.rows.conversion import query_hash
 from ragbandit.router.telemetry.logs import Throttle

@@ -8,8 +8,7 @@ from sqlalchemy import select
 
 from ragbandit.router.learning.monitoring.diagnosis import read_diagnosis
 from ragbandit.router.policies.draw import COLD_START_FLOOR, UNTRIED
-from ragbandit.router.policies.holdback import HOLDBACK
-from ragbandit.router.policies.restraint import INCUMBENT
+from ragbandit.router.policies.mixing import HOLDBACK, INCUMBENT
 from ragbandit.router.serving.checks.fields import checked_id
 from ragbandit.router.serving.deciding.question import budget_factor, price_name
 from ragbandit.router.serving.deciding.service import REBUILDING
@@ -30,7 +29,7 @@ from ragbandit.router.serving.explanations.values import (
 from ragbandit.router.serving.health.circuit_breaker import EXCLUDED_ARMS
 from ragbandit.router.storage.decisions.store import DecisionRecord, DecisionStore
 from ragbandit.router.storage.rows.held_rows import states_of
-from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import policies, snapshots
 from ragbandit.shared.formats import moment

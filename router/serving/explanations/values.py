@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 from ragbandit.client.replies.decisions import RecordReply
 from ragbandit.router.learning.audit.rules import draw_fault
 from ragbandit.router.policies.draw import UNTRIED, raised_floors
-from ragbandit.router.policies.holdback import holdback_of
-from ragbandit.router.policies.restraint import INCUMBENT, configured_floor
+from ragbandit.router.policies.mixing import INCUMBENT, configured_floor, holdback_of
 from ragbandit.router.storage.decisions.store import DecisionRecord
 from ragbandit.shared.types import CANDIDATE, IMPORTED, KILLED, STICKY, ArmName, Decision, DecisionId, Json
 

@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder, origin_of
-from ragbandit.router.learning.interim import find_interim
-from ragbandit.router.learning.lessons import policy_of
-from ragbandit.router.learning.snapshots import SnapshotFiles, pack
+from ragbandit.router.learning.examples import policy_of
+from ragbandit.router.learning.snapshots import SnapshotFiles, find_interim, pack
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.serving.deciding.live import Serving
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.shared.errors import SnapshotError

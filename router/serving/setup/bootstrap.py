@@ -18,8 +18,7 @@ from ragbandit.router.config.loading import changed_settings
 from ragbandit.router.config.settings import EncoderSettings, Settings
 from ragbandit.router.encoders.base import AUTO, HASHING, Encoder
 from ragbandit.router.encoders.distilbert import DistilBertEncoder
-from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash
+from ragbandit.router.encoders.feature_cache import CachingEncoder, HalfPrecisionEncoder, half_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.learner import Learner
 from ragbandit.router.learning.snapshots import SnapshotFiles
@@ -29,8 +28,8 @@ from ragbandit.router.serving.setup.encoder_choice import EncoderChoice, choices
 from ragbandit.router.serving.setup.requirements import check_database_file, has_store
 from ragbandit.router.storage.access.api_keys import KeyStore
 from ragbandit.router.storage.access.audit_log import last_entry, record
+from ragbandit.router.storage.ledgers.inheritance import origin_in
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import origin_in
 from ragbandit.router.storage.rows.judge_rows import JudgeSample
 from ragbandit.router.storage.sql.database import Database, check_schema
 from ragbandit.shared.errors import ConfigError, QueueError, StoreError, missing_package

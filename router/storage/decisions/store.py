@@ -14,8 +14,13 @@ from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ragbandit.router.storage import answer_queue
 from ragbandit.router.storage.access.spending import count_spending
-from ragbandit.router.storage.decisions.feedback_writes import write_feedback
-from ragbandit.router.storage.decisions.idempotency import is_foreign, outcome_reply, settle, unknown_decision
+from ragbandit.router.storage.decisions.feedback_writes import (
+    is_foreign,
+    outcome_reply,
+    settle,
+    unknown_decision,
+    write_feedback,
+)
 from ragbandit.router.storage.decisions.links import write_links
 from ragbandit.router.storage.rows.check_rows import await_check
 from ragbandit.router.storage.rows.conversion import (
@@ -30,8 +35,7 @@ from ragbandit.router.storage.rows.conversion import (
 from ragbandit.router.storage.rows.judge_rows import JudgeSample, sample_outcomes
 from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new, insert_rows
-from ragbandit.router.storage.sql.closing import is_missing_outcome
-from ragbandit.router.storage.sql.counters import Moves, moving
+from ragbandit.router.storage.sql.counters import Moves, is_missing_outcome, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import (
     cancellations,

@@ -7,8 +7,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, case, select
 
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.rows.conversion import REWARD
-from ragbandit.router.storage.rows.feature_bytes import features_value
+from ragbandit.router.storage.rows.conversion import REWARD, features_value
 from ragbandit.router.storage.sql.tables import decisions, updates
 from ragbandit.shared.types import IMPORTED, PolicyLabel, Query, Update
 

@@ -4,17 +4,20 @@ The ledger is append-only and gapless. Every append says where it believes the l
 has been there, the append is refused and nothing of it is kept.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, delete, exists, func, select, tuple_, update
 
+from ragbandit.router.storage.access.audit_log import record
 from ragbandit.router.storage.decisions.store import readable
 from ragbandit.router.storage.ledgers.appending import Entry, LedgerBatch
 from ragbandit.router.storage.rows.calibration_rows import append_pairs, forget_due
 from ragbandit.router.storage.rows.conversion import (
+    Row,
     body_hash,
     decision_value,
     feedback_value,
@@ -23,14 +26,13 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
 )
 from ragbandit.router.storage.rows.held_rows import HeldRow
-from ragbandit.router.storage.rows.mapping import Row
 from ragbandit.router.storage.rows.outcome_rows import outcome_value
 from ragbandit.router.storage.sql.bulk_insert import insert_new
-from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.counters import Moves, kept, moving
+from ragbandit.router.storage.sql.counters import ClosingRule, Moves, kept, moving
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.leases import Lease
 from ragbandit.router.storage.sql.tables import (
+    audit_log,
     decisions,
     feedback,
     outcomes,
@@ -408,3 +410,45 @@ def _read_together(
             decision_id=row["id"], state="quarantined", reason=f"cannot be read: {error}", field=field
         )
     return JoinedDecision(decision=decision, outcome=done, feedback=feedback)
+
+
+_ACTION: Final = "arm.change"
+_KIND: Final = "arm:"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArmChange:
+    """A declared change: under its name the arm is another one from now on."""
+
+    number: int
+    """Of its entry in the audit log."""
+    arm: ArmName
+    """The arm."""
+    made_at: float
+    """When, seconds since 1970; decisions from then on are of the arm as it is now."""
+
+
+def declare_change(
+    database: Database, arm: ArmName, *, actor: str, reason: str, now: float, label: PolicyLabel | None = None
+) -> ArmChange:
+    """Note that an arm has changed. Every ledger begins it anew before the first decision of after `now`.
+
+    label: that ledger alone does; the others go on.
+    """
+    with database.write() as connection:
+        facts: dict[str, Json] = {"reason": reason}
+        if label is not None:
+            facts["label"] = label
+        number = record(connection, actor=actor, action=_ACTION, target=f"{_KIND}{arm}", facts=facts, now=now)
+    return ArmChange(number=number, arm=arm, made_at=now)
+
+
+def changes_after(connection: Connection, number: int, *, label: PolicyLabel) -> list[ArmChange]:
+    """The declared changes with a larger number that are about this ledger, in their order."""
+    query = select(audit_log.c.number, audit_log.c.target, audit_log.c.made_at, audit_log.c.facts)
+    query = query.where(audit_log.c.number > number, audit_log.c.action == _ACTION).order_by(audit_log.c.number)
+    return [
+        ArmChange(number=row.number, arm=ArmName(row.target.removeprefix(_KIND)), made_at=row.made_at)
+        for row in connection.execute(query)
+        if json.loads(row.facts).get("label", label) == label
+    ]

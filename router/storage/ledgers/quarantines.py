@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from ragbandit.router.storage.rows.mapping import TableRows
+from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import quarantines
 from ragbandit.shared.errors import NotFound

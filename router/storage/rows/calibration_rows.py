@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection, and_, delete, func, insert, select
 
-from ragbandit.router.storage.rows.mapping import TableRows
+from ragbandit.router.storage.rows.conversion import TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import calibration_due, calibration_pairs, feedback

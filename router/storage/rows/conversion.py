@@ -5,13 +5,15 @@ repr); features alone are bytes (feature_bytes), and traces are compressed (outc
 import hashlib
 import json
 from binascii import b2a_base64
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from ragbandit.router.storage.rows.feature_bytes import features_bytes, features_value
-from ragbandit.router.storage.rows.mapping import Form, Row, TableRows
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import RowMapping, Table
+
 from ragbandit.router.storage.sql.tables import decisions, feedback, snapshots, updates
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import (
@@ -21,6 +23,7 @@ from ragbandit.shared.types import (
     Budget,
     Decision,
     DecisionId,
+    Features,
     Feedback,
     Message,
     Query,
@@ -30,26 +33,111 @@ from ragbandit.shared.types import (
     Update,
 )
 
-__all__ = [
-    "JSON_OBJECT",
-    "REWARD",
-    "Row",
-    "arms_value",
-    "body_hash",
-    "canonical",
-    "decision_row",
-    "decision_value",
-    "feedback_row",
-    "feedback_value",
-    "query_hash",
-    "reward_value",
-    "scores_value",
-    "snapshot_row",
-    "snapshot_value",
-    "update_row",
-    "update_value",
-    "without_messages",
-]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+Row = RowMapping | Mapping[str, Any]
+Value = TypeVar("Value", bound="DataclassInstance")
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """How a field is written into its column, where it does not stand there as it is, and read again."""
+
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any] = _as_it_is
+
+
+class UnreadableFieldError(ValueError):
+    """A column whose value cannot be read. field: its name."""
+
+    def __init__(self, field: str, error: Exception) -> None:
+        super().__init__(f"{field}: {error}")
+        self.field = field
+
+
+class TableRows(Generic[Value]):
+    """Rows of a table as values of a dataclass, in the columns that have the names of its fields."""
+
+    def __init__(self, table: Table, kind: type[Value], *, without: tuple[str, ...] = (), **forms: Form) -> None:
+        """without: fields whose columns the caller fills and reads. forms: of the fields that are no plain values."""
+        self._kind = kind
+        self._forms = forms
+        #: the columns, in the order of the fields
+        self.names = tuple(field.name for field in fields(kind) if field.name in {*table.columns.keys()} - {*without})
+
+    def row(self, value: Value) -> dict[str, Any]:
+        """The columns of this value."""
+        columns = {name: getattr(value, name) for name in self.names}
+        for name, form in self._forms.items():
+            columns[name] = form.write(columns[name])
+        return columns
+
+    def value(self, row: Row, **others: Any) -> Value:
+        """The value of a row; others: the fields that are not in this table. Raises UnreadableFieldError."""
+        return self.read([row[name] for name in self.names], **others)
+
+    def read(self, values: Sequence[Any], **others: Any) -> Value:
+        """The value of these columns, in the order of `names`."""
+        known = dict(zip(self.names, values, strict=True))
+        for name, form in self._forms.items():
+            try:
+                known[name] = form.read(known[name])
+            except (ValueError, TypeError) as error:
+                raise UnreadableFieldError(name, error) from error
+        return self._kind(**known, **others)
+
+
+_HALF_MARK: Final = b"\x01"
+_HALF: Final = np.dtype("<f2")
+_FULL: Final = np.dtype("<f4")
+
+
+def features_bytes(features: Features | None) -> bytes | None:
+    """The bytes of a vector, shape (d,), in half the space where nothing is lost by it."""
+    if features is None:
+        return None
+    full = np.ascontiguousarray(features, dtype=_FULL)
+    with np.errstate(over="ignore"):
+        half = full.astype(_HALF)
+    return _HALF_MARK + half.tobytes() if (half == full).all() else full.tobytes()
+
+
+def features_value(raw: bytes | None) -> Features | None:
+    """The vector of shape (d,), float32, from its bytes. Raises ValueError for bytes that are neither of the two."""
+    return None if raw is None else _number_array(raw).astype(np.float32)
+
+
+def feature_rows(raws: Sequence[bytes | None]) -> npt.NDArray[np.float32] | None:
+    """Features of n rows at once, shape (n, d); None where a row has none, or they differ in width."""
+    present = [raw for raw in raws if raw]
+    if len(present) != len(raws) or not present:
+        return None
+    if len({len(raw) for raw in present}) == 1:
+        joined = b"".join(present if len(present[0]) % 2 == 0 else [_unmarked(raw) for raw in present])
+        numbers = np.frombuffer(joined, dtype=_FULL if len(present[0]) % 2 == 0 else _HALF)
+        return numbers.astype(np.float32, copy=False).reshape(len(raws), -1)
+    rows = [_number_array(raw) for raw in present]
+    return np.array(rows, dtype=np.float32) if len({row.size for row in rows}) == 1 else None
+
+
+def _number_array(raw: bytes) -> npt.NDArray[np.floating]:
+    if len(raw) % 2 == 0:
+        return np.frombuffer(raw, dtype=_FULL)
+    return np.frombuffer(_unmarked(raw), dtype=_HALF)
+
+
+def _unmarked(raw: bytes) -> memoryview:
+    # A database driver may give bytes, bytearray or memoryview.
+    if bytes(raw[:1]) != _HALF_MARK:
+        raise ValueError("these bytes are no features")
+    return memoryview(raw)[1:]
+
 
 # Made once: `json.dumps` would make one for every value.
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -6,7 +6,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from ragbandit.router.storage.rows.mapping import Form, TableRows
+from ragbandit.router.storage.rows.conversion import Form, TableRows
 from ragbandit.router.storage.sql.bulk_insert import insert_into
 from ragbandit.router.storage.sql.tables import held_feedback
 

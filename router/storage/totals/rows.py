@@ -13,10 +13,11 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, tuple_
 
-from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.router.storage.rows.conversion import arms_value, canonical, reward_at, scores_value
 from ragbandit.router.storage.sql.bulk_insert import insert_into
-from ragbandit.router.storage.sql.tables import arm_hours
-from ragbandit.shared.types import LATENCY_EDGES, ArmName, ArmTotals, PolicyLabel
+from ragbandit.router.storage.sql.database import Database
+from ragbandit.router.storage.sql.tables import arm_hours, decisions, updates
+from ragbandit.shared.types import IMPORTED, LATENCY_EDGES, ArmName, ArmTotals, PolicyLabel, SampleStage
 
 #: the hour of the rows with all that was ever counted
 EVER: Final = -1
@@ -191,3 +192,64 @@ def _write(connection: Connection, rows: Mapping[Key, Mapping[str, Any]]) -> Non
 def forget_hours(connection: Connection, *, now: float) -> None:
     """Delete the hours that are too old."""
     connection.execute(delete(arm_hours).where(arm_hours.c.hour >= 0, arm_hours.c.hour < hour_of(now) - KEPT))
+
+
+def add_excess(deltas: Deltas, decision: Mapping[str, Any], *, policy: str, hour: int, stage: SampleStage) -> None:
+    """Count one row, in the hour of its decision; nothing of one that had no choice, or whose draw cannot be read.
+
+    decision: with the columns arm, arms and pmf.
+    """
+    try:
+        arms, pmf = arms_value(decision["arms"]), scores_value(decision["pmf"]) or ()
+        chances = {arm: float(p) for arm, p in zip(arms, pmf, strict=True) if 0.0 < p < 1.0}
+    except (ValueError, TypeError):
+        return
+    if decision["arm"] not in chances:
+        return
+    for arm, p in chances.items():
+        amounts = {f"{stage}_excess": (arm == decision["arm"]) - p, f"{stage}_spread": p * (1.0 - p)}
+        deltas.add((policy, hour, arm), **amounts)
+
+
+_UPDATE: Final = ("seq", "arm", "value", "quality", "cost", "source", "minimum", "maximum", "preset")
+_DECISION: Final = ("id", "made_at", "policy", "arms", "facts", "pmf", "cost_weight")
+
+
+def rewards_reader(label: str) -> str:
+    """The name of a ledger's reader."""
+    return f"arm_hours:{label}"
+
+
+def next_rewards(database: Database, *, label: str, weight: float, seen: Mapping[str, Any], limit: int) -> TotalsPage:
+    """The next updates of a ledger: `limit` at most. Raises StoreError.
+
+    weight: reward.weight, at which rewards are summed.
+    """
+    after = int(seen.get("seq", 0))
+    with database.read() as connection:
+        rows = _page(connection, label=label, after=after, limit=limit)
+    deltas = Deltas()
+    for row in rows:
+        _count(row, label=label, weight=weight, deltas=deltas)
+    to = {"seq": rows[-1]["seq"]} if rows else dict(seen)
+    return TotalsPage(seen=seen, to=to, deltas=deltas, more=bool(rows))
+
+
+def _page(connection: Connection, *, label: str, after: int, limit: int) -> list[dict[str, Any]]:
+    columns = [updates.c[name] for name in _UPDATE] + [decisions.c[name] for name in _DECISION]
+    query = select(*columns).join_from(updates, decisions, decisions.c.id == updates.c.decision_id)
+    query = query.where(updates.c.policy == label, updates.c.seq > after).order_by(updates.c.seq).limit(limit)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _count(row: Mapping[str, Any], *, label: str, weight: float, deltas: Deltas) -> None:
+    if f'"{IMPORTED}":' in row["facts"]:
+        return
+    hour = hour_of(row["made_at"])
+    sums = {"reward": reward_at(row, weight=weight), "quality": float(row["quality"]), "cost": float(row["cost"])}
+    squares = {f"{name}_squares": value * value for name, value in sums.items()}
+    kind = "learned" if row["source"] == "explicit" else "defaulted"
+    deltas.add((label, hour, row["arm"]), **{kind: 1}, **sums, **squares)
+    # Where another ledger decided, this one's policy did not serve it.
+    if row["policy"] == label and kind == "learned":
+        add_excess(deltas, row, policy=label, hour=hour, stage="judged")

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_processes, of_settings, of_store
 from ragbandit.router.learning.examples import closing_rule
-from ragbandit.router.learning.monitoring.sample_ratio import SETTLED_S
+from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.full_information import arm_rows
 from ragbandit.router.offline.logs.ledger_transfer import take_in

@@ -8,8 +8,7 @@ import time
 import pytest
 from sqlalchemy import event, func, select
 
-from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.serving.health import readiness
 from ragbandit.router.storage.sql.tables import leases
 from ragbandit.shared.errors import StoreError
@@ -143,7 +142,7 @@ def test_data_of_somebody_else_in_redis(with_redis, redis_client, monkeypatch):
     assert 'ragbandit_redis_foreign_total{part="notifications"} 1.0' in metrics
     assert "ragbandit_listener_up 1.0" in metrics
     redis_until(service, "workers")
-    monkeypatch.setattr("ragbandit.router.queue.outage.RECENT_S", 0.0)
+    monkeypatch.setattr("ragbandit.router.queue.redis_server.RECENT_S", 0.0)
     redis_until(service, "ok")
 
 

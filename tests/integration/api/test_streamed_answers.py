@@ -10,11 +10,10 @@ from http.client import HTTPResponse
 import pytest
 
 from ragbandit.router.api import streaming
-from ragbandit.router.queue.jobs import RedisJobs, connect
-from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue.jobs import CHANNEL, RedisJobs, connect
 from ragbandit.router.queue.redis_server import RedisServer, redis_url
 from ragbandit.router.queue.stream_writer import MARK, STREAM_SECRET, TEXT, mark_of, stream_key
-from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.shared.types import DecisionId
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from tests.support.servers.http_service import Service, worker_answers

@@ -10,9 +10,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.report import screen
-from ragbandit.router.learning.monitoring.costs import costs_alike
+from ragbandit.router.learning.monitoring.frontier import costs_alike
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
-from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import Query
 from ragbandit.workers.cli import app
 

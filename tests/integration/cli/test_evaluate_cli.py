@@ -24,8 +24,7 @@ from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.run import Answer
 from ragbandit.workers.cli import app
-from ragbandit.workers.evaluation.questions import LabelledQuestion
-from ragbandit.workers.evaluation.runs import Answers, Bench
+from ragbandit.workers.evaluation.runs import Answers, Bench, LabelledQuestion
 from tests.conftest import World
 from tests.support.arms.loaded_arms import loaded_arms
 

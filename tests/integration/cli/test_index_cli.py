@@ -114,7 +114,7 @@ def test_ctrl_c_says_that_an_index_of_words_begins_anew(run, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ragbandit.strategies.retrievers.index_folder.passage_line", interrupted)
+    monkeypatch.setattr("ragbandit.strategies.retrievers.corpus.passage_line", interrupted)
     code, out, err = run("build", "--corpus", "corpus.jsonl")
 
     assert (code, out) == (130, "")

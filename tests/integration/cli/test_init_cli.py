@@ -12,11 +12,10 @@ from typer.testing import CliRunner
 from ragbandit.shared import errors
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.openai_server import ScriptedServer
+from ragbandit.workers import draft as servers
+from ragbandit.workers import draft as surroundings
 from ragbandit.workers.cli import app
-from ragbandit.workers.initial import servers, surroundings
-from ragbandit.workers.initial.draft import as_yaml, draft
-from ragbandit.workers.initial.servers import Model, ModelServer, pick
-from ragbandit.workers.initial.surroundings import Surroundings
+from ragbandit.workers.draft import Model, ModelServer, Surroundings, as_yaml, draft, pick
 from tests.support.cases import every_case
 
 PIPELINES = """
@@ -134,7 +133,7 @@ def test_one_question_on_a_terminal(run, tmp_path):
     """On a terminal one question is asked, and its answer is the price."""
     theirs, ours = os.openpty()
     code = (
-        "from ragbandit.workers.initial import servers; servers.USUAL_PORTS = {};"
+        "from ragbandit.workers.draft import servers; servers.USUAL_PORTS = {};"
         "from ragbandit.workers.cli import main; main()"
     )
     command = [sys.executable, "-c", code, "init"]

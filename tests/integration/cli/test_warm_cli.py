@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from ragbandit.router.config.loading import load
 from ragbandit.router.learning.audit.verify import verify
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.snapshots import SnapshotFiles
 from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs import write_rows

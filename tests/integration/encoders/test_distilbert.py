@@ -14,7 +14,7 @@ from ragbandit.router.encoders.distilbert import _RECIPE, DistilBertEncoder
 from ragbandit.router.encoders.forward import AnyForward, DistilBertForward, load_transformer
 from ragbandit.router.encoders.lexical import lexical_counts
 from ragbandit.router.encoders.projection import KINDS, LENGTHS, fitted, references
-from ragbandit.router.encoders.token_batches import token_batches
+from ragbandit.router.encoders.tokens import token_batches
 from ragbandit.shared.errors import ConfigError
 from tests.support.model_memory import release
 from tests.support.tiny_models import tiny_encoder

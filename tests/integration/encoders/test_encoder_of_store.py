@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ragbandit import Router
 from ragbandit.router.config.loading import load
 from ragbandit.router.encoders import weights
-from ragbandit.router.encoders.half_precision import half_hash
+from ragbandit.router.encoders.feature_cache import half_hash
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.encoders.weights import DEFAULT_ENCODER
 from ragbandit.router.queue.notifier import MemoryJobs

@@ -15,7 +15,7 @@ from ragbandit.shared.errors import ArmFailed
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.shared.redaction import without_keys
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query
-from ragbandit.strategies.arms.no_retrieval import NoRetrieval
+from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import OutOfBudget, Request
 from ragbandit.strategies.generators.openai_generator import OpenAiGenerator
 from ragbandit.strategies.retrievers.memory import MemoryRetriever

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from ragbandit.router.importers import http_pages
-from ragbandit.router.storage.sql.positions import position_of
+from ragbandit.router.storage.sql.leases import position_of
 from ragbandit.shared.errors import ConfigError, NotReady
 from ragbandit.shared.types import Query
 from tests.support.servers.feedback_servers import KEY, SECRET

@@ -9,13 +9,12 @@ from alembic import command
 from alembic.config import Config
 
 from ragbandit.router.learning.audit.verify import verify
+from ragbandit.router.learning.examples import lessons, policy_of
 from ragbandit.router.learning.learner import Learner
-from ragbandit.router.learning.lessons import lessons, policy_of
 from ragbandit.router.policies.base import apply
 from ragbandit.router.serving.checks.reports import made_outcome
-from ragbandit.router.storage.ledgers.arm_changes import declare_change
-from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.ledgers.inheritance import register_policy
+from ragbandit.router.storage.ledgers.ledger import Ledger, declare_change
 from ragbandit.router.storage.sql.database import migrate
 from ragbandit.router.storage.sql.tables import snapshots
 from ragbandit.shared.types import ArmName, PolicyLabel

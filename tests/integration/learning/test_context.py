@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ragbandit.router.erasure import Selection, erase
-from ragbandit.router.learning.lessons import lessons
+from ragbandit.router.learning.examples import lessons
 from ragbandit.router.policies.base import schema_of
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.shared.errors import ConfigError

@@ -22,7 +22,7 @@ from ragbandit.router.learning.status import quarantined
 from ragbandit.router.policies.linear.mba import MbaRag
 from ragbandit.router.serving.pending import recover
 from ragbandit.router.storage.answer_queue import waiting_ids
-from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, leases, waiting
 from ragbandit.shared.errors import Conflict, NotReady
 from ragbandit.shared.types import Decision
@@ -509,7 +509,7 @@ def test_nothing_new_is_not_packed(make_world, monkeypatch):
         packed.append(named["last_seq"])
         return pack(policy, **named)
 
-    monkeypatch.setattr("ragbandit.router.learning.publishing.pack", counted)
+    monkeypatch.setattr("ragbandit.router.learning.snapshots.pack", counted)
     world.judged(3)
     assert learner.drain() == 3
     for _ in range(5):

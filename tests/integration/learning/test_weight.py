@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from ragbandit.router.learning.lessons import policy_of
+from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.policies.base import apply, pmf_of_one
 from ragbandit.router.storage.sql.tables import policies
 

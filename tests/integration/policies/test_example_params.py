@@ -8,8 +8,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from ragbandit.router.policies import POLICIES, make_policy
-from ragbandit.router.policies.base import schema_of
-from ragbandit.router.policies.params import PolicyParams
+from ragbandit.router.policies.base import PolicyParams, schema_of
 from ragbandit.shared.errors import ConfigError
 from ragbandit.testing.policies import ARMS
 from tests.support.policy_examples import EXAMPLES, context_maker, maker

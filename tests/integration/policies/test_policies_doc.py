@@ -14,11 +14,10 @@ import yaml
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.policies import GROUP, POLICIES, make_policy
-from ragbandit.router.policies.base import TableTrained, counted_state, pmf_of_one
+from ragbandit.router.policies.base import PolicyParams, TableTrained, counted_state, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
-from ragbandit.router.policies.context.schema import PARAM
+from ragbandit.router.policies.context import PARAM
 from ragbandit.router.policies.finetuned.body import load_body
-from ragbandit.router.policies.params import PolicyParams
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.testing.policies import POLICY_CHECKS, taught

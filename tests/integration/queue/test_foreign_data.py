@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from redis.exceptions import RedisError
 
-from ragbandit.router.queue import listener as listening
-from ragbandit.router.queue.jobs import RedisJobs
-from ragbandit.router.queue.listener import CHANNEL
+from ragbandit.router.queue import jobs as listening
+from ragbandit.router.queue.jobs import CHANNEL, RedisJobs
 from ragbandit.router.queue.notifier import Notifier
 from ragbandit.router.queue.presence import MAX_THREADS, Presence, QueueWork, card_of, say
 from ragbandit.shared.errors import QueueError

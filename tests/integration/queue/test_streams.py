@@ -7,8 +7,7 @@ import time
 import pytest
 
 from ragbandit.router.queue.jobs import connect
-from ragbandit.router.queue.outage import Outage
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import Outage, RedisServer, redis_url
 from ragbandit.router.queue.stream_reader import MAX_HELD, StreamReader
 from ragbandit.router.queue.stream_writer import MAX_ENTRIES, MAX_PIECE, StreamWriter, stream_key
 from ragbandit.shared.types import DecisionId, StatusNote, TextPiece

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from ragbandit.shared.types import Budget, CallFailed, DecisionId, Generated, Query, Retrieved
-from ragbandit.strategies.arms.multi_step import MultiStep
+from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.runner import run_strategy
 from ragbandit.testing.arms import PASSAGES

@@ -14,12 +14,11 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.cross_encoder import CrossEncoder
 from ragbandit.strategies.retrievers.dense import build_index as build_dense
-from ragbandit.strategies.retrievers.hybrid import HybridRetriever
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
-from ragbandit.strategies.retrievers.reranking import RerankedRetriever
+from ragbandit.strategies.retrievers.reranking import HybridRetriever, RerankedRetriever
 from ragbandit.strategies.retrievers.sentences import SentenceEncoder
 from ragbandit.workers.cli import app
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.retrievers import make_retriever
 from tests.support.arms.rerankers import ROWS, Shortest, best_first, ids
 from tests.support.arms.retriever_checks import RETRIEVER_CHECKS, found

@@ -12,7 +12,7 @@ from ragbandit.router.serving import pending as cancellations
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
-from ragbandit.router.storage.ledgers.registration import register_policy
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.sql.tables import cancellations as kept
 from ragbandit.shared.errors import Conflict, InvalidInput, NotFound
 from ragbandit.shared.types import Cost, Outcome, Query

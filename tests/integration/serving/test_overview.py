@@ -12,7 +12,7 @@ from sqlalchemy import event, text
 from ragbandit.router.api.schemas.replies import overview_json
 from ragbandit.router.cli.report import screen
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import ArmTotals
 from tests.integration.storage.test_totals import lived

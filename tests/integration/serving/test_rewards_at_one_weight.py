@@ -8,7 +8,7 @@ from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
 from ragbandit.router.offline.replay import Plan, open_log, replay
 from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
 from ragbandit.router.serving.overview import overview
-from ragbandit.router.storage.totals.extending import Extender
+from ragbandit.router.storage.totals.traffic import Extender
 from ragbandit.shared.types import Query
 
 ARMS = {"cheap": {"run_by": "caller"}, "dear": {"run_by": "caller"}}

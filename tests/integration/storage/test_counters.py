@@ -18,10 +18,9 @@ from ragbandit.router.learning.status import status
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.serving import pending
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
-from ragbandit.router.storage.sql.closing import ClosingRule
-from ragbandit.router.storage.sql.counters import SHARDS, Moves, counted, kept, recount
+from ragbandit.router.storage.sql.counters import SHARDS, ClosingRule, Moves, counted, kept, recount
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import counters, policies
 

@@ -15,10 +15,10 @@ from ragbandit.router.serving import pending
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.answer_queue import waiting_ids
 from ragbandit.router.storage.decisions.store import DecisionStore
+from ragbandit.router.storage.ledgers.inheritance import register_policy
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
-from ragbandit.router.storage.sql.closing import ClosingRule
+from ragbandit.router.storage.sql.counters import ClosingRule
 from ragbandit.router.storage.sql.tables import decisions, feedback, outcomes, waiting
 from ragbandit.shared.errors import Conflict, NotFound, StoreError
 from ragbandit.shared.types import Cost, Feedback, Outcome, Query, Receipt, Retrieved, Round

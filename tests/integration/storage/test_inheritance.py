@@ -11,9 +11,8 @@ from ragbandit.router.learning.status import counters
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows, take_in
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import inheritance
-from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, retire
+from ragbandit.router.storage.ledgers.inheritance import inherit, is_inheriting, register_policy, retire
 from ragbandit.router.storage.ledgers.ledger import Ledger
-from ragbandit.router.storage.ledgers.registration import register_policy
 from ragbandit.router.storage.rows.conversion import decision_row
 from ragbandit.router.storage.sql.counters import counted, kept
 from ragbandit.router.storage.sql.database import Database

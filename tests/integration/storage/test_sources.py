@@ -10,8 +10,7 @@ from ragbandit.shared.types import Budget, DecisionId, Query, Source
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.strategies.registry import make_arms
-from ragbandit.strategies.retrievers.corpus import read_corpus
-from ragbandit.strategies.retrievers.index_folder import passage_line
+from ragbandit.strategies.retrievers.corpus import passage_line, read_corpus
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.strategies.runner import run_strategy
 

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select, update
 
 from ragbandit.router.config.loading import load
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder
+from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.storage.access.audit_log import record
-from ragbandit.router.storage.rows.feature_bytes import features_bytes
+from ragbandit.router.storage.rows.conversion import features_bytes
 from ragbandit.router.storage.sql.database import Database, check_schema, migrate
 from ragbandit.router.storage.sql.tables import SCHEMA_REVISION, decisions, metadata, policies, updates
 from ragbandit.shared.errors import Conflict, StoreError

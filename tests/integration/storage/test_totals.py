@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import delete, func, select, update
 
 from ragbandit.router.storage.sql.tables import arm_hours, decisions, leases, outcomes, reading_positions
-from ragbandit.router.storage.totals import extending
-from ragbandit.router.storage.totals.extending import Extender, progress_of
+from ragbandit.router.storage.totals import traffic
 from ragbandit.router.storage.totals.rows import KEPT, hour_of, hours_of, totals_ever
+from ragbandit.router.storage.totals.traffic import Extender, progress_of
 from ragbandit.shared.errors import StoreError
 from ragbandit.shared.types import sum_of
 
@@ -17,7 +17,7 @@ from ragbandit.shared.types import sum_of
 @pytest.fixture
 def world(request, make_world, monkeypatch):
     """A world on SQLite, or on the database that a test names, read three rows at a time."""
-    monkeypatch.setattr(extending, "PAGE_ROWS", 3)
+    monkeypatch.setattr(traffic, "PAGE_ROWS", 3)
     url = request.getfixturevalue("postgres_url") if getattr(request, "param", "") == "postgresql" else None
     return make_world(database_url=url)
 
@@ -144,7 +144,7 @@ def test_who_lost_the_lease_writes_nothing(world):
     acquired, page = slow._lease.acquire(holder="slow", lease_s=60.0), {}
     assert acquired
     with world.database.read() as connection:
-        page = extending.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
+        page = traffic.next_traffic(connection, seen={}, now=world.now + 60.0, limit=3)
     world.write(delete(leases))
     extend(world)
     before = totals(world)

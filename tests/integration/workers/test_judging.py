@@ -29,10 +29,10 @@ from ragbandit.strategies.retrievers.bm25 import build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever, NoRetriever
 from ragbandit.testing.openai_server import Reply, ScriptedServer
 from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
 from ragbandit.workers.judge import loading
 from ragbandit.workers.judge.job import LOOK_AGAIN_S, DueJudgements, judge
-from ragbandit.workers.wiring.arms import worker_arms
+from ragbandit.workers.outages import EventLoop
+from ragbandit.workers.wiring.generators import worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader
 from tests.support.judge_days import judge_state
 

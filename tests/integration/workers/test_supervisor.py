@@ -15,8 +15,8 @@ from ragbandit.router.serving.setup.requirements import hold, hold_store
 from ragbandit.shared import child_process
 from ragbandit.shared.child_process import Child, end
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers import supervisor
-from ragbandit.workers.supervisor import Supervisor
+from ragbandit.workers import process
+from ragbandit.workers.process import Supervisor
 
 #: notes when it is told to end, and ends when it was told so often (0: never)
 CODE = """
@@ -263,7 +263,7 @@ def test_up_beside_a_service_is_refused(make_supervisor):
 @pytest.mark.parametrize("fault", ["socket", "hangs"])
 def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypatch, caplog, fault):
     """A Redis whose socket is gone, or that hangs, is replaced once it has not answered for a while, which is said."""
-    monkeypatch.setattr(supervisor, "REDIS_LOOK_S", 0.0)
+    monkeypatch.setattr(process, "REDIS_LOOK_S", 0.0)
     made = make_supervisor(TEXT)
     made.redis.start()
     first = made.redis.pid
@@ -276,7 +276,7 @@ def test_a_redis_that_does_not_answer_is_started_again(make_supervisor, monkeypa
             os.kill(first, signal.SIGSTOP)
         made._tend()
         assert made.redis.pid == first  # it may be slow
-        monkeypatch.setattr(supervisor, "REDIS_MISSES", 2)
+        monkeypatch.setattr(process, "REDIS_MISSES", 2)
         if fault == "hangs":
             threading.Timer(1.2, os.kill, (first, signal.SIGCONT)).start()  # or ending it takes 5 s
         made._tend()

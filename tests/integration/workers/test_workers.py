@@ -33,7 +33,7 @@ from ragbandit.workers import housekeeping
 from ragbandit.workers.cli import app
 from ragbandit.workers.consumers import LOOK_S, REPLY_S, BellTaker
 from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.outages import EventLoop
 from ragbandit.workers.process import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 from tests.support.waiting import until

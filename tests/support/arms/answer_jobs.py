@@ -6,7 +6,7 @@ import time
 
 from sqlalchemy import select, update
 
-from ragbandit.router.queue.outage import Outage
+from ragbandit.router.queue.redis_server import Outage
 from ragbandit.router.serving import pending
 from ragbandit.router.storage.sql.tables import answer_queue
 from ragbandit.shared.errors import QueueError

@@ -7,7 +7,7 @@ from functools import partial
 from ragbandit.router.queue.jobs import RedisJobs, connect
 from ragbandit.router.queue.stream_writer import STREAM_SECRET, StreamWriter
 from ragbandit.router.serving.setup.bootstrap import open_database
-from ragbandit.router.storage.access.service_secrets import shared_secret
+from ragbandit.router.storage.access.spending import shared_secret
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers.ledger import Ledger
 from ragbandit.shared.types import PolicyLabel
@@ -15,7 +15,7 @@ from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import PASSAGES
 from ragbandit.workers import housekeeping
 from ragbandit.workers.context import Context
-from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.outages import EventLoop
 from ragbandit.workers.process import consumer_of
 from tests.support.arms.loaded_arms import loaded_arms
 

@@ -9,11 +9,11 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.plugins import installed
-from ragbandit.strategies.arms.single_step import SingleStep
+from ragbandit.strategies.arms.basic import SingleStep
 from ragbandit.strategies.base import Need
 from ragbandit.strategies.registry import ARMS, GROUP, known_arms, make_arms
-from ragbandit.workers.evaluation.arms import parse_arms
-from ragbandit.workers.wiring.arms import make_strategies
+from ragbandit.workers.evaluation.runs import parse_arms
+from ragbandit.workers.wiring.generators import make_strategies
 from tests.support.installed_packages import install  # noqa: F401 - a fixture
 
 EVERYTHING = frozenset(get_args(Need))

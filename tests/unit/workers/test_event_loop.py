@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ragbandit.workers.event_loop import EventLoop
+from ragbandit.workers.outages import EventLoop
 
 
 @pytest.fixture

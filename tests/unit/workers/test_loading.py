@@ -10,7 +10,7 @@ from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.unloaded import UnloadedGenerator
 from ragbandit.testing.openai_server import ScriptedServer
 from ragbandit.workers.wiring import loading
-from ragbandit.workers.wiring.arms import check_arms, hints, worker_arms
+from ragbandit.workers.wiring.generators import check_arms, hints, worker_arms
 from ragbandit.workers.wiring.loading import ArmLoader, check_generators, full_arms, parts_of, runs_at_once
 from tests.support.cases import every_case
 

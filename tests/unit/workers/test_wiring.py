@@ -14,8 +14,14 @@ from ragbandit.strategies.generators.local import LocalGenerator
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.consumers import Signals
 from ragbandit.workers.context import ActiveRuns
-from ragbandit.workers.wiring.arms import check_arms, worker_arms
-from ragbandit.workers.wiring.generators import concurrency_of, make_generator, offered, threads_of_worker
+from ragbandit.workers.wiring.generators import (
+    check_arms,
+    concurrency_of,
+    make_generator,
+    offered,
+    threads_of_worker,
+    worker_arms,
+)
 from ragbandit.workers.wiring.loading import ArmLoader
 from ragbandit.workers.wiring.retrievers import kind_of, make_retriever
 

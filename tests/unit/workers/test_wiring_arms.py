@@ -6,7 +6,7 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.shared.errors import ConfigError
-from ragbandit.workers.wiring.arms import WorkerArm, check_arms, hints, worker_arms
+from ragbandit.workers.wiring.generators import WorkerArm, check_arms, hints, worker_arms
 
 OPENAI = {"name": "openai", "model": "gpt", "openai": {"base_url": "http://127.0.0.1:9/v1"}}
 

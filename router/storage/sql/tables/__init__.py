@@ -10,7 +10,11 @@ A module for each theme; who reads or writes a table imports it from this packag
 from ragbandit.router.storage.sql.tables.access import (
     api_keys,
     audit_log,
+    erasures,
     leases,
+    policy_control,
+    policy_verdicts,
+    policy_versions,
     service_secrets,
 )
 from ragbandit.router.storage.sql.tables.columns import metadata
@@ -30,17 +34,17 @@ from ragbandit.router.storage.sql.tables.quality import (
     judge_due,
     quarantines,
 )
-from ragbandit.router.storage.sql.tables.retention import erasures
-from ragbandit.router.storage.sql.tables.totals import arm_hours, counters, reading_positions
 from ragbandit.router.storage.sql.tables.traffic import (
     answer_queue,
+    arm_hours,
     cancellations,
+    counters,
     decision_links,
     decisions,
     feedback,
     outcomes,
+    reading_positions,
 )
-from ragbandit.router.storage.sql.tables.versions import policy_control, policy_verdicts, policy_versions
 
 __all__ = [
     "OLDEST_REVISION",

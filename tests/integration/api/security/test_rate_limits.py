@@ -8,8 +8,7 @@ import pytest
 
 from ragbandit.router.api.limiting.rate_limiter import RateLimited, RateLimiter
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.queue.outage import ForeignData
-from ragbandit.router.queue.redis_server import RedisServer, redis_url
+from ragbandit.router.queue.redis_server import ForeignData, RedisServer, redis_url
 from ragbandit.shared.types import Caller
 from tests.support.servers.http_service import QUESTION, refused
 from tests.support.servers.tcp_proxy import TcpProxy

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from ragbandit.router.config.sections import RolloutSettings
-from ragbandit.router.policies.canary import mixed
 from ragbandit.router.policies.draw import choose
+from ragbandit.router.policies.mixing import mixed
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.rollouts import verbs
 from ragbandit.router.rollouts.overview import candidate_in

@@ -2,7 +2,7 @@
 
 from ragbandit.router.api.ui.charts import around_zero, earned_charts, sequence_of
 from ragbandit.router.serving.overview import Overview, Point
-from ragbandit.router.storage.totals.extending import Progress
+from ragbandit.router.storage.totals.traffic import Progress
 from ragbandit.shared.types import ArmTotals, PolicyLabel
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns, check_declared, is_number, plain_schema
 from ragbandit.router.config.loading import load
-from ragbandit.router.policies.context.schema import read_schema
+from ragbandit.router.policies.context import read_schema
 from ragbandit.shared.errors import ConfigError, InvalidInput
 
 DECLARED = {

@@ -12,8 +12,7 @@ from ragbandit.shared.errors import ConfigError
 from ragbandit.shared.generator_options import OpenAiOptions
 from ragbandit.strategies.base import Prompt, Request
 from ragbandit.strategies.generators.response_cache import CachedGenerator
-from ragbandit.workers.wiring.arms import check_arms
-from ragbandit.workers.wiring.generators import make_generator, offered
+from ragbandit.workers.wiring.generators import check_arms, make_generator, offered
 from ragbandit.workers.wiring.loading import check_generators
 from tests.support.servers.openai_settings import settings
 

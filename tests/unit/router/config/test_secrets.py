@@ -18,7 +18,7 @@ from ragbandit.router.serving.router import Router
 from ragbandit.router.telemetry.logs import set_up_log
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
-from ragbandit.workers.wiring.arms import check_arms
+from ragbandit.workers.wiring.generators import check_arms
 from ragbandit.workers.wiring.loading import check_generators
 from tests.support.cases import every_case
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.half_precision import HalfPrecisionEncoder, half_hash, rounded
+from ragbandit.router.encoders.feature_cache import HalfPrecisionEncoder, half_hash, rounded
 from ragbandit.router.encoders.hashing import HashingEncoder
 from tests.support.examples import steady
 

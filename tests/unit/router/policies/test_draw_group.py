@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ragbandit.router.policies import draw as draws
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, draw_group, is_explored, seed_of
-from ragbandit.router.policies.holdback import Holdback
+from ragbandit.router.policies.mixing import Holdback
 from tests.support.examples import steady
 
 ARMS = ("one", "two", "three", "four", "five", "six")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragbandit.router.policies.params import (
+from ragbandit.router.policies.base import (
     ArmParam,
     Count,
     HasParams,

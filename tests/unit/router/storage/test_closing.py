@@ -11,7 +11,7 @@ from sqlalchemy.pool import StaticPool
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import feedback_row
-from ragbandit.router.storage.sql.closing import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
+from ragbandit.router.storage.sql.counters import MISSING_OUTCOME, UNANSWERED, ClosingRule, is_missing_outcome
 from ragbandit.router.storage.sql.tables import feedback, metadata, waiting
 from ragbandit.shared.types import Feedback, JoinedDecision
 from tests.support.examples import made_decision

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ragbandit.router.encoders.half_precision import rounded
-from ragbandit.router.storage.rows.feature_bytes import feature_rows, features_bytes, features_value
+from ragbandit.router.encoders.feature_cache import rounded
+from ragbandit.router.storage.rows.conversion import feature_rows, features_bytes, features_value
 from tests.support.examples import steady
 
 any_features = arrays(np.float32, st.integers(0, 9), elements=st.floats(width=32, allow_nan=True, allow_infinity=True))

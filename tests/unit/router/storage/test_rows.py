@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.serving.checks import reports
 from ragbandit.router.storage.rows.conversion import (
+    UnreadableFieldError,
     body_hash,
     canonical,
     decision_row,
@@ -24,7 +25,6 @@ from ragbandit.router.storage.rows.conversion import (
     update_value,
     without_messages,
 )
-from ragbandit.router.storage.rows.mapping import UnreadableFieldError
 from ragbandit.router.storage.rows.outcome_rows import outcome_body, outcome_row, outcome_value, trace_value
 from ragbandit.shared.types import (
     Branch,

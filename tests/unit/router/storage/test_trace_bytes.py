@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.router.storage.rows.conversion import canonical
-from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, trace_json
-from ragbandit.router.storage.rows.trace_bytes import packed, unpacked
+from ragbandit.router.storage.rows.outcome_rows import outcome_row, outcome_value, packed, trace_json, unpacked
 from ragbandit.shared.types import Generated, Retrieved, Round
 
 OUTCOME = replace(

@@ -8,13 +8,12 @@ import pytest
 
 from ragbandit.shared.types import Branch, Budget, Retrieved
 from ragbandit.strategies.arms import react, rq_rag
-from ragbandit.strategies.arms.dragin import Dragin, sentence_spans
-from ragbandit.strategies.arms.flare import Flare
-from ragbandit.strategies.arms.multi_step import MultiStep
+from ragbandit.strategies.arms.basic import MultiStep
 from ragbandit.strategies.arms.rq_rag import RqRag
+from ragbandit.strategies.arms.uncertainty import Dragin, Flare, sentence_spans
 from ragbandit.strategies.base import Need, Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
-from ragbandit.strategies.prompting import parsing, passages
+from ragbandit.strategies.prompting import passages
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.memory import MemoryRetriever
 from ragbandit.testing.arms import generator, run
@@ -147,10 +146,10 @@ READERS = {
     "extract_answer": passages.extract_answer,
     "last_query": lambda text: passages.last_query("q", sentences=[text]),
     "cut_words": lambda text: passages.cut_words(text, words=350),
-    "parsed_json": parsing.parsed_json,
-    "parsed_items": lambda text: parsing.parsed_items(text, most=2),
-    "parsed_yes_no": parsing.parsed_yes_no,
-    "parsed_numbered_labels": lambda text: parsing.parsed_numbered_labels(text, labels=["useful"], count=3),
+    "parsed_json": passages.parsed_json,
+    "parsed_items": lambda text: passages.parsed_items(text, most=2),
+    "parsed_yes_no": passages.parsed_yes_no,
+    "parsed_numbered_labels": lambda text: passages.parsed_numbered_labels(text, labels=["useful"], count=3),
     "action line": react._ACTION_LINE.search,
     "parsed_action": react.parsed_action,
     "parsed_queries": lambda text: rq_rag.parsed_queries(text, limit=3),

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ragbandit.strategies.arms.multi_step import MultiStep
-from ragbandit.strategies.arms.no_retrieval import NoRetrieval
-from ragbandit.strategies.arms.single_step import SingleStep
+from ragbandit.strategies.arms.basic import MultiStep, NoRetrieval, SingleStep
 from ragbandit.strategies.base import Passage
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.testing.doubles import LateGenerator

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ragbandit.strategies.arm_parts.lookahead import LatestPool, masked_query, tokens_between
-from ragbandit.strategies.arms.flare import Flare
+from ragbandit.strategies.arms.uncertainty import Flare
 from ragbandit.strategies.base import Hit, Passage
 from ragbandit.strategies.generators.scripted import Scripted, ScriptedGenerator
 from ragbandit.strategies.generators.token_details import Token

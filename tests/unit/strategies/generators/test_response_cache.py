@@ -10,7 +10,7 @@ import pytest
 
 from ragbandit.shared.errors import ArmFailed, ConfigError
 from ragbandit.shared.types import Branch, Budget, CallFailed, Generated, Query
-from ragbandit.strategies.arms.no_retrieval import NoRetrieval
+from ragbandit.strategies.arms.basic import NoRetrieval
 from ragbandit.strategies.base import Completion, Generator, OutOfBudget, Prompt, Request, Sampling
 from ragbandit.strategies.generators.response_cache import CachedGenerator, request_key
 from ragbandit.strategies.generators.scripted import ScriptedGenerator

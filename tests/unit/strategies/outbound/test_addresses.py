@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragbandit.shared.errors import ConfigError
-from ragbandit.strategies.outbound.addresses import check_address, check_header_value, shown_address
+from ragbandit.strategies.outbound import check_address, check_header_value, shown_address
 
 WRONG = {
     "localhost:8000/v1": "does not begin with http://",

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from ragbandit.strategies.outbound.rate_limits import RateLimit
+from ragbandit.strategies.outbound import RateLimit
 
 
 def timed(coroutine):

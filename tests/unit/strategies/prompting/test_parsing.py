@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ragbandit.strategies.prompting.parsing import (
+from ragbandit.strategies.prompting.passages import (
     parsed_items,
     parsed_json,
     parsed_label,

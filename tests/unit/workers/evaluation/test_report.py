@@ -2,8 +2,7 @@
 
 import pytest
 
-from ragbandit.workers.evaluation.report import _cell, _dollar_digits
-from ragbandit.workers.evaluation.results import Mean
+from ragbandit.workers.evaluation.results import Mean, _cell, _dollar_digits
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from ragbandit.shared.errors import ArmFailed, ConfigError, InvalidInput
 from ragbandit.strategies.base import Prompt
 from ragbandit.strategies.generators.scripted import ScriptedGenerator
 from ragbandit.workers.judge.checks import judge_templates
-from ragbandit.workers.judge.quiz import (
+from ragbandit.workers.judge.rubric import (
     CANNOT_INFER,
     QUESTIONS,
     Quiz,

@@ -6,10 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from ragbandit.router.policies.context.columns import ContextColumns
-from ragbandit.router.policies.context.language import language_of
-from ragbandit.router.policies.context.products import SKETCHED, sketch
-from ragbandit.router.policies.context.schema import read_schema
+from ragbandit.router.policies.context import SKETCHED, ContextColumns, language_of, read_schema, sketch
 from ragbandit.shared.types import Query
 
 NUMBER = {"age": {"type": "number"}}

@@ -13,8 +13,8 @@ from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Restraint, pmf_of_one
 from ragbandit.router.policies.checks import check_policy
 from ragbandit.router.policies.draw import draw, draw_group, made_decisions, seed_of
-from ragbandit.router.policies.kinds.shortfall import KNOWN, Shortfall
-from ragbandit.router.policies.restraint import held_back
+from ragbandit.router.policies.kinds.conservative import KNOWN, Shortfall
+from ragbandit.router.policies.mixing import held_back
 from ragbandit.shared.errors import ConfigError, PolicyFault
 from ragbandit.shared.types import ArmName
 from ragbandit.testing.policy_examples import ARMS, made_features, made_query, made_reward, made_updates

@@ -13,8 +13,7 @@ import pytest
 
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import apply, pmf_of_one
-from ragbandit.router.policies.context.columns import ContextColumns
-from ragbandit.router.policies.context.schema import read_schema
+from ragbandit.router.policies.context import ContextColumns, read_schema
 from ragbandit.router.policies.draw import gate
 from ragbandit.router.policies.kinds.vw import VowpalWabbit
 from ragbandit.shared.errors import ConfigError, PolicyFault, SnapshotError

@@ -1,12 +1,12 @@
-"""`multi_step`: retrieval interleaved with a chain of thought (IRCoT, Trivedi et al. 2023; Adaptive-RAG's "C")."""
+"""`no_retrieval`: the model answers from memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ragbandit.strategies.arm_parts.params import Count, ReaderParams, preset_table
+from ragbandit.strategies.arm_parts.params import Count, PromptParams, ReaderParams, preset_table
 from ragbandit.strategies.arm_parts.prompted import PromptedArm
-from ragbandit.strategies.arm_parts.steps import gather, partial_kept, stop_reason
+from ragbandit.strategies.arm_parts.steps import Style, gather, gather_once, partial_kept, stop_reason
 from ragbandit.strategies.base import PromptTooLong
 from ragbandit.strategies.prompting.passages import (
     CapPolicy,
@@ -20,6 +20,73 @@ from ragbandit.strategies.prompting.passages import (
     last_query,
 )
 from ragbandit.strategies.run import Answer, Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoRetrievalParams(PromptParams):
+    """Settings of no_retrieval."""
+
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "flan", "gpt", "chat"] = "small"
+    style: Style = "direct"
+
+    presets: ClassVar = preset_table(
+        "max_tokens style",
+        flan=(200, "direct"),
+        gpt=(300, "reasoned"),
+        chat=(512, "long"),
+    )
+
+
+class NoRetrieval(PromptedArm[NoRetrievalParams]):
+    """Answer from the model's own knowledge: one call, no search, no step (Adaptive-RAG's "A")."""
+
+    retrieves: ClassVar[bool] = False
+    kind = NoRetrievalParams
+    prompts: ClassVar = {"answer": "recall_{style}"}
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Ask once; stops with "answered", or "empty_answer" if the model said nothing usable."""
+        answer = await self._read(question, run=run, style=self._params.style, use="answer")
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SingleStepParams(ReaderParams):
+    """Settings of single_step."""
+
+    #: "small" is for local models of a few hundred million parameters; "flan" and "gpt" are Adaptive-RAG's numbers;
+    #: "chat" is for large chat models
+    preset: Literal["small", "flan", "gpt", "chat"] = "small"
+    #: passages searched for and shown
+    passages: Count = 3
+
+    presets: ClassVar = preset_table(
+        "max_tokens style passages",
+        flan=(200, "direct", 15),
+        gpt=(300, "reasoned", 6),
+        chat=(512, "long", 5),
+    )
+
+
+class SingleStep(PromptedArm[SingleStepParams]):
+    """Search once with the cleaned question, then read: one step (Adaptive-RAG's "B", IRCoT's OneR).
+
+    If the budget allows no round or no passage, or the question consists of question words only, the search is
+    skipped, which the trace says, and the model answers without passages.
+    """
+
+    kind = SingleStepParams
+    prompts: ClassVar = {"read": "read_{style}"}
+
+    async def answer(self, question: str, *, run: Run) -> Answer:
+        """Search, read, answer; stops with "answered" or "empty_answer"."""
+        pool = PassagePool(cap=run.passage_cap(self._params.passages))
+        await gather_once(run, query=question, pool=pool, k=self._params.passages)
+        answer = await self._read(question, run=run, style=self._params.style, pool=pool)
+        return Answer(text=answer, stop_reason=stop_reason(answer, otherwise="answered"))
+
 
 Keep = Literal["first", "latest", "best"]
 

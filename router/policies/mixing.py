@@ -8,11 +8,40 @@ The draw applies it after the floors: they cost reward as well. What is logged i
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from ragbandit.router.policies.base import Restraint
-from ragbandit.router.policies.holdback import HOLDBACK
 from ragbandit.shared.types import ArmName, Decision, Json
+
+#: the key of a decision's facts with the holdback of its draw: arm, share, and the floor that its arms had before it
+HOLDBACK: Final = "holdback"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdback:
+    """The arm, and its share of the questions, in (0, 1)."""
+
+    arm: ArmName
+    share: float
+
+    def applies(self, arms: Sequence[ArmName]) -> bool:
+        """Whether it has a part in a draw from these arms: its arm is offered, beside another one."""
+        return len(arms) > 1 and self.arm in arms
+
+    def facts(self, *, floor: float) -> dict[str, Json]:
+        """What the row says of it. floor: the least probability before it."""
+        return {"arm": self.arm, "share": self.share, "floor": floor}
+
+
+def holdback_of(facts: Mapping[str, Json]) -> Holdback | None:
+    """The holdback that a stored decision was drawn with, out of its facts; None where it had none."""
+    row = facts.get(HOLDBACK)
+    if not isinstance(row, Mapping):
+        return None
+    arm, share = row.get("arm"), row.get("share")
+    return Holdback(arm=ArmName(str(arm)), share=float(share)) if isinstance(share, int | float) else None
+
 
 #: the key of a decision's facts with what held it back: arm, share, slack, reason, floor
 INCUMBENT: Final = "incumbent"
@@ -52,3 +81,19 @@ def configured_floor(decision: Decision) -> float:
     facts = decision.facts.get(INCUMBENT, decision.facts.get(HOLDBACK))
     floor = facts.get("floor") if isinstance(facts, Mapping) else None
     return float(floor) if isinstance(floor, int | float) else decision.floor
+
+
+def mixed(champion: Sequence[float], candidate: Sequence[float], *, weight: float) -> tuple[float, ...]:
+    """The mixture of two pmfs over the same arms, normalised exactly as `draw.gate` does. weight: in [0, 1]."""
+    parts = tuple((1.0 - weight) * p + weight * q for p, q in zip(champion, candidate, strict=True))
+    total = math.fsum(parts)
+    return tuple(p / total for p in parts)
+
+
+def mixed_floor(champion: float, candidate: float, *, weight: float, arms: int, added: int = 0) -> float:
+    """The least probability that an arm can have in a mixture.
+
+    champion, candidate: their floors. arms: of the mixture. added: those that the champion does not offer.
+    """
+    known = 0.0 if added else min(champion, 1.0 / arms)
+    return (1.0 - weight) * known + weight * min(candidate, 1.0 / arms)

@@ -1,0 +1,212 @@
+"""What a policy with features makes of the context that callers send with their questions."""
+
+import functools
+import hashlib
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from ragbandit.router.config.context_schema import ContextKey, ContextSchema, check_columns, is_number
+from ragbandit.router.policies.base import Facts
+from ragbandit.shared.errors import ConfigError
+from ragbandit.shared.types import Features, Json, Matrix, Query, Vector
+
+# Function words that questions are full of; one that two languages share counts for both.
+_WORDS: Final = {
+    "de": "der die das ein eine ist sind war wer was wie wo wann warum welche welcher welches und von im den dem des "
+    "für mit auf nicht hat haben wird wurde zu zum zur ich sie es kann oder bei",
+    "en": "the a an is are was were who what how where when why which and of in on for with not has have did does do "
+    "to i it can or at by from that this you my",
+    "es": "el la los las un una es son fue quién qué cómo dónde cuándo cuál cuáles por y de del en con no ha han se a "
+    "al lo para que o su está",
+    "fr": "le la les un une est sont était qui que quoi comment où quand pourquoi quel quelle quels quelles et de du "
+    "des en avec ne pas a ont se à au aux pour dans il elle je ou sur",
+    "it": "il lo la i gli le un una è sono era chi che cosa come dove quando perché quale quali e di del della in con "
+    "non ha hanno si a al per nel o da",
+    "nl": "de het een is zijn was wie wat hoe waar wanneer waarom welke en van in op voor met niet heeft hebben te ik "
+    "kan of bij door",
+    "pt": "o a os as um uma é são foi quem que como onde quando qual quais por e de do da em no na com não tem se ao "
+    "para ou seu está",
+}
+_KNOWN: Final[dict[str, tuple[str, ...]]] = {}
+for _language, _listed in _WORDS.items():
+    for _word in _listed.split():
+        _KNOWN[_word] = (*_KNOWN.get(_word, ()), _language)
+#: words of a question that are looked at
+_READ: Final = 200
+
+
+def language_of(text: str) -> str | None:
+    """The language with the most of the text's words among its commonest; None where there is none, or two have."""
+    counts: dict[str, int] = {}
+    for word in re.findall(r"[^\W\d_]+", text[: 20 * _READ].casefold())[:_READ]:
+        for language in _KNOWN.get(word, ()):
+            counts[language] = counts.get(language, 0) + 1
+    ranked = sorted(counts.values(), reverse=True)
+    if not ranked or (len(ranked) > 1 and ranked[0] == ranked[1]):
+        return None
+    return max(counts, key=lambda language: counts[language])
+
+
+#: standard deviations at which a standardised number is cut
+_CUT: Final = 3.0
+#: rows after which a number counts in the moments as this many standard deviations from the mean at most
+_YOUNG: Final = 20
+_FAR: Final = 8.0
+
+
+class ContextColumns:
+    """A question's declared context as a vector of `size` numbers, and the moments of its numbers."""
+
+    def __init__(self, schema: ContextSchema) -> None:
+        self.schema = {key: schema[key] for key in sorted(schema)}
+        self.size = sum(one.columns for one in self.schema.values())
+        #: key of a number -> rows that had it, their mean, the sum of squares about it
+        self._moments: dict[str, tuple[int, float, float]] = {}
+
+    def of(self, query: Query) -> Vector:
+        """The columns of a question, shape (size,)."""
+        columns = np.zeros(self.size)
+        at = 0
+        for key, one in self.schema.items():
+            self._fill(columns[at : at + one.columns], key=key, one=one, value=value_of(query, key=key, one=one))
+            at += one.columns
+        columns /= math.sqrt(len(self.schema))
+        return columns
+
+    def learn(self, query: Query) -> None:
+        """Take the question's numbers into the moments."""
+        for key, one in self.schema.items():
+            if one.type in ("number", "question_length"):
+                value = value_of(query, key=key, one=one)
+                if value is not None:
+                    assert isinstance(value, float)
+                    self._take(key, value)
+
+    def _take(self, key: str, value: float) -> None:
+        rows, mean, squares = self._moments.get(key, (0, 0.0, 0.0))
+        if rows >= _YOUNG and squares > 0.0:
+            reach = _FAR * math.sqrt(squares / rows)
+            value = min(max(value, mean - reach), mean + reach)
+        apart = value - mean
+        mean += apart / (rows + 1)
+        self._moments[key] = rows + 1, mean, squares + apart * (value - mean)
+
+    def _fill(self, columns: Vector, *, key: str, one: ContextKey, value: object) -> None:
+        if value is None:
+            columns[-1] = 1.0
+        elif isinstance(value, bool):
+            columns[0] = 1.0 if value else -1.0
+        elif isinstance(value, float):
+            rows, mean, squares = self._moments.get(key, (0, 0.0, 0.0))
+            if squares > 0.0:
+                columns[0] = min(max((value - mean) / math.sqrt(squares / rows), -_CUT), _CUT)
+        elif isinstance(value, str):
+            named = one.categories
+            if named is not None:
+                columns[named.index(value) if value in named else len(named)] = 1.0
+            else:
+                _add_hashed(columns[:-1], key=key, word=value)
+        else:
+            assert isinstance(value, tuple)
+            for word in value:
+                _add_hashed(columns[:-1], key=key, word=word)
+            columns /= math.sqrt(max(len(value), 1))
+
+    def state(self) -> dict[str, Json]:
+        """The moments, as JSON."""
+        return {key: list(moments) for key, moments in sorted(self._moments.items())}
+
+    def restore(self, facts: Facts) -> None:
+        """Take over saved moments."""
+        self._moments = {key: (rows, mean, squares) for key, (rows, mean, squares) in facts.items()}
+
+
+def value_of(query: Query, *, key: str, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
+    """A declared key's value for a question; None where it is missing or of another type."""
+    match one.type:
+        case "tenant":
+            return query.tenant
+        case "language":
+            return language_of(query.text)
+        case "question_length":
+            return float(len(query.text))
+        case _:
+            return _sent(query.context.get(key), one=one)
+
+
+def _sent(value: object, *, one: ContextKey) -> bool | float | str | tuple[str, ...] | None:
+    match one.type:
+        case "number":
+            return float(value) if is_number(value) else None  # type: ignore[arg-type] # checked
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "words":
+            if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
+                return None
+            return tuple(sorted(set(value)))[: one.most_words]
+        case _:
+            return value if isinstance(value, str) else None
+
+
+def _add_hashed(columns: Vector, *, key: str, word: str) -> None:
+    text = f"{key}\x00{word}".encode("utf-8", "surrogatepass")
+    number = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
+    columns[(number >> 1) % len(columns)] += 1.0 if number & 1 else -1.0
+
+
+#: columns of the sketch
+SKETCHED: Final = 128
+
+
+def sketch(features: Features, columns: Vector, *, size: int = SKETCHED) -> Vector:
+    """The sketch of x / sqrt(d) times c, shape (SKETCHED,); its squared length is about |x|^2 / d * |c|^2."""
+    signs, weights = _drawn(features.size, columns.size, size)
+    question = np.einsum("ki,i->k", signs, features.astype(np.float64))
+    context = np.einsum("kj,j->k", weights, columns)
+    products: Vector = question * context / math.sqrt(features.size * size)
+    return products
+
+
+@functools.lru_cache(maxsize=4)
+def _drawn(features: int, columns: int, size: int) -> tuple[Matrix, Matrix]:
+    """The s_k as rows (size, d), 1 or -1; the t_k as rows (size, columns), uniform with variance 1."""
+    bits = np.unpackbits(np.frombuffer(_bytes("signs", size * ((features + 7) // 8)), dtype=np.uint8))
+    signs: Matrix = bits.reshape(size, -1)[:, :features].astype(np.float64) * 2.0 - 1.0
+    words = np.frombuffer(_bytes("weights", 4 * size * columns), dtype="<u4").astype(np.float64)
+    weights: Matrix = ((words + 0.5) * 2.0**-31 - 1.0).reshape(size, columns) * math.sqrt(3.0)
+    return signs, weights
+
+
+def _bytes(what: str, count: int) -> bytes:
+    return hashlib.shake_256(f"ragbandit context sketch v1, {what}".encode()).digest(count)
+
+
+#: the param that holds the schema
+PARAM: Final = "context"
+_SCHEMA: Final = TypeAdapter(dict[str, ContextKey])
+
+
+def read_schema(given: Mapping[str, Any] | None) -> ContextSchema:
+    """The schema of these plain values; empty for none. Raises ConfigError with the key."""
+    if not given:
+        return {}
+    try:
+        schema = _SCHEMA.validate_python({key: _plain(one) for key, one in given.items()}, strict=True)
+        check_columns(schema)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        path = ".".join(str(part) for part in problem["loc"])
+        message = problem["msg"].removeprefix("Value error, ")
+        raise ConfigError(message, field=f"context.{path}", remedy="docs/context.md describes a schema") from error
+    except ValueError as error:
+        raise ConfigError(str(error), field="context", remedy="docs/context.md describes a schema") from error
+    return schema
+
+
+def _plain(one: object) -> object:
+    return one.model_dump(exclude_none=True) if isinstance(one, ContextKey) else one

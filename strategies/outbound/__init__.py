@@ -1,1 +1,0 @@
-"""Outbound calls: addresses, redaction and rate limits of every request to another machine."""

@@ -1,0 +1,446 @@
+"""Draft of a first configuration: every choice with its reason, as lines for a terminal and as a commented file."""
+
+import contextlib
+import importlib.util
+import math
+import os
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import yaml
+from rich.markup import escape
+
+from ragbandit.router.cli.console import errors
+from ragbandit.router.config.settings import Settings
+from ragbandit.shared.errors import ConfigError, InvalidInput, RagBanditError, require_service
+from ragbandit.shared.formats import did_you_mean, number, one_line
+from ragbandit.shared.generator_options import OpenAiOptions
+from ragbandit.shared.redaction import credentials_in, without_secrets
+from ragbandit.strategies.arms.callable import CallableArm
+from ragbandit.workers.verbs.index import build_index
+from ragbandit.workers.wiring.retrievers import kind_of, with_choice
+
+#: servers of one machine, each with the port that it takes by default
+USUAL_PORTS: Final = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
+OPENAI: Final = "https://api.openai.com/v1"
+#: wait for a server that the user named, and for one that may not be there
+_NAMED_S: Final = 10.0
+_GUESSED_S: Final = 1.0
+#: models that write no answers to questions
+_OTHER_USES: Final = re.compile(
+    r"embed|rerank|whisper|tts|dall-e|moderation|image|audio|realtime|transcribe|sora|diffusion|guard", re.IGNORECASE
+)
+#: billions of parameters, as names tell them: "qwen2.5:14b", "Llama-3.2-3B-Instruct"
+_BILLIONS: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
+#: what the name of a smaller sibling ends with
+_SMALLER: Final = ("mini", "small", "lite", "nano")
+#: most names of models in a message
+_NAMED: Final = 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A model that a server lists."""
+
+    name: str
+    #: tokens of prompt and answer together, as the server tells; None: it does not
+    context_tokens: int | None = None
+    #: seconds since 1970; 0: the server does not tell
+    created: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelServer:
+    """A server, with the models on it that write answers."""
+
+    url: str
+    models: tuple[Model, ...]
+
+
+def find_server(*, url: str | None, key_env: str, environ: Mapping[str, str]) -> ModelServer | None:
+    """The server of this URL, else of OPENAI_BASE_URL, else OpenAI where its key is set, else one on a usual port.
+
+    key_env: the variable with the key, which is sent to a named server alone. None: no server is there.
+    Raises ConfigError where a named server gives no list of models.
+    """
+    key = environ.get(key_env)
+    names = {"--url": url, "OPENAI_BASE_URL": environ.get("OPENAI_BASE_URL"), key_env: OPENAI if key else None}
+    for source, named in names.items():
+        if named:
+            return _listed(named, key=key, source=source)
+    for port in USUAL_PORTS.values():
+        with contextlib.suppress(ConfigError):
+            return _listed(f"http://127.0.0.1:{port}/v1", key=None, source="")
+    return None
+
+
+def _listed(url: str, *, key: str | None, source: str) -> ModelServer:
+    """The server with its models. source: option or variable that named it; "": nobody did. Raises ConfigError."""
+    if credentials_in(url, field="url") is not None:
+        message = "the address has a user, a password or a key in it, and would stand in the file"
+        raise ConfigError(message, field=source, remedy="set the key by the variable that --key-env names")
+    base = url.rstrip("/")
+    try:
+        base += "" if httpx.URL(base).path.strip("/") else "/v1"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        timeout = _NAMED_S if source else _GUESSED_S
+        response = httpx.get(f"{base}/models", headers=headers, timeout=timeout, trust_env=bool(source))
+        rows = response.raise_for_status().json()["data"]
+        models = tuple(_model(row) for row in rows if not _OTHER_USES.search(row["id"]))
+    except (httpx.HTTPError, httpx.InvalidURL, LookupError, TypeError, ValueError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        fault = f"status {status}" if status else f"{type(error).__name__}: {without_secrets(str(error))}"
+        remedy = "check the address and that the server runs; the key is read from the variable that --key-env names"
+        raise ConfigError(f"{base}/models gives no list of models: {fault}", field=source, remedy=remedy) from error
+    if not models:
+        raise ConfigError(f"{base} lists no model that answers questions", field=source, remedy="load one there")
+    return ModelServer(url=base, models=models)
+
+
+def _model(row: Mapping[str, Any]) -> Model:
+    context, created = row.get("max_model_len"), row.get("created")  # the first is vLLM's
+    return Model(
+        name=str(row["id"]),
+        context_tokens=context if isinstance(context, int) else None,
+        created=float(created) if isinstance(created, int | float) else 0.0,
+    )
+
+
+def pick(server: ModelServer, *, wanted: Sequence[str]) -> tuple[tuple[Model, ...], str]:
+    """The models to route between, at most two, the small one first; and why these, in words.
+
+    wanted: their names as the user gave them. Raises ConfigError for a name that is not there, for more than two, and
+    where names do not tell which of many models to take.
+    """
+    models = {model.name: model for model in server.models}
+    names = ", ".join([*list(models)[:_NAMED], *(["..."] if len(models) > _NAMED else [])])
+    unknown = [name for name in wanted if name not in models]
+    if unknown or len(wanted) > 2:
+        fault = f"has no model {unknown[0]!r}" if unknown else "is set up with two models at most"
+        remedy = f"{did_you_mean(unknown[0], models) if unknown else ''}it has {names}"
+        raise ConfigError(f"{server.url} {fault}", field="--model", remedy=remedy)
+    if wanted:
+        return tuple(models[name] for name in wanted), "as --model says"
+    if len(models) == 1:
+        return server.models, "the only one there"
+    if pair := _by_size(server.models):
+        return pair, "the smallest and the largest by name; --model takes others"
+    if pair := _siblings(models):
+        return pair, "a model and its smaller sibling by name; --model takes others"
+    if len(models) == 2:
+        return server.models, "in the server's order, since names tell no size; --model SMALL --model LARGE says it"
+    remedy = "name one, or the small one and the large one: --model SMALL --model LARGE"
+    raise ConfigError(f"{server.url} has {len(models)} models: {names}", field="--model", remedy=remedy)
+
+
+def _by_size(models: Sequence[Model]) -> tuple[Model, ...]:
+    """The smallest and the largest where every name tells a size, and they differ; else none."""
+    sizes = [max(map(float, _BILLIONS.findall(model.name)), default=0.0) for model in models]
+    if not all(sizes) or len(set(sizes)) == 1:
+        return ()
+    return models[sizes.index(min(sizes))], models[sizes.index(max(sizes))]
+
+
+def _siblings(models: Mapping[str, Model]) -> tuple[Model, ...]:
+    """The newest model that has a smaller sibling by name, after that sibling; else none."""
+    names = [(f"{large}-{ending}", large) for large in models for ending in _SMALLER]
+    pairs = [(models[small], models[large]) for small, large in names if small in models]
+    return max(pairs, key=lambda pair: pair[1].created, default=())
+
+
+#: where documents are looked for that nobody named
+_USUAL_DOCUMENTS: Final = ("docs", "documents", "corpus.jsonl")
+#: packages of the local model
+_LOCAL: Final = ("torch", "transformers")
+
+#: the params of an arm
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surroundings:
+    """What answers can be made of here."""
+
+    #: arms that are pipelines of other frameworks, by name
+    pipelines: Mapping[str, Params]
+    #: why workers cannot run here, in words; "": they can
+    no_workers: str = ""
+    #: the server, with the models of it that are used, the small one first, and why these; no server: none
+    server: ModelServer | None = None
+    models: tuple[Model, ...] = ()
+    picked: str = ""
+    #: the packages of the local model are installed
+    local: bool = False
+    #: of an index of words: its name, and what is in it, in words
+    index: tuple[str, str] | None = None
+
+
+def look_around(
+    *,
+    url: str | None,
+    key_env: str,
+    wanted: Sequence[str],
+    documents: Path | None,
+    pipelines: Sequence[str],
+    settings: Settings,
+) -> Surroundings:
+    """What is here; documents are indexed. Where workers cannot run, or two pipelines are named, nothing else counts.
+
+    wanted: models by name. settings: those in force without a file. Raises RagBanditError for what was named and
+    cannot be used.
+    """
+    try:
+        require_service()
+    except ConfigError as error:
+        if url or wanted or documents or pipelines:
+            raise
+        return Surroundings(pipelines={}, no_workers=str(error))
+    arms = dict(_pipeline_arm(given) for given in pipelines)
+    if len(arms) > 1:
+        return Surroundings(pipelines=arms)
+    server = find_server(url=url, key_env=key_env, environ=os.environ)
+    if wanted and server is None:
+        raise ConfigError("no server was found", field="--model", remedy="give its address with --url")
+    models, picked = ((), "") if server is None else pick(server, wanted=wanted)
+    local = all(importlib.util.find_spec(name) for name in _LOCAL)
+    index = _index(documents, settings=settings) if models or local else None
+    return Surroundings(pipelines=arms, server=server, models=models, picked=picked, local=local, index=index)
+
+
+def _pipeline_arm(given: str) -> tuple[str, Params]:
+    """The arm that "name=package.module:object" stands for. The object is imported and, if a function, called."""
+    name, _, path = given.partition("=")
+    try:
+        CallableArm(name=name, object=path)
+    except ConfigError as error:
+        raise ConfigError(error.message, field="--pipeline", remedy=error.remedy) from error
+    return name, {"class": "callable", "object": path}
+
+
+def _index(named: Path | None, *, settings: Settings) -> tuple[str, str] | None:
+    """The index that is there, else one that is built of documents. named: they are indexed in any case.
+
+    Documents that nobody named and that cannot be read are left out, and said. Raises ConfigError where a package for
+    them is missing.
+    """
+    folder = Path(settings.data_dir).absolute() / "indexes"
+    names = sorted({file.parent.name for file in folder.glob("*/index.json")})
+    for name in () if named else sorted(names, key=settings.retriever.index.__ne__):
+        with contextlib.suppress(RagBanditError):  # it is of another kind
+            return name, f"{kind_of(with_choice(settings, index=name)).info()['passages']} passages"
+    documents = named or next((path for path in map(Path, _USUAL_DOCUMENTS) if path.exists()), None)
+    if documents is None:
+        return None
+    if not documents.exists():
+        raise InvalidInput(f"{named} does not exist", field="--documents", remedy="give a folder or a corpus.jsonl")
+    try:
+        facts = build_index(settings, corpus=documents)
+    except RagBanditError as error:
+        if named or isinstance(error, ConfigError):  # a package is missing: arms that search would be left out
+            raise
+        errors.print(escape(f"{documents} is not indexed: {error}"), soft_wrap=True, highlight=False)
+        return None
+    return settings.retriever.index, f"{facts['passages']} passages of {documents}"
+
+
+#: what matters to the user -> reward.weight by the cost that is charged. 1 / weight is what a right answer is worth
+WEIGHTS: Final = {
+    "economy": {"steps": 0.2, "seconds_total": 0.05, "dollars": 100.0},
+    "balanced": {"steps": 0.05, "seconds_total": 0.01, "dollars": 20.0},
+    "quality": {"steps": 0.01, "seconds_total": 0.002, "dollars": 4.0},
+}
+#: tokens of prompt and answer together where a server does not tell what its model takes: what Ollama serves by default
+_CONTEXT_TOKENS: Final = 4096
+#: models of OpenAI that reason, and refuse a temperature and stop strings (the generator heeds these itself)
+_REASONING: Final = re.compile(r"o\d|gpt-[5-9]")
+_HEAD: Final = (
+    "Settings of RagBandit, written by `ragbandit init`. Every other setting has its default: `ragbandit "
+    "validate --all` prints them. Secrets belong in the environment, never here."
+)
+_NO_PRICE: Final = (
+    "Until prices are known {who}. Give each generator its price in dollars per million tokens, "
+    "price: {{input: ..., output: ...}} (`ragbandit init --price 0.15/0.6`, once for each model). Then charge them by "
+    "reward: cost {{dollars: 1.0}}, and weight 1 / the dollars that a right answer is worth."
+)
+
+
+#: {"input", "output"} of each model, dollars per million tokens
+Prices = Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """A choice: sections of the file, and why they are as they are."""
+
+    topic: str
+    why: str
+    sections: dict[str, Any]
+    #: what the user should do about it, said in the file alone
+    note: str = ""
+
+
+def draft(here: Surroundings, *, preference: str, key_env: str, prices: Prices = ()) -> list[Choice]:
+    """The choices for these surroundings. preference: a key of WEIGHTS; key_env: variable with the server's key.
+
+    prices: those of the models, in their order; none: they are not known.
+    """
+    arms = _arms(here)
+    choices = [_server(here, key_env=key_env, prices=prices) if here.server else _no_server(here)]
+    if here.index is not None:
+        name, contents = here.index
+        why = f"The index {name} has {contents} (bm25)"
+        choices.append(Choice(topic="search", why=why, sections={"retriever": {"name": "bm25", "index": name}}))
+    choices.append(Choice(topic="arms", why=_why_arms(here, arms), sections={"arms": arms}))
+    if len(arms) > 1:
+        choices.append(_incumbent(arms))
+    return [*choices, _reward(preference, unit=cost_unit(here, prices=prices))]
+
+
+def as_yaml(choices: Sequence[Choice]) -> str:
+    """The file: every choice below its reason."""
+    parts = [_comment(_HEAD)]
+    for choice in choices:
+        body = yaml.safe_dump(choice.sections, sort_keys=False, default_flow_style=None, width=110)
+        note = _comment(choice.note) if choice.note else ""
+        parts.append(_comment(choice.why) + (body if choice.sections else "") + note)
+    return "\n".join(parts)
+
+
+def cost_unit(here: Surroundings, *, prices: Prices) -> str:
+    """The cost that is charged: dollars where prices are known, else steps; seconds where pipelines are arms, each of
+    which counts as one step.
+    """
+    return "seconds_total" if here.pipelines else "dollars" if prices else "steps"
+
+
+def worth(preference: str, *, unit: str) -> str:
+    """What a right answer is worth, in words."""
+    return f"{number(1 / WEIGHTS[preference][unit])} {'seconds' if unit == 'seconds_total' else unit}"
+
+
+def parsed_price(text: str) -> dict[str, float]:
+    """The price of a model as a user writes it: "INPUT/OUTPUT", dollars per million tokens. Raises ConfigError."""
+    try:
+        read, written = (float(part) for part in text.split("/"))
+    except ValueError:
+        read = written = math.nan
+    if not (0.0 <= read < math.inf and 0.0 <= written < math.inf):
+        remedy = "give dollars per million tokens as INPUT/OUTPUT, for example 0.15/0.6"
+        raise ConfigError(f"{text!r:.40} is not a price", field="--price", remedy=remedy)
+    return {"input": read, "output": written}
+
+
+def _comment(text: str) -> str:
+    return "".join(f"# {line}\n" for line in textwrap.wrap(one_line(text), width=110))
+
+
+def _no_server(here: Surroundings) -> Choice:
+    """Who writes the answers of the arms that workers run: the local model, or nobody."""
+    tried = ", ".join(f"{product} {port}" for product, port in USUAL_PORTS.items())
+    name, sections = Settings().generator.model, dict[str, Any]()
+    if len(here.pipelines) > 1:
+        why = "Your pipelines have models of their own"
+    elif here.no_workers:
+        why = f"{here.no_workers}: without it your own code answers, and RagBandit chooses"
+    elif here.local:
+        sections = {"generator": {"name": "local", "model": name}}
+        why = (
+            f"No model server answers on the usual ports ({tried}), so workers run {name} themselves: good for a first "
+            "try, not for real answers; --url names a server"
+        )
+    else:
+        why = (
+            f"There is no model: no server answers on the usual ports ({tried}) and torch is not installed, so your "
+            "own code answers and RagBandit chooses (/v1/route). Start a server, give --url, or: "
+            "pip install '.[models]'"
+        )
+    return Choice(topic="model", why=why, sections=sections)
+
+
+def _server(here: Surroundings, *, key_env: str, prices: Prices) -> Choice:
+    """The generators of the models on the server: one as `generator`, two as `generators` small and large."""
+    assert here.server is not None
+    url, names = here.server.url, [model.name for model in here.models]
+    sections = [_generator(model, url=url, key_env=key_env) for model in here.models]
+    for section, price in zip(sections, prices, strict=False):
+        section["price"] = price
+    preset = {"arms_preset": "chat"}
+    charged = "" if prices else "; no price is known, so steps are charged"
+    if len(sections) == 1:
+        why = f"{url}: {names[0]} writes the answers ({here.picked}){charged}"
+        note = "" if prices else _NO_PRICE.format(who="tokens cost nothing")
+        return Choice(topic="model", why=why, sections={"generator": sections[0], **preset}, note=note)
+    why = f"{url}: small is {names[0]}, large is {names[1]} ({here.picked}){charged}"
+    note = (
+        "" if prices else _NO_PRICE.format(who="an answer of the large model costs what one of the small model costs")
+    )
+    named = dict(zip(("small", "large"), sections, strict=True))
+    return Choice(topic="model", why=why, sections={"generators": named, **preset}, note=note)
+
+
+def _generator(model: Model, *, url: str, key_env: str) -> Params:
+    options: Params = {"base_url": url, "bytes_per_token": 3.0}
+    if key_env != OpenAiOptions().api_key_env:
+        options["api_key_env"] = key_env
+    if url == OPENAI:
+        options["max_tokens_field"] = "max_completion_tokens"
+        if _REASONING.match(model.name):
+            options["fields"] = {"temperature": None, "stop": None, "reasoning_effort": "low"}
+    context = max(256, model.context_tokens or _CONTEXT_TOKENS)
+    return {"name": "openai", "model": model.name, "context_tokens": context, "openai": options}
+
+
+def _arms(here: Surroundings) -> dict[str, Params]:
+    """The pipelines; the arms of one model, or of both with the model's size in their names; else two of the caller."""
+    arms = dict(here.pipelines)
+    names = ["no_retrieval", *(["single_step", "multi_step"] if here.index else [])]
+    if len(here.models) == 2:
+        sizes = {"no_retrieval": ["small"], "single_step": ["small", "large"], "multi_step": ["large"]}
+        if not here.index:
+            sizes["no_retrieval"].append("large")
+        arms |= {f"{name}_{size}": {"class": name, "generator": size} for name in names for size in sizes[name]}
+    elif here.models or (here.local and len(arms) < 2):
+        arms |= {name: {} for name in names}
+    return arms or {"fast": {"run_by": "caller"}, "deep": {"run_by": "caller"}}
+
+
+def _why_arms(here: Surroundings, arms: dict[str, Params]) -> str:
+    names = ", ".join(arms)
+    if next(iter(arms.values())).get("run_by") == "caller":
+        return f"{names} stand for your own pipelines, the cheap one first: rename them to your liking"
+    if len(here.pipelines) > 1:
+        return f"{names}: your pipelines; change `input` to text or messages where one wants no {{question: ...}}"
+    if here.index is None:
+        more = "documents (--documents DIR) add arms that search" if here.models or here.local else "name another"
+        return f"{names}: all that can answer here; {more}"
+    return f"{names}: from memory, after one search, after several"
+
+
+def _incumbent(arms: dict[str, Params]) -> Choice:
+    """The arm that would answer without a router: of the larger model the one that searches once, else the first."""
+    usual = ("single_step_large", "single_step", "no_retrieval_large", *arms)
+    incumbent = next(name for name in usual if name in arms)
+    harm = Settings().policy.harm
+    why = (
+        f"{incumbent} is the incumbent, the arm that would answer without a router (is it another? name it): while "
+        f"the router learns it may lose {harm:.0%} of what {incumbent} earns (harm). That costs time: most of the "
+        "first thousand questions go to it. A larger harm learns faster, incumbent: null fastest; labelled "
+        "questions of before shorten it (ragbandit policy warm)"
+    )
+    return Choice(topic="policy", why=why, sections={"policy": {"incumbent": incumbent, "harm": harm}})
+
+
+def _reward(preference: str, *, unit: str) -> Choice:
+    weights = {name: weight[unit] for name, weight in WEIGHTS.items()}
+    others = ", ".join(f"{name} {worth(name, unit=unit)}" for name in WEIGHTS if name != preference)
+    why = (
+        f"{preference}: a right answer is worth {worth(preference, unit=unit)}; a question may come with another of "
+        f"these prices by its name ({others})"
+    )
+    sections = {"reward": {"weight": weights[preference], "cost": {unit: 1.0}}, "prices": weights}
+    return Choice(topic="price", why=why, sections=sections)

@@ -47,12 +47,20 @@ SourceOption = Annotated[str | None, typer.Option(help=SOURCE_HELP)]
 def held(
     source: SourceOption = None,
     limit: Annotated[int, typer.Option(min=1, help="most feedback to list, the newest first")] = 100,
+    release: Annotated[bool, typer.Option("--release", help="let the learner learn it: that of --source")] = False,
+    feedback: Annotated[str | None, typer.Option(help="of --release: one feedback instead, by its id")] = None,
     label: LabelOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List feedback from sources over their limit, which is not learned: by source, and the newest of it."""
+    """List feedback of sources over their limit, which is not learned: by source, the newest of it; or release it."""
     with opened(config, label=label) as (_, ledger):
+        if release:
+            if (source is None) == (feedback is None):
+                raise InvalidInput("give --source or --feedback", field="source", remedy="the list shows both")
+            done = held_feedback.release(ledger, source=source, feedback_id=feedback, actor=actor(), now=time.time())
+            show(asdict(done), as_json=as_json)
+            return
         sources, rows = held_feedback.sources_held(ledger), held_feedback.held(ledger, source=source, limit=limit)
         if as_json:
             print_json({"sources": sources, "feedback": [asdict(row) for row in rows]})
@@ -61,22 +69,6 @@ def held(
             console.print(f"held: {', '.join(f'{escape(name)} {count}' for name, count in sources.items())}")
         cells = ((row.feedback_id, row.decision_id, row.source, row.reason, moment(row.held_at)) for row in rows)
         show_rows(("feedback", "decision", "source", "reason", "held at"), cells, none="nothing is held")
-
-
-def release(
-    source: SourceOption = None,
-    feedback: Annotated[str | None, typer.Option(help="one feedback, by its id")] = None,
-    label: LabelOption = None,
-    config: ConfigOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Release the held feedback of a source, or one feedback: the learner learns it."""
-    with opened(config, label=label) as (_, ledger):
-        if (source is None) == (feedback is None):
-            remedy = "`ragbandit feedback held` shows both"
-            raise InvalidInput("give --source or --feedback", field="source", remedy=remedy)
-        done = held_feedback.release(ledger, source=source, feedback_id=feedback, actor=actor(), now=time.time())
-        show(asdict(done), as_json=as_json)
 
 
 def rejected(

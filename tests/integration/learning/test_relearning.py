@@ -138,7 +138,7 @@ def test_sources_have_a_kind_and_a_name(make_world, source):
 
 
 def test_the_verbs(make_world, monkeypatch, tmp_path):
-    """`rejected` lists decisions, `exclude` relearns, or lists; `include`, `held` and `release` work."""
+    """`rejected` lists decisions, `exclude` relearns, or lists; `include` and `held` work."""
     world = make_world()
     fill(world, count=6)
     world.learn()
@@ -163,10 +163,12 @@ def test_the_verbs(make_world, monkeypatch, tmp_path):
     held = told("feedback", "held", "--label", "main_q1")
     assert held["sources"] == {"key:bad": len(held["feedback"])}
     assert (
-        told("feedback", "release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])["feedback"]
+        told("feedback", "held", "--release", "--label", "main_q1", "--feedback", held["feedback"][0]["feedback_id"])[
+            "feedback"
+        ]
         == 1
     )
     assert told("feedback", "include", "1")["included"] == 1
-    told("held", "release", code=2)
+    told("feedback", "held", "--release", code=2)
     told("feedback", "exclude", "--since", "2001-01-01", code=2)
     told("feedback", "exclude", "--source", "key:bad", "--since", "yesterday", code=2)

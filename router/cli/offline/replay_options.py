@@ -40,7 +40,7 @@ Floor = Annotated[
 Log = Annotated[
     str | None,
     typer.Option(
-        help="a file (jsonl, parquet, dsjson), or a folder of Parquet files, or their URL; default the store",
+        help="a file (jsonl, parquet), or a folder of Parquet files, or their URL; default the store",
         rich_help_panel=_LOG,
     ),
 ]

@@ -2,7 +2,6 @@
 
     jsonl    one JSON object a line: lossless, and easy to write by hand
     parquet  the same columns, typed; `read_log` streams millions of rows as arrays
-    dsjson   Vowpal Wabbit's, for its command line
 
 Everything that a row holds comes back from every format. docs/replay.md says what each carries.
 """
@@ -23,7 +22,6 @@ __all__ = ["FORMATS", "BadRow", "Defaults", "Logged", "format_of", "read_rows", 
 FORMATS = {
     "jsonl": (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz"),
     "parquet": (".parquet",),
-    "dsjson": (".dsjson", ".dsjson.gz"),
 }
 
 

@@ -11,7 +11,7 @@ The least that a row needs, as people write it by hand:
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,32 +25,24 @@ from ragbandit.shared.types import Features
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def read(
-    path: str | Path, *, defaults: Defaults, record: Callable[[Record], Record] = dict
-) -> Iterator[Logged | BadRow]:
-    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty.
-
-    record: of the object on a line; it raises InvalidInput for one that has none.
-    """
+def read(path: str | Path, *, defaults: Defaults) -> Iterator[Logged | BadRow]:
+    """The rows of the file, in its order. Raises InvalidInput for a file that is unreadable or empty."""
     reader = RowReader(defaults=defaults)
     for number, raw in lines(Path(path)):
         try:
-            entry = record(parsed(raw))
+            entry = dict(parsed(raw))
         except InvalidInput as error:
             yield bad_row(error, line=number)
         else:
             yield reader.row(entry, line=number)
 
 
-def write(path: str | Path, rows: Iterable[Logged], *, entry: Callable[[Logged], Record] = record_of) -> int:
-    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput.
-
-    entry: the object of a row's line.
-    """
+def write(path: str | Path, rows: Iterable[Logged]) -> int:
+    """Write the rows; how many. The file is there when all of it is. Raises InvalidInput."""
     count = 0
     with new_lines(Path(path)) as out:
         for row in rows:
-            out.write(line_of(entry(row)) + b"\n")
+            out.write(line_of(record_of(row)) + b"\n")
             count += 1
     return count
 

@@ -17,8 +17,8 @@ Place = Path | str
 _SUFFIX: Final = ".parquet"
 #: first bytes -> format
 _MAGIC = {b"PAR1": "parquet"}
-#: keys that the rows of one format have and those of the other do not
-_KEYS = {"jsonl": {"arm", "pmf"}, "dsjson": {"a", "c", "p"}}
+#: keys that every row of JSONL has
+_KEYS = {"arm", "pmf"}
 #: bytes of a first row that are read to tell its format
 _GLANCE = 1 << 20
 
@@ -120,5 +120,4 @@ def _begins_like(path: Path) -> str | None:
         entry = parsed(first.removeprefix(b"\xef\xbb\xbf"))
     except (OSError, EOFError, zlib.error, InvalidInput):
         return None  # the reader says it better
-    like = [name for name, keys in _KEYS.items() if keys <= set(entry)]
-    return like[0] if len(like) == 1 else None
+    return "jsonl" if set(entry) >= _KEYS else None

@@ -70,7 +70,7 @@ def open_log(
 ) -> "OpenLog":
     """A log for `replay`. Nothing but the configuration is read here.
 
-    path: a file (JSONL, Parquet, dsjson); a folder of Parquet files, or a pattern with * for several; for Parquet
+    path: a file (JSONL, Parquet); a folder of Parquet files, or a pattern with * for several; for Parquet
     also a URL of fsspec; None: the ledger `label` of the configured store.
     format: of a file whose name does not tell it.
     config: a file, ready Settings, or None for ./config.yaml and the environment.

@@ -154,7 +154,7 @@ def test_one_policy_serves_every_price(serve, tmp_path):
         likeliest[price] = max(reply["pmf"], key=reply["pmf"].get)
     assert (likeliest["economy"], likeliest["quality"]) == ("cheap", "dear")
     assert service.router.verify(deep=True).ok
-    for name in ("log.jsonl", "log.parquet", "log.dsjson"):  # the same rows again, in every column
+    for name in ("log.jsonl", "log.parquet"):  # the same rows again, in every column
         assert write_rows(tmp_path / name, ledger_rows(service.router.ledger)) == 60
         counts = take_in(service.router.ledger, read_rows(tmp_path / name), origin="jsonl")
         assert (counts.added, counts.known) == (0, 60)

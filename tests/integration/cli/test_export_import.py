@@ -143,7 +143,7 @@ def imported(ledger, path, **options):
 
 @pytest.mark.parametrize(
     ("new_url", "ends"),
-    [("sqlite", "parquet"), ("sqlite", "dsjson"), ("postgresql", "parquet")],
+    [("sqlite", "parquet"), ("postgresql", "parquet")],
     indirect=["new_url"],
 )
 def test_same_bytes(world, new_ledger, tmp_path, ends):
@@ -203,21 +203,6 @@ def test_same_id_other_body(new_ledger, tmp_path):
             imported(there, other)
         assert caught.value.field == f"other.jsonl:2 {field}"
         assert (count(there, decisions), count(there, updates)) == (1, 1), field
-
-
-def test_foreign_event_survives_the_store(new_ledger, tmp_path):
-    """The shared namespaces and the actions' features of a dsjson from elsewhere come out of the store again."""
-    shared = {
-        "User": {"age": 3, "_text": "likes tea"},
-        "_multi": [{"i": {"id": "fast", "price": 1.5}}, {"i": {"id": "deep"}, "tags": {"x": 1}}],
-    }
-    event = {"EventId": "e1", "_label_cost": -0.5, "a": [2, 1], "p": [0.25, 0.75], "c": shared, "Version": "1"}
-    write_json(tmp_path / "theirs.dsjson", [event])
-    there = new_ledger()
-    imported(there, tmp_path / "theirs.dsjson")
-    again = json.loads(exported(there, tmp_path / "ours.dsjson"))
-    assert again["c"] == shared
-    assert {key: again[key] for key in event} == event
 
 
 @both
@@ -357,10 +342,10 @@ def test_deep_leaves_foreign_decisions_out(make_world, tmp_path):
         for n, version in enumerate([own, "theirs-7"] * 6)
     ]
     foreign = [
-        replace(row, decision=replace(row.decision, facts={IMPORTED: "dsjson"}))
+        replace(row, decision=replace(row.decision, facts={IMPORTED: "parquet"}))
         for row in read_rows(write_json(tmp_path / "log.jsonl", rows))
     ]
-    take_in(world.ledger, foreign, origin="dsjson")
+    take_in(world.ledger, foreign, origin="parquet")
     world.learn()
     verdict = world.router.verify(deep=True)
     assert verdict.ok, verdict.notes
@@ -505,7 +490,7 @@ def test_verbs(command, configured, tmp_path):
     }
     assert re.search(r"known +120\b", command("data", "import", "out.jsonl.gz", "-c", here))
     since = ("--label", "imported", "--since", "2023-11-14T22:13:26Z", "-c", here)
-    assert re.search(r"rows +114\b", command("data", "export", "--format", "dsjson", "out", *since))
+    assert re.search(r"rows +114\b", command("data", "export", "--format", "parquet", "out", *since))
     before = ("--label", "imported", "--before", "2023-11-14T22:13:26Z", "-c", here)
     assert command("data", "export", "old.parquet", *before, "--json")["rows"] == 6
 
@@ -557,7 +542,7 @@ def test_ledger_of_another_policy(make_world, command, tmp_path):
     [
         (("data", "export", "out.jsonl"), "there is no database"),
         (("data", "export", "out.csv"), "name the format"),
-        (("data", "import", "least.jsonl", "--format", "dsjson"), "it begins like jsonl (give --format jsonl)"),
+        (("data", "import", "least.jsonl", "--format", "parquet"), "it begins like jsonl (give --format jsonl)"),
         (("data", "import", "missing.jsonl", "--label", "No Name"), "no name of a ledger"),
     ],
 )

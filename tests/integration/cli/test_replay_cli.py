@@ -31,7 +31,7 @@ from tests.conftest import World
 from tests.support.logs.log_rows import LEAST, plain_rows, with_extra, write_json
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
-FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson"]
+FORMATS = ["log.jsonl", "log.jsonl.gz", "log.parquet"]
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def test_warning_where_raters_choose(run, tmp_path):
     assert result["ratings"]["selection"][0] > 0
 
 
-@pytest.mark.parametrize("ends", ["jsonl.gz", "parquet", "dsjson"])
+@pytest.mark.parametrize("ends", ["jsonl.gz", "parquet"])
 def test_formats_agree(run, tmp_path, ends):
     """Scores, chances and missing rewards come through every format that keeps other keys: the same numbers."""
     write(tmp_path / "log.jsonl", made_rows(300))

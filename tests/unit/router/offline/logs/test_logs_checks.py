@@ -1,7 +1,6 @@
 """A row that cannot be used is named by line, field, reason and remedy; its neighbours go on."""
 
 import contextlib
-import json
 import tempfile
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,10 +16,6 @@ from ragbandit.shared.types import Reward
 from tests.support.logs.log_rows import JSON, LEAST, plain_rows, same, write_json
 
 PARTS = [part.name for part in fields(Reward)]
-EVENT_KEYS = [
-    *("_label_cost", "_label_probability", "_label_Action", "_labelIndex", "_skipLearn", "_ragbandit", "other"),
-    *("o", "Timestamp", "EventId", "a", "c", "p", "VWState", "pdrop"),
-]
 
 #: what is wrong with a row -> the field that is named, a word of the reason
 WRONG = {
@@ -101,7 +96,6 @@ def test_missing_key(tmp_path, key):
     assert (bad.field, bad.reason) == (key, "is missing")
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.dsjson"])
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -112,8 +106,9 @@ def test_missing_key(tmp_path, key):
         (b"[" * 100_000, "not JSON"),
     ],
 )
-def test_no_json(tmp_path, name, line, reason):
+def test_no_json(tmp_path, line, reason):
     """A line that is no JSON object is one bad row."""
+    name = "log.jsonl"
     write_rows(tmp_path / name, plain_rows(2))
     first, last = (tmp_path / name).read_bytes().splitlines()
     (tmp_path / name).write_bytes(b"\n".join([first, line, last]))
@@ -153,7 +148,7 @@ def test_bad_row_of_parquet(tmp_path):
 KEYS = st.sampled_from([*OURS, "extra"])
 
 
-@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.dsjson"])
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
 @given(change=st.dictionaries(KEYS, JSON, max_size=3), parts=st.dictionaries(st.sampled_from(PARTS), JSON, max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
@@ -168,156 +163,12 @@ def test_any_json_is_a_row_or_a_bad_row(name, change, parts):
         assert all(map(same, taken, read_rows(Path(folder) / name)))
 
 
-@given(change=st.dictionaries(st.sampled_from(EVENT_KEYS), JSON, max_size=3))
-@settings(max_examples=40, deadline=None)
-def test_any_event_is_a_row_or_a_bad_row(change):
-    """Whatever JSON stands in an event, reading goes on."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = write_json(Path(folder) / "log.dsjson", [EVENT | change, EVENT | {"EventId": "last"}])
-        _, last = read_rows(path)
-    assert isinstance(last, Logged)
-
-
 @given(raw=st.binary(max_size=60))
 @settings(max_examples=30, deadline=None)
 def test_any_bytes(raw):
     """Bytes that are no log are bad rows or an unreadable file, in every format, and never a crash."""
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson"):
+        for name in ("log.jsonl", "log.jsonl.gz", "log.parquet"):
             (Path(folder) / name).write_bytes(raw)
             with contextlib.suppress(InvalidInput):
                 assert not [row for row in read_rows(Path(folder) / name) if isinstance(row, Logged)]
-
-
-# ------------------------------------------------------------------------------------------------------------ dsjson
-
-EVENT = {
-    "_label_cost": -0.5,
-    "_label_probability": 0.2,
-    "_label_Action": 2,
-    "_labelIndex": 1,
-    "o": [{"v": 0.5, "EventId": "e1"}],
-    "Timestamp": "2026-01-31T12:00:00.0000000Z",
-    "Version": "1",
-    "EventId": "e1",
-    "a": [2, 1],
-    "c": {"User": {"age": 3}, "_multi": [{"i": {"id": "fast"}}, {"i": {"id": "deep"}}]},
-    "p": [0.2, 0.8],
-    "VWState": {"m": "m1"},
-}
-
-
-def test_foreign_event(tmp_path):
-    """A Decision Service's event becomes a row: arms by their names, pmf in their order, the context kept."""
-    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"DeferredAction": False}]))
-    decision = row.decision
-    assert (decision.id, decision.arms, decision.pmf) == ("e1", ("fast", "deep"), (0.8, 0.2))
-    assert (decision.arm, decision.propensity, row.reward.value) == ("deep", 0.2, 0.5)
-    assert (decision.version, decision.made_at) == ("m1", 1769860800.0)
-    assert decision.query.context == EVENT["c"]
-    assert row.extra == {"DeferredAction": False}
-
-
-#: shared features of events from elsewhere
-SHARED = [
-    {"User": {"age": 3, "_text": "likes tea"}, "device": "phone"},
-    {"User": [0.5, 2.0], "context": {"hour": 7}, "_text": "a b"},
-    {"e": {"age": 3}},
-    {"e": [1.0, 0.5], "User": {"age": 3}},
-    {},
-]
-
-
-@pytest.mark.parametrize("shared", SHARED, ids=str)
-def test_foreign_event_written_again(tmp_path, shared):
-    """An event from elsewhere is written with the very `c`, actions' features and all, and read again as the same."""
-    event = EVENT | {"c": shared | {"_multi": [{"i": {"id": "fast", "price": 1}}, {"i": {"id": "deep"}, "n": [1, 2]}]}}
-    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [event]))
-    write_rows(tmp_path / "again.dsjson", [row])
-    again = json.loads((tmp_path / "again.dsjson").read_text())
-    assert again["c"] == event["c"]
-    assert {key: again[key] for key in ("a", "p", "_label_cost")} == {
-        key: event[key] for key in ("a", "p", "_label_cost")
-    }
-    (back,) = read_rows(tmp_path / "again.dsjson")
-    assert same(back, row)
-
-
-@pytest.mark.parametrize(
-    "context",
-    [
-        {"_multi": [{"id": "fast"}, {"id": "deep"}]},
-        {"_multi": [{"id": "slow"}, {"id": "deep"}]},
-        {"_multi": [{"id": "fast"}, {"id": "deep"}], "e": [1.0, 2.0]},
-        {"_multi": [{"id": "fast"}, "deep"]},
-        {"_multi": [{"id": "fast"}]},
-        {"_multi": "c"},
-        {"User": {"age": 3, "_x": {"y": None}}, "é": {"a": 1}, "e": {"a": 1}, "context": {"a": {"b": [1]}}},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("features", [None, [0.25, 0.5]], ids=str)
-def test_any_context_as_event(tmp_path, context, features):
-    """Whatever a context holds, also what looks like an event's, the row comes back from dsjson."""
-    (row,) = read_rows(write_json(tmp_path / "log.jsonl", [LEAST | {"context": context, "features": features}]))
-    write_rows(tmp_path / "log.dsjson", [row])
-    (back,) = read_rows(tmp_path / "log.dsjson")
-    assert same(back, row)
-
-
-@pytest.mark.parametrize(
-    "several",
-    [[{"x": 1}, {"id": "deep"}], [{"id": "deep"}, {"id": "deep"}], [{"id": ""}, {"id": 3}], [[], {}]],
-)
-def test_actions_without_names(tmp_path, several):
-    """Where the actions do not all have a name of their own, they are numbered."""
-    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"c": {"_multi": several}}]))
-    assert (row.decision.arms, row.decision.arm) == (("action_1", "action_2"), "action_2")
-
-
-def test_float32_probabilities(tmp_path):
-    """A label's probability may differ from p as float32 does; p is taken."""
-    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"_label_probability": 0.20000000298}]))
-    assert row.decision.propensity == 0.2
-
-
-def test_chosen_is_not_first(tmp_path):
-    """The probability is that of the chosen action, wherever it stands in a."""
-    (row,) = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | {"a": [1, 2], "p": [0.8, 0.2]}]))
-    assert (row.decision.arm, row.decision.propensity) == ("deep", 0.2)
-
-
-@pytest.mark.parametrize(
-    ("change", "field", "reason"),
-    [
-        ({"_skipLearn": True}, "_skipLearn", "never shown"),
-        ({"pdrop": 1.0}, "pdrop", "no share below 1"),
-        ({"pdrop": -0.1}, "pdrop", "no share below 1"),
-        ({"pdrop": 0.5}, "pdrop", "stands for 2"),
-        ({"pdrop": "half"}, "pdrop", "no finite number"),
-        ({"_label_cost": 0, "o": []}, "o", "no outcome"),
-        ({"_label_cost": None, "o": None}, "o", "no outcome"),
-        ({"_label_cost": None}, "_label_cost", "no finite number"),
-        ({"_label_Action": 3}, "_label_Action", "not in 1 to 2"),
-        ({"_label_Action": 0}, "_label_Action", "not in 1 to 2"),
-        ({"_labelIndex": 0}, "_labelIndex", "_label_Action - 1"),
-        ({"_label_probability": 0.3}, "_label_probability", "p gives the drawn action"),
-        ({"_label_probability": 0}, "_label_probability", "outside (0, 1]"),
-        ({"a": [2, 2]}, "a", "no order"),
-        ({"a": [2]}, "a", "no order"),
-        ({"p": [0.2]}, "p", "does not fit"),
-        ({"p": [0.2, 0.7]}, "pmf", "sums to"),
-        ({"c": {}}, "c._multi", "missing"),
-        ({"c": None}, "c", "missing"),
-        ({"EventId": None}, "id", "missing"),
-        ({"Timestamp": "yesterday"}, "Timestamp", "no time"),
-        ({"_label_cost": -3}, "reward", "outside"),
-    ],
-)
-def test_wrong_event(tmp_path, change, field, reason):
-    """An event that cannot be used is named by its field, and the next one is read."""
-    bad, good = read_rows(write_json(tmp_path / "log.dsjson", [EVENT | change, EVENT | {"EventId": "e2"}]))
-    assert isinstance(bad, BadRow), bad
-    assert (bad.line, bad.field) == (1, field)
-    assert reason in bad.reason
-    assert isinstance(good, Logged)

@@ -17,7 +17,7 @@ from ragbandit.router.offline.logs.records import OURS, record_of
 from ragbandit.shared.errors import InvalidInput
 from tests.support.logs.log_rows import LEAST, logs, plain_rows, same, write_json
 
-NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet", "log.dsjson", "log.dsjson.gz"]
+NAMES = ["log.jsonl", "log.jsonl.gz", "log.parquet"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,17 +47,7 @@ def test_contexts_come_back(tmp_path, name):
     assert back.decision.query.context == context
 
 
-def test_words_are_features_of_dsjson(tmp_path):
-    """In dsjson the context is a namespace: texts and numbers as they are, a list of words a feature for each."""
-    row = plain_rows(1)[0]
-    context = {"plan": "pro", "tags": ["billing", "urgent"]}
-    row = replace(row, decision=replace(row.decision, query=replace(row.decision.query, context=context)))
-    write_rows(tmp_path / "log.dsjson", [row])
-    event = json.loads((tmp_path / "log.dsjson").read_text())
-    assert event["c"]["context"] == {"plan": "pro", "tags=billing": 1, "tags=urgent": 1}
-
-
-@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.dsjson"])
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz"])
 def test_same_rows_same_bytes(tmp_path, name):
     """A file that is read and written again is the same file."""
     write_rows(tmp_path / name, plain_rows(20))
@@ -152,9 +142,9 @@ def test_empty_log(tmp_path, name):
         list(read_rows(tmp_path / name))
 
 
-@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.dsjson.gz"])
-def test_truncated_gzip(tmp_path, name):
+def test_truncated_gzip(tmp_path):
     """A gzip that ends too early gives its whole rows, then says where they end."""
+    name = "log.jsonl.gz"
     write_rows(tmp_path / name, plain_rows(600))
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
@@ -174,8 +164,8 @@ def test_damaged_gzip(tmp_path):
         list(read_rows(tmp_path / "log.jsonl.gz"))
 
 
-@pytest.mark.parametrize("said", ["jsonl", "parquet", "dsjson"])
-@pytest.mark.parametrize("format_", ["jsonl", "parquet", "dsjson"])
+@pytest.mark.parametrize("said", ["jsonl", "parquet"])
+@pytest.mark.parametrize("format_", ["jsonl", "parquet"])
 def test_wrong_format(tmp_path, format_, said):
     """A file that is read as another format is refused once, with the format to name."""
     write_rows(tmp_path / "log", plain_rows(3), format=format_)
@@ -187,19 +177,16 @@ def test_wrong_format(tmp_path, format_, said):
     assert caught.value.remedy == f"give --format {format_}"
 
 
-@pytest.mark.parametrize("row", [{"id": "q1"}, {**LEAST, "a": [1], "c": {}, "p": [1.0]}, {"EventId": "e1"}])
-@pytest.mark.parametrize("said", ["jsonl", "dsjson"])
-def test_doubtful_format(tmp_path, said, row):
-    """A first row that may be of either format is judged by the named one's reader."""
-    assert len(list(read_rows(write_json(tmp_path / "log", [row]), format=said))) == 1
+def test_doubtful_format(tmp_path):
+    """A first row that does not tell its format is judged by the named one's reader."""
+    assert len(list(read_rows(write_json(tmp_path / "log", [{"id": "q1"}]), format="jsonl"))) == 1
 
 
-@pytest.mark.parametrize("format_", ["jsonl", "dsjson"])
-def test_gzip_by_another_name(tmp_path, format_):
+def test_gzip_by_another_name(tmp_path):
     """A gzip is read whatever its name is."""
-    write_rows(tmp_path / "log.gz", plain_rows(3), format=format_)
+    write_rows(tmp_path / "log.gz", plain_rows(3), format="jsonl")
     (tmp_path / "log.gz").rename(tmp_path / "log")
-    assert len(list(read_rows(tmp_path / "log", format=format_))) == 3
+    assert len(list(read_rows(tmp_path / "log", format="jsonl"))) == 3
 
 
 def test_from_a_pipe(tmp_path):
@@ -232,11 +219,11 @@ def test_blank_lines_and_bom(tmp_path):
 
 def test_format_by_name(tmp_path):
     """The file's name says the format, a format that is named wins, and neither is an error that says what to do."""
-    write_rows(tmp_path / "log.txt", plain_rows(1), format="dsjson")
-    assert json.loads((tmp_path / "log.txt").read_text())["_label_Action"] in (1, 2, 3)
+    write_rows(tmp_path / "log.txt", plain_rows(1), format="jsonl")
+    assert len(list(read_rows(tmp_path / "log.txt", format="jsonl"))) == 1
     with pytest.raises(InvalidInput, match="name the format"):
         read_rows(tmp_path / "log.txt")
-    with pytest.raises(InvalidInput, match="known: jsonl, parquet, dsjson"):
+    with pytest.raises(InvalidInput, match="known: jsonl, parquet"):
         read_rows(tmp_path / "log.txt", format="csv")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.frontier import OUTCOMES, QUESTIONS, cost_scale, frontier_of
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.policies.base import Policy
 from ragbandit.router.policies.draw import made_decisions, outputs_of
 from ragbandit.router.serving.deciding.question import served_weight

@@ -33,7 +33,7 @@ from ragbandit.router.api.app import create_app
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import CachingEncoder
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.router import Router
 from ragbandit.router.serving.setup.bootstrap import make_encoder

@@ -31,10 +31,10 @@ from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
+from ragbandit.router.offline.processes import cores
+from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.draw import with_floor
@@ -159,7 +159,7 @@ class Passes:
 
 
 def _stream(rows: tuple[TableRow, ...], *, arms: tuple[ArmName, ...], features: FeatureRows, quiet: bool) -> Stream:
-    table = LabelledTable(rows=rows, arms=arms, datasets=(None,) * len(rows))
+    table = LabelledTable(rows=rows, arms=arms)
     order = np.argsort(_rewards(table).mean(axis=0))
     pair = arms[order[-1]], arms[order[-2 if quiet else 0]]
     return Stream(table=table, features=features, pair=pair)
@@ -207,7 +207,7 @@ def life(table: LabelledTable, *, features: FeatureRows, policy: str, params: Ma
     worth, alarms, rung, frozen = np.empty(count), [], 0, 0.0
     for place in range(count):
         if place == middle:
-            drawn, _ = learning.predicted(np.arange(middle, count))
+            drawn = learning.predicted(np.arange(middle, count))
             pmfs = np.array([with_floor(one.pmf, floor=settings.policy.floor_of(len(one.pmf))) for one in drawn])
             frozen = float((pmfs * rewards[middle:]).sum() / len(pmfs))
         worth[place] = np.dot(learning.step(place).pmf, rewards[place])
@@ -274,7 +274,7 @@ def lives(source: Source, policy: str, params: Mapping[str, Json], seed: int) ->
     stream = source.stream(seed)
     table, features, middle = stream.table, stream.features, stream.middle
     after = exchanged(table, pair=stream.pair, start=0)
-    rest = replace(after, rows=after.rows[middle:], datasets=after.datasets[middle:])
+    rest = replace(after, rows=after.rows[middle:])
     drifted = exchanged(table, pair=stream.pair, start=middle)
     return Lives(
         drifted=life(drifted, features=features, policy=policy, params=params, seed=seed),

@@ -25,10 +25,10 @@ from rich.table import Table as Printed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
+from ragbandit.router.offline.processes import cores
+from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.offline.simulation.run import Learning, Places, SimulationData, SimulationRun
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies.base import restart, restored
 from ragbandit.router.serving.setup.bootstrap import make_encoder

@@ -25,7 +25,7 @@ from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.learning.examples import Example, join, made_update
 from ragbandit.router.learning.sources.influence import Influence, InfluenceShare
 from ragbandit.router.learning.sources.origin import Origin
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.base import Policy, apply, pmf_of_one
 from ragbandit.router.policies.draw import choose, seed_of, with_floor
@@ -94,7 +94,7 @@ def table(path: Path | None) -> LabelledTable:
         rows.append(
             TableRow(id=f"q{number}", question=question, correct=correct, steps=dict(zip(arms, (0, 1, 3), strict=True)))
         )
-    return LabelledTable(rows=tuple(rows), arms=arms, datasets=(None,) * len(rows))
+    return LabelledTable(rows=tuple(rows), arms=arms)
 
 
 class _World:

@@ -14,10 +14,10 @@ from rich.console import Console
 
 from benchmarks.figures import Figure, print_figures, timed
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.simulation import Simulated, simulate
-from ragbandit.router.offline.simulation.process_pool import cores
 from ragbandit.router.offline.simulation.report import print_training
-from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 

@@ -24,9 +24,9 @@ from ragbandit.router.config.settings import ServerSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.hashing import HashingEncoder
 from ragbandit.router.offline.logs.ledger_transfer import ledger_rows
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.replay import MemoryLog, Plan, judge, memory_log, parse_candidates, prepare
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.queue.notifier import MemoryJobs
 from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -79,7 +79,7 @@ def made_table(rows: int = 1_000, *, seed: int = 0) -> LabelledTable:
                 steps=dict(zip(arms, steps, strict=True)),
             )
         )
-    return LabelledTable(rows=tuple(found), arms=arms, datasets=(None,) * rows)
+    return LabelledTable(rows=tuple(found), arms=arms)
 
 
 class Remembering:

@@ -30,7 +30,7 @@ from ragbandit.router.offline.estimation.intervals import (
     weight_powers,
 )
 from ragbandit.router.offline.estimation.moments import Moments
-from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
 from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 

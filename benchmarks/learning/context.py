@@ -29,9 +29,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.simulation import Simulated, simulate
 from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, split_of
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.policies.draw import with_floor
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -120,7 +120,7 @@ class MadeWorld:
             )
             for place in range(first, last)
         )
-        return LabelledTable(rows=rows, arms=arms, datasets=(None,) * len(rows))
+        return LabelledTable(rows=rows, arms=arms)
 
 
 def made_world(name: str, *, seed: int) -> MadeWorld:
@@ -186,7 +186,7 @@ def shares(
     if learning.refused or learning.faults:
         raise RuntimeError(f"{policy}: {learning.reason}")
     means, floor = world.means[LEARNED:], data.settings.policy.floor_of(len(world.means[0]))
-    drawn, _ = learning.predicted(test)
+    drawn = learning.predicted(test)
     greedy = served = 0.0
     for one, mean in zip(drawn, means, strict=True):
         assert one.scores is not None

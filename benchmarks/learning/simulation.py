@@ -21,8 +21,8 @@ from rich.table import Table as Printed
 
 from ragbandit.router.config.settings import PolicySettings, Settings
 from ragbandit.router.encoders.base import Encoder
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
 from ragbandit.router.offline.simulation import Simulated, simulate
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.types import Json
@@ -134,11 +134,11 @@ def _start(name: str, row: Simulated) -> Start:
         name=name,
         reward=one.reward,
         reward_se=one.reward_se,
-        break_even=one.break_even.question,
-        even_share=one.break_even.share,
-        worst=one.worst_prefix.ratio,
-        worst_after=one.worst_prefix.questions,
-        harmed=one.worst_prefix.harmed,
+        break_even=one.break_even,
+        even_share=one.break_even_share,
+        worst=one.worst_prefix,
+        worst_after=one.worst_after,
+        harmed=one.harmed,
         above_line=row.above_line_at.get(STEPS),
         above_line_se=row.above_line_at_se.get(STEPS),
     )

@@ -26,7 +26,7 @@ from benchmarks.worlds.passes import BEST, DEAREST, MODES, Conditions
 from benchmarks.worlds.report import draw, print_board, write
 from ragbandit.router.cli.console import bars
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.offline.simulation.process_pool import cores
+from ragbandit.router.offline.processes import cores
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,7 +1,6 @@
 """All passes of a board: the worlds, the processes, and the figures of each world."""
 
 import importlib.util
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
@@ -16,13 +15,12 @@ from benchmarks.worlds.measures import Measured, measured, possible_gain
 from benchmarks.worlds.passes import Conditions, Task, World, passed
 from ragbandit.router.config.sections import EncoderSettings
 from ragbandit.router.encoders.feature_cache import embedded
+from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.processes import process_executor
 from ragbandit.router.offline.simulation import DEFAULT_WEIGHT
-from ragbandit.router.offline.simulation.process_pool import started
 from ragbandit.router.offline.simulation.run import Played
-from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.types import Progress
 from ragbandit.router.serving.setup.bootstrap import make_encoder
-from ragbandit.shared.child_process import die_with_parent
 
 HANDBOOK: Final = Path(__file__).parents[2] / "examples" / "handbook" / "table.jsonl"
 #: weight of cost where most questions are answered by no arm
@@ -132,7 +130,7 @@ def _played(
     possible: dict[str, float] = {}
     results: dict[Task, Played] = {}
     count = len(worlds) + len(tasks)
-    with started({world.name: world for world in worlds}, jobs=jobs, begin=_begin) as pool:
+    with process_executor(jobs, begin=_begin, given=({world.name: world for world in worlds},)) as pool:
         work: list[Task | str] = [*(world.name for world in worlds), *tasks]
         asked = {pool.submit(_work, one): one for one in work}
         for done, future in enumerate(as_completed(asked), start=1):
@@ -147,9 +145,8 @@ def _played(
     return possible, results
 
 
-def _begin(file: Path) -> None:
-    die_with_parent()
-    _worlds.update(pickle.loads(file.read_bytes()))
+def _begin(worlds: dict[str, World]) -> None:
+    _worlds.update(worlds)
 
 
 def _work(one: Task | str) -> Played | float:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.types import Matrix
 from ragbandit.shared.types import ArmName, Json, TableRow
 
@@ -142,4 +142,4 @@ def made_world(name: str, *, rows: int = ROWS, seed: int = 0) -> tuple[LabelledT
         return TableRow(id=f"{name}-{number}", question=text, correct=correct, steps=steps, context=context)
 
     table = tuple(row(number) for number in range(rows))
-    return LabelledTable(rows=table, arms=tuple(steps), datasets=(None,) * rows), chances
+    return LabelledTable(rows=table, arms=tuple(steps)), chances

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.worlds.passes import DEAREST, World
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.full_information import table_query
-from ragbandit.router.offline.simulation.first_pass import first_pass
+from ragbandit.router.offline.logs.tables import table_query
+from ragbandit.router.offline.simulation.measure import first_pass
 from ragbandit.router.offline.simulation.run import Played
 from ragbandit.router.offline.types import Choices, Matrix
 from ragbandit.router.policies.context import ContextColumns
@@ -110,9 +110,9 @@ def measured(
         labelled=labelled,
         best=best,
         incumbent=beside,
-        break_even=against.break_even.question,
-        worst_prefix=against.worst_prefix.ratio,
-        harmed=against.worst_prefix.harmed,
+        break_even=against.break_even,
+        worst_prefix=against.worst_prefix,
+        harmed=against.harmed,
         share=best[AFTER].value / possible if possible > WORTH else None,
         labels=against.labels,
         curve={count: float(ahead[count - 1] / count) for count in CURVE if count <= against.questions},

@@ -9,18 +9,17 @@ from typing import Final
 import numpy as np
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.simulation.frontier import rewards_of
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.simulation.measure import rewards_of
 from ragbandit.router.offline.simulation.run import (
     Learning,
     Places,
     Played,
     SimulationData,
     SimulationRun,
-    Timed,
     chance_of,
     play,
 )
-from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.offline.types import Matrix
 from ragbandit.router.policies import with_settings
 from ragbandit.router.policies.draw import Drawn
@@ -126,7 +125,7 @@ class ConditionedLearning(Learning):
         # a label that is not late is learned before the next decision, which is the one of number steps
         self._waiting.append((self.steps + self._conditions.late, decision, quality, steps))
 
-    def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
+    def predicted(self, places: Places) -> list[Drawn]:
         """The policy's word after all labels have come."""
         self._learn_until(None)
         return super().predicted(places)
@@ -172,4 +171,4 @@ def passed(task: Task, *, world: World) -> Played:
 
 def _part(table: LabelledTable, places: Places) -> LabelledTable:
     rows = tuple(table.rows[place] for place in places)
-    return replace(table, rows=rows, datasets=(None,) * len(rows))
+    return replace(table, rows=rows)

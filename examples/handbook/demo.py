@@ -37,7 +37,7 @@ from ragbandit.examples.handbook.report import show, summarise
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings
 from ragbandit.router.learning.reward import containment
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import InvalidInput, missing_package
 
 #: questions answered at a time: a worker writes several answers at once, in little more time than one

@@ -14,8 +14,8 @@ from typing import Final
 
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.simulation.measure import rewards_of
 
 #: words before the one that names what is asked for
 _SMALL: Final = (

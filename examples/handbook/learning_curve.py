@@ -21,11 +21,10 @@ from ragbandit.examples.handbook.command import DATA, HERE, TABLE, environment_o
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.offline.simulation.first_pass import first_pass
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.process_pool import cores, played
-from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun
-from ragbandit.router.offline.simulation.table import LabelledTable, read_table
+from ragbandit.router.offline.logs.tables import LabelledTable, read_table
+from ragbandit.router.offline.processes import cores
+from ragbandit.router.offline.simulation.measure import first_pass, rewards_of
+from ragbandit.router.offline.simulation.run import Places, Played, SimulationData, SimulationRun, played
 from ragbandit.router.offline.types import Matrix, Vector
 from ragbandit.router.policies import make_policy, with_settings
 from ragbandit.router.serving.setup.bootstrap import make_encoder
@@ -180,9 +179,9 @@ def curve_of(
         oracle=float(rewards.max(axis=1).mean()),
         ahead=float(ahead.mean()),
         ahead_se=float(ahead.std(ddof=1) / np.sqrt(count)),
-        break_even=found.break_even.question,
-        break_even_share=found.break_even.share,
-        worst_prefix=found.worst_prefix.ratio,
+        break_even=found.break_even,
+        break_even_share=found.break_even_share,
+        worst_prefix=found.worst_prefix,
         late=_late(passes, table=table, rewards=rewards, name=name),
     )
 

@@ -11,8 +11,8 @@ from rich.table import Table as Printed
 
 from ragbandit.examples.handbook.command import Row
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.simulation.frontier import greedy, mean_and_error, one_hot, rewards_of
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.simulation.measure import greedy, mean_and_error, one_hot, rewards_of
 from ragbandit.router.offline.types import Matrix
 
 #: what a question of the handbook needs, in words

@@ -29,7 +29,7 @@ from ragbandit.examples.handbook.side_by_side import (
 )
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import RewardSettings, Settings
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import RagBanditError
 from ragbandit.workers.evaluation.runs import parse_arms
 

@@ -94,16 +94,6 @@ def parse_weights(text: str) -> tuple[float, ...]:
         ) from error
 
 
-def parse_line(text: str) -> tuple[str, str]:
-    """The two arms of A,B."""
-    named = split_commas([text])
-    if len(named) != 2 or named[0] == named[1]:
-        raise InvalidInput(
-            f"{text!r} does not name two arms", field="line", remedy="for example single_step,multi_step"
-        )
-    return named[0], named[1]
-
-
 def split_commas(texts: Sequence[str]) -> list[str]:
     """Values between commas."""
     return [part.strip() for text in texts for part in text.split(",") if part.strip()]

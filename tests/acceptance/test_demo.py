@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ragbandit.examples.handbook import recorded, strategies
 from ragbandit.examples.handbook.command import TABLE, read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, sampled
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.workers.cli import app
 
 from .conftest import ROOT

@@ -220,7 +220,7 @@ def _ratio(values: Sequence[float], *, over: Sequence[float]) -> Mean | None:
 def table_records(
     rows: Sequence[LabelledQuestion], *, answered: Answered, judged_as: Qualities, reward: RewardSettings
 ) -> Iterator[dict[str, Json]]:
-    """The full-information table, a record per question (router/offline/simulation/table.py); quality as the reward
+    """The full-information table, a record per question (router/offline/logs/tables.py); quality as the reward
     has it.
     """
     for number, row in enumerate(rows):

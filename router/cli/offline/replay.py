@@ -15,6 +15,7 @@ from ragbandit.router.cli.offline import replay_options as options
 from ragbandit.router.cli.store import parse_policies, parse_time, split_commas
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.processes import cluster_executor, process_executor
 from ragbandit.router.offline.replay import (
     CandidateSpec,
     OpenLog,
@@ -24,7 +25,6 @@ from ragbandit.router.offline.replay import (
     parse_candidates,
     replay,
 )
-from ragbandit.router.offline.replay.parts import cluster_executor, process_executor
 from ragbandit.router.offline.reports.page import check_page, write_page
 from ragbandit.router.offline.reports.phrases import headline
 from ragbandit.router.offline.reports.tables import print_replay

@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from ragbandit.router.cli.console import ConfigOption, JsonOption, bars, console, errors, print_json
-from ragbandit.router.cli.store import parse_line, parse_policies, parse_weights
+from ragbandit.router.cli.store import parse_policies, parse_weights
 from ragbandit.router.config import loading as configuration
 from ragbandit.router.offline.charts import check_png
-from ragbandit.router.offline.simulation import plots, simulate
-from ragbandit.router.offline.simulation.process_pool import cores
-from ragbandit.router.offline.simulation.report import print_training
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.processes import cores
+from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.report import plot_frontier, print_training
 from ragbandit.router.policies.checks import check_fallback
 from ragbandit.router.serving.setup.bootstrap import make_encoder
 from ragbandit.shared.errors import InvalidInput
@@ -31,9 +31,6 @@ def simulate_verb(
     seeds: Annotated[int, typer.Option(help="orders of the table and draws")] = 5,
     total: Annotated[int | None, typer.Option(help="questions in EM's denominator, those not in the table too")] = None,
     param: Annotated[list[str] | None, typer.Option(help="NAME.KEY=VALUE; may be repeated")] = None,
-    line: Annotated[
-        str | None, typer.Option(help="A,B: arms of the mixture line; default single_step,multi_step")
-    ] = None,
     incumbent: Annotated[
         str | None, typer.Option(help="ARM that the rewards while learning are compared with; default best fixed")
     ] = None,
@@ -44,8 +41,6 @@ def simulate_verb(
         float, typer.Option(help="chance that a decision's outcome is learned, above 0 and at most 1")
     ] = 1.0,
     plot: Annotated[Path | None, typer.Option(help="draw the quality-cost frontier as PNG")] = None,
-    plot_learning: Annotated[Path | None, typer.Option(help="draw the rewards while learning as PNG")] = None,
-    by_dataset: Annotated[bool, typer.Option("--by-dataset", help="also EM and steps per dataset")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="processes; default one per core")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -53,9 +48,8 @@ def simulate_verb(
     """Learn from a full-information table as live traffic would, then judge on rows not learned."""
     settings = configuration.load(config).settings
     check_fallback(settings)
-    for figure in (plot, plot_learning):
-        if figure is not None:
-            check_png(figure)
+    if plot is not None:
+        check_png(plot)
     if test is not None and folds is not None:
         raise InvalidInput("--test and --folds exclude each other", field="folds", remedy="give one of them")
     policies = parse_policies(policy, params=param or [], settings=settings)
@@ -70,7 +64,6 @@ def simulate_verb(
             total=total,
             settings=settings,
             encoder=lambda: make_encoder(settings.encoder),
-            line=None if line is None else parse_line(line),
             incumbent=incumbent,
             warm=warm,
             labelled=labelled,
@@ -80,8 +73,6 @@ def simulate_verb(
     if as_json:
         print_json([row.as_json() for row in rows])
     else:
-        print_training(rows, console=console, by_dataset=by_dataset)
+        print_training(rows, console=console)
     if plot is not None:  # last: a figure that cannot be written must not cost the table
-        plots.plot_frontier(rows, path=plot)
-    if plot_learning is not None:
-        plots.plot_learning(rows, path=plot_learning)
+        plot_frontier(rows, path=plot)

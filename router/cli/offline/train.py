@@ -12,7 +12,7 @@ from rich.table import Table as Printed
 from ragbandit.router.cli.console import JsonOption, bars, console, errors, print_json
 from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.training import read_questions, train
 
 

@@ -17,9 +17,9 @@ from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.learning.examples import policy_of
 from ragbandit.router.learning.monitoring.price import implied, proposal
 from ragbandit.router.offline.logs import format_of
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.offline.replay.opening import open_log
 from ragbandit.router.offline.replay.results import EstimateWithInterval
-from ragbandit.router.offline.simulation.table import read_table
 from ragbandit.router.offline.types import Progress
 from ragbandit.router.offline.warm.entering import enter
 from ragbandit.router.offline.warm.held_out import HeldOut, held_out

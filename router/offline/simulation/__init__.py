@@ -9,19 +9,35 @@ How each number is made: docs/simulate.md.
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ragbandit.router.config.settings import RewardSettings, Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.offline.simulation.frontier import line_of
-from ragbandit.router.offline.simulation.process_pool import played
-from ragbandit.router.offline.simulation.results import Measure, Simulated, by_seed
-from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun
-from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.offline.types import Progress
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.simulation.measure import (
+    STEPS_READ,
+    SWEEP,
+    FirstPass,
+    FrontierPoint,
+    MixtureLine,
+    cheapest_right,
+    first_pass,
+    greedy,
+    interpolated,
+    line_of,
+    mean_and_error,
+    one_hot,
+    point_of,
+    rewards_of,
+)
+from ragbandit.router.offline.simulation.run import Played, SimulationData, SimulationRun, played
+from ragbandit.router.offline.types import Matrix, Progress, no_progress
 from ragbandit.router.policies import known_policies, make_policy, with_settings
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.checks import check_arms
@@ -34,6 +50,64 @@ log = logging.getLogger("ragbandit.simulation")
 
 #: lambda where nobody says otherwise, in reward per step
 DEFAULT_WEIGHT = RewardSettings().weight
+#: a frontier: (weight, where each seed stands)
+Points = Sequence[tuple[float | None, Sequence[FrontierPoint]]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One point of a frontier, mean over seeds; weight None where there is none to set."""
+
+    weight: float | None
+    em: float
+    steps: float
+    above_line: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Simulated:
+    """One policy at one weight of cost, over all seeds. Numbers with _se have the standard error over seeds there."""
+
+    policy: str
+    #: lambda while learning; None for a row that does not depend on it
+    weight: float | None
+    #: percent
+    em: float
+    em_se: float | None
+    #: mean per question of the table
+    steps: float
+    steps_se: float | None
+    #: EM minus the mixture's at the same steps
+    above_line: float
+    above_line_se: float | None
+    #: shares of the questions, by arm
+    arms: Mapping[str, float]
+    #: above_line over that of the cheapest-right oracle; None where that one gains nothing
+    oracle_share: float | None
+    frontier: tuple[Step, ...]
+    above_line_at: Mapping[str, float | None]
+    above_line_at_se: Mapping[str, float | None]
+    #: the pass question by question, against always one arm; None where nothing was learned one by one
+    first_pass: FirstPass | None = None
+    #: seconds per decision and per update while learning
+    decision_s: float | None = None
+    update_s: float | None = None
+    #: 0 for a row that needs no run
+    seeds: int = 0
+    #: questions of the judged table, and questions in the denominator of EM
+    n: int = 0
+    total: int = 0
+    faults: int = 0
+    refused: int = 0
+    reason: str | None = None
+    full_information: bool = False
+    params: Mapping[str, Json] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is printed: `lambda` for weight, which Python has taken."""
+        values = asdict(self)
+        values["frontier"] = [{"lambda": step.pop("weight"), **step} for step in values["frontier"]]
+        return {"policy": values.pop("policy"), "lambda": values.pop("weight"), **values}
 
 
 def simulate(
@@ -47,22 +121,21 @@ def simulate(
     total: int | None = None,
     settings: Settings | None = None,
     encoder: Callable[[], Encoder] | None = None,
-    line: tuple[str, str] | None = None,
     incumbent: str | None = None,
     warm: int = 0,
     labelled: float = 1.0,
     jobs: int = 1,
-    progress: Progress = lambda _what, _done, _total: None,
+    progress: Progress = no_progress,
 ) -> list[Simulated]:
     """One row per policy and weight, then the baselines.
 
     policies: name or class path -> params. test: rows to predict after learning all of the table; without it the table
     is cut in folds. weights: of cost while learning; None is the settings'. total: questions in the denominator of EM;
     those not in the table count as wrong. settings: floor, fallback, prices and bounds of the reward, folder of the
-    cache. encoder: makes the encoder, if some policy needs features. line: the two arms of the mixture line. incumbent:
-    the arm that the rewards while learning are compared with; None: policy.incumbent, else the best fixed one. warm: so
-    many rows of every pass are learned before it, with the outcomes of all arms, and not asked. labelled: chance that a
-    decision's outcome is learned; the others earn all the same. jobs: processes.
+    cache. encoder: makes the encoder, if some policy needs features. incumbent: the arm that the rewards while learning
+    are compared with; None: policy.incumbent, else the best fixed one. warm: so many rows of every pass are learned
+    before it, with the outcomes of all arms, and not asked. labelled: chance that a decision's outcome is learned; the
+    others earn all the same. jobs: processes.
     Raises InvalidInput or ConfigError for what cannot be simulated, before anything is learned.
     """
     settings = settings or Settings()
@@ -77,7 +150,7 @@ def simulate(
     }
     world = SimulationData(table=table, test=test, folds=_folds(folds, table=table, test=test), settings=settings)
     world = replace(world, warm=_warm(warm, world=world), labelled=labelled)
-    measure = _measure(world, total=total, line=line, incumbent=incumbent)
+    measure = _measure(world, total=total, incumbent=incumbent)
     instances = _instances_of(policies, table=table)
     if any("features" in policy.needs for policy in instances.values()):
         world = _with_features(world, encoder=encoder, progress=progress)
@@ -90,9 +163,11 @@ def simulate(
     ]
     here = frozenset(name for name, policy in instances.items() if "text" in policy.needs)
     played_runs = played(runs, world=world, jobs=jobs, here=here, progress=progress)
-    plain = measure.baselines(weights=weights)
-    learned = measure.rows(by_seed(runs, played_runs, table=world.judged))
-    return learned + [row for row in plain if row.policy not in policies]
+    groups: dict[tuple[str, float], dict[int, list[Played]]] = {}
+    for run, one in zip(runs, played_runs, strict=True):
+        groups.setdefault((run.policy, run.weight), {}).setdefault(run.seed, []).append(one)
+    learned = measure.learned({key: list(seeds.values()) for key, seeds in groups.items()}, params=policies)
+    return learned + [row for row in measure.baselines(weights=weights) if row.policy not in policies]
 
 
 def _aligned(test: LabelledTable, *, table: LabelledTable) -> LabelledTable:
@@ -146,11 +221,8 @@ def _warm(count: int, *, world: SimulationData) -> int:
     return count
 
 
-def _measure(
-    world: SimulationData, *, total: int | None, line: tuple[str, str] | None, incumbent: str | None
-) -> Measure:
-    judged, arms = world.judged, world.table.arms
-    rows = len(judged.rows)
+def _measure(world: SimulationData, *, total: int | None, incumbent: str | None) -> "_Measure":
+    arms, rows = world.table.arms, len(world.judged.rows)
     total = rows if total is None else total
     if total < rows:
         raise InvalidInput(
@@ -158,20 +230,169 @@ def _measure(
             field="total",
             remedy="count the questions that the table leaves out too, or drop it",
         )
-    policy = world.settings.policy
-    if incumbent is None and policy.incumbent in arms:
-        incumbent = policy.incumbent
+    if incumbent is None and world.settings.policy.incumbent in arms:
+        incumbent = world.settings.policy.incumbent
     if incumbent is not None and incumbent not in arms:
         raise InvalidInput(f"unknown arm {incumbent!r}", field="incumbent", remedy=f"use one of {', '.join(arms)}")
-    return Measure(
-        table=judged,
-        total=total,
-        line=line_of(judged, total=total, arms=line),
-        learned=world.table,
-        reward=world.settings.reward,
-        incumbent=incumbent,
-        harm=policy.harm,
-    )
+    return _Measure(world=world, total=total, line=line_of(world.judged, total=total), incumbent=incumbent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measure:
+    """Common scale of all rows: the judged table, the denominator, the line, the arm that a pass is compared with."""
+
+    world: SimulationData
+    total: int
+    line: MixtureLine
+    #: None: the best fixed one
+    incumbent: str | None
+
+    def learned(
+        self,
+        groups: Mapping[tuple[str, float], Sequence[Sequence[Played]]],
+        *,
+        params: Mapping[str, Mapping[str, Json]],
+    ) -> list[Simulated]:
+        """One row per policy and weight. groups: (policy, weight) -> the runs of each seed."""
+        pooled = {key: [_pooled(folds) for folds in seeds] for key, seeds in groups.items()}
+        stands = {key: [self._point(shares) for shares, _, _ in seeds] for key, seeds in pooled.items()}
+        rows = []
+        for (name, weight), seeds in groups.items():
+            runs = [run for folds in seeds for run in folds]
+            whole = runs[0].full_information
+            given = sorted((w, stood) for (one, w), stood in stands.items() if one == name)
+            passed = None if whole else self._passed(seeds, weight=weight)
+            row = self._row(
+                name,
+                weight=None if whole else weight,
+                shares=[shares for shares, _, _ in pooled[name, weight]],
+                frontier=self._swept(pooled[name, weight]) or [(None if whole else w, stood) for w, stood in given],
+                first_pass=passed,
+                decision_s=_mean([run.decision_s for run in runs]),
+                update_s=_mean([run.update_s for run in runs]),
+                seeds=len(seeds),
+                faults=sum(run.faults for run in runs),
+                refused=sum(run.refused for run in runs),
+                reason=next((run.reason for run in runs if run.reason), None),
+                full_information=whole,
+                params=params[name],
+            )
+            rows.append(row)
+        return rows
+
+    def baselines(self, *, weights: Sequence[float]) -> list[Simulated]:
+        """Rows without a learner: always one arm, uniform, half of each arm of the line, the oracles."""
+        table, arms = self.world.judged, self.world.table.arms
+        always = {arm: one_hot(np.full(len(table.rows), place), arms=len(arms)) for place, arm in enumerate(arms)}
+        plain = {f"always-{arm}": shares for arm, shares in always.items()}
+        plain["uniform"] = np.full(table.correct.shape, 1.0 / len(arms))
+        plain["line"] = (always[self.line.arms[0]] + always[self.line.arms[1]]) / 2.0
+        plain["oracle"] = one_hot(cheapest_right(table), arms=len(arms))
+        rows = [
+            self._row(name, weight=None, shares=[shares], frontier=[(None, [self._point(shares)])])
+            for name, shares in plain.items()
+        ]
+
+        def oracle(weight: float, *, bounded: bool) -> Matrix:
+            rewards = self._rewards(table, weight=weight, bounded=bounded)
+            return one_hot(greedy(rewards, cost=table.steps), arms=len(arms))
+
+        # A frontier knows no bounds, for policies neither: clipped, all answers of one price would be alike.
+        swept = [(weight, [self._point(oracle(weight, bounded=False))]) for weight in SWEEP]
+        return rows + [
+            self._row("oracle-by-reward", weight=weight, shares=[oracle(weight, bounded=True)], frontier=swept)
+            for weight in weights
+        ]
+
+    def _row(
+        self, policy: str, *, weight: float | None, shares: Sequence[Matrix], frontier: Points, **more: Any
+    ) -> Simulated:
+        """The row of these shares, one matrix per seed."""
+        points = [self._point(one) for one in shares]
+        em, em_se = mean_and_error([point.em for point in points])
+        steps, steps_se = mean_and_error([point.steps for point in points])
+        above, above_se = mean_and_error([self.line.above(point) for point in points])
+        table = self.world.judged
+        best = self.line.above(self._point(one_hot(cheapest_right(table), arms=len(table.arms))))
+        read = {f"{at:g}": self._read(frontier, steps=at) for at in STEPS_READ}
+        mean = np.mean(shares, axis=0).mean(axis=0)
+        return Simulated(
+            policy=policy,
+            weight=weight,
+            em=em,
+            em_se=em_se,
+            steps=steps,
+            steps_se=steps_se,
+            above_line=above,
+            above_line_se=above_se,
+            arms=dict(zip(table.arms, map(float, mean), strict=True)),
+            oracle_share=above / best if best > 0.0 else None,
+            frontier=tuple(self._step(weight, stood) for weight, stood in frontier),
+            above_line_at={at: value for at, (value, _) in read.items()},
+            above_line_at_se={at: error for at, (_, error) in read.items()},
+            n=len(table.rows),
+            total=self.total,
+            **more,
+        )
+
+    def _point(self, shares: Matrix) -> FrontierPoint:
+        return point_of(shares, table=self.world.judged, total=self.total)
+
+    def _passed(self, seeds: Sequence[Sequence[Played]], *, weight: float) -> FirstPass:
+        table = self.world.table
+        rewards = self._rewards(table, weight=weight)
+        harm = self.world.settings.policy.harm
+        return first_pass(seeds, arms=table.arms, rewards=rewards, incumbent=self.incumbent, harm=harm)
+
+    def _rewards(self, table: LabelledTable, *, weight: float, bounded: bool = True) -> Matrix:
+        reward = self.world.settings.reward
+        bounds = (reward.minimum, reward.maximum) if bounded else (-math.inf, math.inf)
+        return rewards_of(table, weight=weight, price=reward.cost["steps"], bounds=bounds)
+
+    def _swept(self, seeds: "Sequence[tuple[Matrix, Matrix | None, Matrix | None]]") -> Points:
+        """From the quality and the cost that one learner expects; empty if it does not keep them apart."""
+        heads = [(quality, cost) for _, quality, cost in seeds if quality is not None and cost is not None]
+        if len(heads) < len(seeds):
+            return []
+        arms = len(self.world.table.arms)
+        return [
+            (weight, [self._point(one_hot(greedy(q - weight * c, cost=c), arms=arms)) for q, c in heads])
+            for weight in SWEEP
+        ]
+
+    def _step(self, weight: float | None, stood: Sequence[FrontierPoint]) -> Step:
+        em, steps, above = (
+            mean_and_error(values)[0]
+            for values in (
+                [point.em for point in stood],
+                [point.steps for point in stood],
+                [self.line.above(point) for point in stood],
+            )
+        )
+        return Step(weight=weight, em=em, steps=steps, above_line=above)
+
+    def _read(self, points: Points, *, steps: float) -> tuple[float | None, float | None]:
+        """EM above the line at these steps, and its standard error; None where a seed does not reach them."""
+        seeds = [interpolated(one, steps=steps) for one in zip(*(stood for _, stood in points), strict=True)]
+        reached = [em - self.line.at(steps) for em in seeds if em is not None]
+        return mean_and_error(reached) if len(reached) == len(seeds) else (None, None)
+
+
+def _pooled(folds: Sequence[Played]) -> tuple[Matrix, Matrix | None, Matrix | None]:
+    """Shares, expected quality and expected cost under one seed, all folds together, in the order of the table."""
+    order = np.argsort(np.concatenate([fold.test for fold in folds]))
+
+    def joined(parts: Sequence[Matrix | None]) -> Matrix | None:
+        there = [part for part in parts if part is not None]
+        return np.concatenate(there)[order] if len(there) == len(parts) else None
+
+    shares = np.concatenate([fold.shares for fold in folds])[order]
+    return shares, joined([fold.quality for fold in folds]), joined([fold.cost for fold in folds])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
 
 
 def _instances_of(policies: Mapping[str, Mapping[str, Json]], *, table: LabelledTable) -> dict[str, Policy]:

@@ -1,129 +1,87 @@
-"""Simulation results as tables for the terminal."""
+"""Simulation results as tables for the terminal, and as a figure."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table as Printed
 
-from ragbandit.router.learning.monitoring.price import implied, proposal
-from ragbandit.router.offline.simulation.first_pass import LEAST_PREFIX
-from ragbandit.router.offline.simulation.frontier import STEPS_READ
-from ragbandit.router.offline.simulation.results import Simulated, passes_of
+from ragbandit.router.offline.charts import COLOURS, GREY, INK, finish, png
+from ragbandit.router.offline.simulation import Simulated
+from ragbandit.router.offline.simulation.measure import LEAST_PREFIX, STEPS_READ
 from ragbandit.shared.formats import decimal
 
-#: places at which the curves are printed
-_STRETCHES = 5
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-def print_training(rows: Sequence[Simulated], *, console: Console, by_dataset: bool) -> None:
+def print_training(rows: Sequence[Simulated], *, console: Console) -> None:
     """All tables, wide enough to be whole in a file or a pipe."""
-    learning = [first_pass_table(rows), *stretch_tables(rows)]
-    tables = [main_table(rows), frontier_table(rows), *learning, dataset_table(rows) if by_dataset else None]
-    for table in tables:
-        if table is not None:
+    for table in (_main_table(rows), _frontier_table(rows), _first_pass_table(rows)):
+        if table.row_count:
             wide = Measurement.get(console, console.options.update(width=1000), table).maximum
             Console(file=console.file, width=max(wide, console.width), emoji=False).print(table)
     for note in footnotes(rows):
         console.print(escape(note), soft_wrap=True, highlight=False)
 
 
-def main_table(rows: Sequence[Simulated]) -> Printed:
+def _main_table(rows: Sequence[Simulated]) -> Printed:
     """A line per row."""
-    table = _table(
-        "policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", "reward", "regret", "ms/dec.", "ms/upd."
-    )
+    table = _table("policy", "lambda", "EM", "steps", "above line", "of oracle", "arms %", "ms/dec.", "ms/upd.")
     for row in rows:
         table.add_row(
-            escape(row.policy) + ("*" if row.full_information else ""),
+            _name(row),
             "" if row.weight is None else f"{row.weight:g}",
             _pair(row.em, error=row.em_se),
             f"{row.steps:.2f}",
             _pair(row.above_line, error=row.above_line_se, sign="+"),
             "" if row.oracle_share is None else f"{100 * row.oracle_share:.0f}%",
             "/".join(f"{100 * share:.0f}" for share in row.arms.values()),
-            decimal(row.online_reward, digits=3),
-            decimal(row.online_regret, digits=3),
-            decimal(_milliseconds(row, "decision"), digits=2),
-            decimal(_milliseconds(row, "update"), digits=2),
+            *(decimal(None if s is None else 1000.0 * s, digits=2) for s in (row.decision_s, row.update_s)),
         )
     return table
 
 
-def frontier_table(rows: Sequence[Simulated]) -> Printed | None:
-    """EM above the line along the frontiers, read at common steps; None if no frontier reaches any of them."""
-    shown_rows = [
-        row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())
-    ]
-    if not shown_rows:
-        return None
+def _frontier_table(rows: Sequence[Simulated]) -> Printed:
+    """EM above the line along the frontiers, read at common steps; rows of one frontier are one."""
     table = _table("EM above the line at", *(f"{steps:g} steps" for steps in STEPS_READ))
-    for row in {(row.policy, row.frontier): row for row in shown_rows}.values():  # rows of one frontier are one
-        alone = len({other.frontier for other in shown_rows if other.policy == row.policy}) == 1
-        name = row.policy if alone else f"{row.policy}, lambda {row.weight:g}"
+    shown = [row for row in rows if row.policy != "line" and any(v is not None for v in row.above_line_at.values())]
+    for row in {(row.policy, row.frontier): row for row in shown}.values():
+        alone = len({other.frontier for other in shown if other.policy == row.policy}) == 1
         read = [
             "" if value is None else _pair(value, error=row.above_line_at_se[key], sign="+")
             for key, value in row.above_line_at.items()
         ]
-        table.add_row(escape(name) + ("*" if row.full_information else ""), *read)
+        table.add_row(_name(row) + ("" if alone else f", lambda {row.weight:g}"), *read)
     return table
 
 
-def first_pass_table(rows: Sequence[Simulated]) -> Printed | None:
+def _first_pass_table(rows: Sequence[Simulated]) -> Printed:
     """What was earned while learning, and what always one arm would have earned on the same questions."""
-    passes = passes_of(rows)
-    if not passes:
-        return None
     table = _table("while learning", "lambda", "reward", "break-even", "passes", "worst prefix", "after", "harmed")
+    passes = [(row, row.first_pass) for row in rows if row.first_pass is not None]
     for row, one in passes:
-        even, worst = one.break_even, one.worst_prefix
         table.add_row(
             escape(row.policy),
             f"{row.weight:g}",
             decimal(one.reward, digits=3) + ("" if one.reward_se is None else f" ± {one.reward_se:.3f}"),
-            "never" if even.question is None else str(even.question),
-            f"{100 * even.share:.0f}%",
-            f"{worst.difference:+.1f}" if worst.ratio is None else f"{worst.ratio:.3f}",
-            str(worst.questions),
-            f"{100 * worst.harmed:.0f}%",
+            "never" if one.break_even is None else str(one.break_even),
+            f"{100 * one.break_even_share:.0f}%",
+            decimal(one.worst_prefix, digits=3),
+            "" if one.worst_after is None else str(one.worst_after),
+            f"{100 * one.harmed:.0f}%",
         )
     for weight, one in {row.weight: one for row, one in reversed(passes)}.items():
+        roles = {one.best_fixed: "best fixed"} | {
+            one.incumbent: "incumbent, best fixed" if one.incumbent == one.best_fixed else "incumbent"
+        }
         for arm, reward in one.always.items():
-            roles = [
-                what for what, is_it in (("incumbent", one.incumbent), ("best fixed", one.best_fixed)) if is_it == arm
-            ]
-            name = f"always-{arm}" + (f" ({', '.join(roles)})" if roles else "")
+            name = f"always-{arm}" + (f" ({roles[arm]})" if arm in roles else "")
             table.add_row(escape(name), f"{weight:g}", f"{reward:.3f}")
         table.add_row("best arm of each question", f"{weight:g}", f"{one.oracle:.3f}")
-    return table
-
-
-def stretch_tables(rows: Sequence[Simulated]) -> list[Printed]:
-    """After so many questions, with the band: sum of rewards minus the incumbent's, and regret."""
-    passes = passes_of(rows)
-    if not passes:
-        return []
-    first = passes[0][1]
-    places = sorted({round(len(first.curve) * part / _STRETCHES) - 1 for part in range(1, _STRETCHES + 1)} - {-1})
-    questions = [str(first.curve[index].questions) for index in places]
-    ahead = _table(escape(f"ahead of always {first.incumbent} after"), "lambda", *questions)
-    regret = _table("regret after", "lambda", *questions)
-    for row, one in passes:
-        shown = [one.curve[index] for index in places]
-        name = escape(row.policy), f"{row.weight:g}"
-        ahead.add_row(*name, *(f"{s.ahead:+.1f} ({s.ahead_low:+.1f} to {s.ahead_high:+.1f})" for s in shown))
-        regret.add_row(*name, *(f"{s.regret:.1f} ({s.regret_low:.1f} to {s.regret_high:.1f})" for s in shown))
-    return [ahead, regret]
-
-
-def dataset_table(rows: Sequence[Simulated]) -> Printed:
-    """EM and steps on the questions of each dataset."""
-    names = sorted({name for row in rows for name in row.by_dataset})
-    table = _table("policy", "lambda", *(f"{escape(name)} ({rows[0].by_dataset[name].n})" for name in names))
-    for row in rows:
-        cells = (f"{row.by_dataset[name].em:.1f} at {row.by_dataset[name].steps:.2f}" for name in names)
-        table.add_row(escape(row.policy), "" if row.weight is None else f"{row.weight:g}", *cells)
     return table
 
 
@@ -132,9 +90,10 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     first, seeds = rows[0], max(row.seeds for row in rows)
     notes = [
         f"EM in % of {first.total} questions, {first.n} of them judged; mean and standard error over {seeds} seeds",
-        f"arms %: {' / '.join(first.arms)}. reward, regret, ms: while learning",
+        f"arms %: {' / '.join(first.arms)}. ms: while learning",
     ]
-    for _, one in passes_of(rows)[:1]:
+    passes = {row.policy: row.first_pass for row in rows if row.first_pass is not None}
+    for one in list(passes.values())[:1]:
         even = (
             "reward: mean per question while learning. break-even: the question from which on the sum of rewards is "
             f"never again below that of always {one.incumbent}, in the middle one of {one.passes} passes; passes: the "
@@ -142,14 +101,10 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
         )
         worst = (
             f"worst prefix: least sum of rewards over the incumbent's, of the first {LEAST_PREFIX} questions or more "
-            f"of any pass; harmed: passes that fall below {1 - one.worst_prefix.harm:g}. In brackets: 10th to 90th "
-            "percentile of the passes. regret: against the best arm of each question"
+            "of any pass; harmed: passes that fall below 1 - policy.harm of it"
         )
-        notes += [even, worst]
-    labels = {row.policy: one.labels for row, one in passes_of(rows)}
-    if labels:
-        notes.append("labels learned a pass: " + ", ".join(f"{name} {count:,.1f}" for name, count in labels.items()))
-    notes += [what(row.price) for row in rows if row.price is not None for what in (implied, proposal)]
+        labels = ", ".join(f"{name} {each.labels:,.1f}" for name, each in passes.items())
+        notes += [even, worst, f"labels learned a pass: {labels}"]
     if any(row.full_information for row in rows):
         notes.append("* fitted to the outcomes of all arms, which no live policy sees")
     return notes + [
@@ -159,9 +114,8 @@ def footnotes(rows: Sequence[Simulated]) -> list[str]:
     ]
 
 
-def _milliseconds(row: Simulated, kind: str) -> float | None:
-    seconds: float | None = None if row.seconds is None else getattr(row.seconds, kind)
-    return None if seconds is None else 1000.0 * seconds
+def _name(row: Simulated) -> str:
+    return escape(row.policy) + ("*" if row.full_information else "")
 
 
 def _pair(value: float, *, error: float | None, sign: str = "") -> str:
@@ -175,3 +129,32 @@ def _table(first: str, *others: str) -> Printed:
     for number, column in enumerate(table.columns):
         column.no_wrap, column.justify = True, "right" if number else "left"
     return table
+
+
+def plot_frontier(rows: Sequence[Simulated], *, path: str | Path) -> None:
+    """Write EM against mean steps as a PNG. Raises as check_png."""
+    png(path, size=(8.0, 5.6), draw=lambda figure: _draw_frontier(figure, rows))
+
+
+def _draw_frontier(figure: "Figure", rows: Sequence[Simulated]) -> None:
+    """Each policy at its weights with its frontiers, the baselines, and the oracle by reward."""
+    axes = figure.subplots()
+    names = list(dict.fromkeys(row.policy for row in rows if row.seeds))
+    for row in rows:
+        if row.policy == "line":
+            continue
+        colour = COLOURS[names.index(row.policy) % len(COLOURS)] if row.seeds else INK
+        # Below 0 it would pay for steps that bring nothing.
+        swept = [step for step in row.frontier if row.seeds or (step.weight or 0.0) >= 0.0]
+        if len(swept) > 1:
+            style = "-" if row.seeds else ":"
+            axes.plot([one.steps for one in swept], [one.em for one in swept], style, color=colour, linewidth=1.4)
+        if row.policy != "oracle-by-reward":
+            name = row.policy if row.weight is None else f"{row.policy}, lambda {row.weight:g}"
+            axes.errorbar(row.steps, row.em, yerr=row.em_se or 0.0, fmt="o", color=colour, capsize=2)
+            axes.annotate(name, (row.steps, row.em), xytext=(7, -11), textcoords="offset points", color=colour, size=9)
+    always = [row for row in rows if row.policy.startswith("always-")]
+    axes.plot([row.steps for row in always], [row.em for row in always], color=GREY, linewidth=0.8, zorder=0)
+    axes.margins(x=0.15)
+    axes.set(xlabel="mean steps per question", ylabel="EM (%)")
+    finish(axes)

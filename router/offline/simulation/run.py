@@ -9,17 +9,19 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.learning.examples import Example, join, made_update
-from ragbandit.router.offline.logs.full_information import arm_rows, table_query
-from ragbandit.router.offline.simulation.frontier import rewards_of
-from ragbandit.router.offline.simulation.table import LabelledTable
-from ragbandit.router.offline.types import Matrix, Vector
+from ragbandit.router.offline.logs.tables import LabelledTable, arm_rows, table_query
+from ragbandit.router.offline.processes import process_executor
+from ragbandit.router.offline.simulation.measure import rewards_of
+from ragbandit.router.offline.types import Matrix, Progress, Vector, no_progress
 from ragbandit.router.policies import CONSERVATIVE, make_policy, protected
 from ragbandit.router.policies.base import Policy, TableTrained, apply
 from ragbandit.router.policies.draw import Drawn, draw, made_decisions, outputs_of, seed_of
@@ -87,14 +89,6 @@ class SimulationRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Timed:
-    """Calls of one kind and the seconds that they took together."""
-
-    calls: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Played:
     """Result of a run. The matrices have shape (tests, arms), their rows are those of `test`."""
 
@@ -111,9 +105,6 @@ class Played:
     earned: Vector
     seed: int
     fold: int
-    decisions: Timed
-    updates: Timed
-    seconds: float
     #: decisions made by the fallback, in the pass and in the test
     faults: int
     #: updates that the learner or the policy refused
@@ -124,6 +115,9 @@ class Played:
     full_information: bool
     #: decisions of the pass whose outcome was learned
     labels: int = 0
+    #: seconds per decision and per update of the pass; None without one
+    decision_s: float | None = None
+    update_s: float | None = None
 
 
 def split_of(world: SimulationData, *, seed: int, fold: int) -> tuple[Places, Places]:
@@ -159,7 +153,6 @@ def play(
     learning: "Learning | None" = None,
 ) -> Played:
     """Learn, then predict. progress: training rows done, and how many there are. learning: one of another kind."""
-    began = time.perf_counter()
     train, test = split_of(world, seed=run.seed, fold=run.fold)
     learning = learning or Learning(run, world=world)
     policy = learning.policy
@@ -173,7 +166,7 @@ def play(
     elif policy.params.get("trained") is None:  # else `ragbandit policy train` has made it: it is judged as it is
         # An id might spell the data set.
         policy.fit([replace(world.table.rows[row], id="") for row in train], progress=progress)
-    drawn, predicting = learning.predicted(test)
+    drawn = learning.predicted(test)
     quality, cost = _heads(drawn, arms=len(world.table.arms))
     return Played(
         test=test,
@@ -185,14 +178,13 @@ def play(
         earned=np.array(learning.earned, dtype=np.float64),
         seed=run.seed,
         fold=run.fold,
-        decisions=predicting if full_information else Timed(calls=learning.steps, seconds=learning.decision_s),
-        updates=Timed(calls=learning.steps, seconds=learning.update_s),
-        seconds=time.perf_counter() - began,
         faults=learning.faults,
         refused=learning.refused,
         reason=learning.reason,
         full_information=full_information,
         labels=learning.labels,
+        decision_s=learning.decision_s / learning.steps if learning.steps else None,
+        update_s=learning.update_s / learning.steps if learning.steps else None,
     )
 
 
@@ -248,18 +240,17 @@ class Learning:
         """Whether this decision's outcome is learned: by its id, so that policies are compared on the same ones."""
         return chance_of(decision.id, what="labelled") < self.world.labelled
 
-    def predicted(self, places: Places) -> tuple[list[Drawn], Timed]:
-        """The policy's word on the test rows, without floor, and how long that took."""
+    def predicted(self, places: Places) -> list[Drawn]:
+        """The policy's output on the test rows, without floor."""
         rows, features = self.world.judged.rows, self.world.judged_features
         drawn: list[Drawn] = []
-        began = time.perf_counter()
         for start in range(0, len(places), BATCH):
             batch = places[start : start + BATCH]
             drawn += self._asked(
                 [table_query(rows[place]) for place in batch],
                 features=features[batch] if self._sees and features is not None else None,
             )
-        return drawn, Timed(calls=len(places), seconds=time.perf_counter() - began)
+        return drawn
 
     def _asked(self, queries: Sequence[Query], *, features: FeatureRows | None) -> list[Drawn]:
         arms, fallback = self.world.table.arms, self.settings.policy.fallback
@@ -369,3 +360,47 @@ def _numbers(value: Json, *, arms: int) -> list[float] | None:
         return None
     good = all(isinstance(v, int | float) and math.isfinite(v) for v in value)
     return [float(v) for v in value] if good else None
+
+
+#: in a process of the pool: what it was started with
+_world: SimulationData | None = None
+
+
+def played(
+    runs: Sequence[SimulationRun],
+    *,
+    world: SimulationData,
+    jobs: int,
+    here: frozenset[str] = frozenset(),
+    progress: Progress = no_progress,
+) -> list[Played]:
+    """Every run's result, in the order of the runs, whatever the number of processes.
+
+    jobs: processes; 1 starts none. here: policies that are run in this process one after the other, since a model of
+    theirs takes all cores by itself.
+    """
+    away = [] if jobs == 1 else [index for index, run in enumerate(runs) if run.policy not in here]
+    results: dict[int, Played] = {}
+    progress("runs", 0, len(runs))
+    if away:
+        with process_executor(min(jobs, len(away)), begin=_begin, given=(world,)) as pool:
+            futures = {pool.submit(_play, runs[index]): index for index in away}
+            for future in as_completed(futures):
+                results[futures[future]] = future.result()
+                progress("runs", len(results), len(runs))
+    for index, run in enumerate(runs):
+        if index not in results:
+            name = f"{run.policy}, seed {run.seed}, fold {run.fold}"
+            results[index] = play(run, world=world, progress=partial(progress, name))
+            progress("runs", len(results), len(runs))
+    return [results[index] for index in range(len(runs))]
+
+
+def _begin(world: SimulationData) -> None:
+    global _world
+    _world = world
+
+
+def _play(run: SimulationRun) -> Played:
+    assert _world is not None
+    return play(run, world=_world)

@@ -13,9 +13,8 @@ import numpy.typing as npt
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.base import Encoder
 from ragbandit.router.encoders.feature_cache import embedded
-from ragbandit.router.offline.logs.full_information import ORIGIN, arm_rows, table_query
 from ragbandit.router.offline.logs.records import Logged
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import ORIGIN, LabelledTable, arm_rows, table_query
 from ragbandit.router.offline.types import Progress, no_progress
 from ragbandit.router.policies.base import Policy, TableTrained
 from ragbandit.router.policies.kinds.conservative import ConservativePolicy

@@ -14,8 +14,8 @@ from ragbandit.router.api.findings import of_disk, of_ledger, of_parts, of_proce
 from ragbandit.router.learning.examples import closing_rule
 from ragbandit.router.learning.monitoring.arm_changes import SETTLED_S
 from ragbandit.router.learning.status import status
-from ragbandit.router.offline.logs.full_information import arm_rows
 from ragbandit.router.offline.logs.ledger_transfer import take_in
+from ragbandit.router.offline.logs.tables import arm_rows
 from ragbandit.router.queue.jobs import connect
 from ragbandit.router.queue.presence import Presence, card_of, present, say
 from ragbandit.router.storage.access.api_keys import KeyStore

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from ragbandit.examples.handbook.command import environment_of, ragbandit
 from ragbandit.router.config.loading import load
 from ragbandit.router.offline.logs import Defaults, read_rows
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import ArmFailed, InvalidInput
 from ragbandit.shared.types import Budget
 from ragbandit.strategies.base import Hit, Passage

@@ -13,18 +13,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from ragbandit.router.cli.offline import simulate as cli_offline
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.simulation import plots, simulate
-from ragbandit.router.offline.simulation import process_pool as runs
-from ragbandit.router.offline.simulation.frontier import SWEEP, line_of
-from ragbandit.router.offline.simulation.run import Learning, SimulationData, SimulationRun, decision_id, split_of
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
+from ragbandit.router.offline.processes import process_executor
+from ragbandit.router.offline.simulation import simulate
+from ragbandit.router.offline.simulation.run import (
+    Learning,
+    SimulationData,
+    SimulationRun,
+    decision_id,
+    played,
+    split_of,
+)
 from ragbandit.router.serving.checks.reports import made_outcome
 from ragbandit.shared.errors import ConfigError, RagBanditError
 from ragbandit.workers.cli import app
@@ -103,23 +108,6 @@ def test_learns_what_a_live_service_learns(make_world, tmp_path, name, params):
     assert live.router.verify(deep=True).ok
 
 
-def test_says_what_the_weight_implies(run):
-    """Of each weight, by the table: the best fixed arm, what a dearer one must add, the proposed weight."""
-    rows = json.loads(run("--policy", "uniform", *FEW, "--lambda", "0.5,0.05", "--json").stdout)
-    dear, cheap = [row["price"] for row in rows if row["policy"] == "oracle-by-reward"]
-    assert [one["weight"] for one in (dear, cheap)] == [0.5, 0.05]
-    assert not any("price" in row for row in rows if row["policy"] != "oracle-by-reward")
-    table = {row["policy"]: row for row in rows if row["policy"].startswith("always-")}
-    none, single, multi = (table[f"always-{arm}"] for arm in ARMS)
-    assert dear["proposed"] == pytest.approx(0.005 * (multi["em"] - none["em"]) / multi["steps"])
-    means = [(one["quality"], one["cost"]) for one in dear["arms"]]
-    assert means == [pytest.approx((one["em"] / 100, one["steps"])) for one in (none, single, multi)]
-    assert dear["best_fixed"] == "no_retrieval"
-    text = run("--policy", "uniform", *FEW).stdout
-    assert f"at weight 0.05 always {cheap['best_fixed']} is the best fixed arm; right answers in 100" in text
-    assert "half the slope from no_retrieval to multi_step is" in text
-
-
 def test_processes_change_nothing(tmp_path):
     """With one process or with two every number is the same, but for the clock's."""
     table = read_table(write_table(tmp_path / "table.jsonl", made_rows(24)))
@@ -136,7 +124,7 @@ def test_processes_change_nothing(tmp_path):
         )
         for jobs in (1, 2)
     ]
-    one, two = ([replace(row, seconds=None) for row in rows] for rows in found)
+    one, two = ([replace(row, decision_s=None, update_s=None) for row in rows] for rows in found)
     assert one == two
     assert not multiprocessing.active_children()
 
@@ -147,17 +135,15 @@ def test_error_in_a_process_ends_them_all(tmp_path):
     world = SimulationData(table=table, test=None, folds=3, settings=Settings())
     asked = [SimulationRun(policy="fixed", params={"arm": 3}, weight=0.1, seed=0, fold=fold) for fold in range(3)]
     with pytest.raises(ConfigError, match="cannot be used") as caught:
-        runs.played(asked, world=world, jobs=2, here=frozenset(), progress=lambda *_: None)
+        played(asked, world=world, jobs=2)
     assert caught.value.field == "policy.params.arm"
     assert not multiprocessing.active_children()
 
 
-def test_process_that_dies_is_named(tmp_path):
+def test_process_that_dies_is_named():
     """A process that is killed ends the simulation with an error of ours, not with a hang."""
-    table = read_table(write_table(tmp_path / "table.jsonl", made_rows(9)))
-    world = SimulationData(table=table, test=None, folds=3, settings=Settings())
-    died = pytest.raises(RagBanditError, match="a process of the simulation died")
-    with died as caught, runs.started(world, jobs=2) as pool:
+    died = pytest.raises(RagBanditError, match="a process of the pool died")
+    with died as caught, process_executor(2) as pool:
         pool.submit(os._exit, 9).result(60)
     assert caught.value.field == "jobs"
     assert not multiprocessing.active_children()
@@ -174,7 +160,7 @@ def test_json_has_every_key(run):
     for row in rows:
         assert set(row) >= {
             *("policy", "lambda", "em", "em_se", "steps", "above_line", "above_line_se", "arms", "oracle_share"),
-            *("online_reward", "seconds", "frontier", "above_line_at", "above_line_at_se"),
+            *("first_pass", "decision_s", "frontier", "above_line_at", "above_line_at_se"),
         }
         assert set(row["above_line_at"]) == set(row["above_line_at_se"]) == {"1.3", "1.5", "1.85", "2.2", "2.8"}
         assert all(set(step) == {"lambda", "em", "steps", "above_line"} for step in row["frontier"])
@@ -182,16 +168,15 @@ def test_json_has_every_key(run):
         assert sum(row["arms"].values()) == pytest.approx(1.0)
     learned = [(row["policy"], row["lambda"]) for row in rows if row["seeds"]]
     assert learned == [("mba", 0.01), ("mba", 0.05), ("uniform", 0.01), ("uniform", 0.05)]
-    assert all(set(row["seconds"]) == {"decision", "update", "total"} for row in rows if row["seeds"])
     plain = [row["policy"] for row in rows if not row["seeds"]]
     assert plain == [*(f"always-{arm}" for arm in ARMS), "line", "oracle", "oracle-by-reward", "oracle-by-reward"]
 
 
 def test_table_names_every_row(run):
     """Without --json every policy and baseline has a line, no number cut off."""
-    done = run("--policy", "mba", "--by-dataset", "--total", "100", *FEW)
+    done = run("--policy", "mba", "--total", "100", *FEW)
     assert done.exit_code == 0, done.output
-    for name in ("mba", "always-no_retrieval", "uniform", "line", "oracle", "oracle-by-reward", "musique (22)"):
+    for name in ("mba", "always-no_retrieval", "uniform", "line", "oracle", "oracle-by-reward"):
         assert name in done.stdout
     assert "EM in % of 100 questions, 45 of them judged" in done.stdout
     assert "…" not in done.stdout
@@ -205,23 +190,6 @@ def test_params_of_config_and_command(run, tmp_path):
     params = {row["policy"]: row["params"] for row in json.loads(done.stdout)}
     assert params["mba"] == {"ridge": 7, "epsilon_min": 0.1}
     assert params["fixed"] == {"arm": "multi_step"}
-
-
-def test_learning_is_told_and_drawn(run, tmp_path):
-    """The first pass against the named incumbent is in the tables, in the JSON and in a figure of its own."""
-    words = ("--policy", "mba", "--folds", "2", "--seeds", "2", "--incumbent", "single_step")
-    done = run(*words, "--plot-learning", "learning.png")
-    assert done.exit_code == 0, done.output
-    for said in ("break-even", "worst prefix", "ahead of always single_step after", "always-single_step (incumbent"):
-        assert said in done.stdout
-    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
-    row = json.loads(run(*words, "--json").stdout)[0]
-    assert row["first_pass"]["incumbent"] == "single_step"
-    assert row["first_pass"]["reward"] == row["online_reward"]
-    assert {"question", "of_mean", "share"} == set(row["first_pass"]["break_even"])
-    refused = run(*words[:-1], "odd")
-    assert refused.exit_code == 2
-    assert "incumbent" in refused.output
 
 
 def test_few_labels_are_told(run):
@@ -255,10 +223,8 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
     (tmp_path / "config.yaml").write_text(HASHING + "policy: {floor: 0.0, cold_start_floor: 0.0}\n")
 
     def clocked(*given, **more):
-        return [
-            replace(row, seconds=row.seconds and replace(row.seconds, decision=0.00125, update=0.0345))
-            for row in simulate(*given, **more)
-        ]
+        timed = {"decision_s": 0.00125, "update_s": 0.0345}
+        return [replace(row, **timed) if row.seeds else row for row in simulate(*given, **more)]
 
     monkeypatch.setattr("ragbandit.router.cli.offline.simulate.simulate", clocked)
     words = ("--param", "fixed.arm=multi_step", "--lambda", "0.1", "--folds", "2", "--seeds", "2")
@@ -267,8 +233,6 @@ def test_table_has_each_number_in_its_cell(run, tmp_path, monkeypatch):
     found = cells_of(done.stdout, "fixed")
     assert (found["lambda"], found["EM"], found["steps"]) == ("0.1", "75.00 ± 0.00", "3.00")
     assert (found["above line"], found["arms %"]) == ("+0.00 ± 0.00", "0/0/100")
-    assert found["reward"] == "0.450"  # 3/4 right, less a tenth of three steps
-    assert found["regret"] == "0.200"  # best is 1, 0.9, 0.7 and 0
     assert (found["ms/dec."], found["ms/upd."]) == ("1.25", "34.50")
     plain = cells_of(done.stdout, "always-multi_step")
     assert (plain["EM"], plain["steps"], plain["ms/dec."], plain["ms/upd."]) == ("75.00", "3.00", "\u2013", "\u2013")
@@ -285,42 +249,11 @@ def test_progress_goes_to_stderr_alone(run, monkeypatch):
     done = run(*words)
     assert done.exit_code == 0, done.output
     assert "runs" in done.stderr
-    without = [[{**row, "seconds": None} for row in json.loads(one.stdout)] for one in (quiet, done)]
+    without = [
+        [{**row, "decision_s": None, "update_s": None} for row in json.loads(one.stdout)] for one in (quiet, done)
+    ]
     assert without[0] == without[1]
     assert "\x1b" not in done.stdout
-
-
-def test_figure_shows_all_that_was_found(run, monkeypatch):
-    """Every policy with its points and frontiers, the baselines, the oracle's frontier from 0 on, and the line."""
-    given = []
-    monkeypatch.setattr(plots, "plot_frontier", lambda rows, *, path: given.append((rows, path)))
-    words = ("--policy", "mba,uniform,fixed", "--param", "fixed.arm=single_step", "--lambda", "0.0,0.1")
-    done = run(*words, *FEW, "--json", "--plot", "frontier.png")
-    assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)
-    ((simulated, path),) = given
-    assert path == Path("frontier.png")
-    figure = Figure()
-    plots._draw_frontier(figure, simulated)
-    drawn = [(list(one.get_xdata()), list(one.get_ydata())) for one in figure.axes[0].get_lines()]
-
-    def points(steps):
-        return [step["steps"] for step in steps], [step["em"] for step in steps]
-
-    for policy in ("mba", "uniform", "fixed"):
-        mine = [row for row in rows if row["policy"] == policy]
-        assert [row["lambda"] for row in mine] == [0.0, 0.1]
-        assert points(mine) in drawn
-        assert [len(row["frontier"]) for row in mine] == [len(SWEEP) if policy == "mba" else 2] * 2
-        assert all(points(row["frontier"]) in drawn for row in mine)
-    for row in rows:
-        if row["policy"].startswith("always-") or row["policy"] == "oracle":
-            assert ([row["steps"]], [row["em"]]) in drawn
-    oracle = next(row["frontier"] for row in rows if row["policy"] == "oracle-by-reward")
-    swept = [step for step in oracle if step["lambda"] >= 0]
-    assert len(swept) == sum(weight >= 0 for weight in SWEEP) < len(oracle)
-    assert points(swept) in drawn
-    assert plots.line_between(simulated) == line_of(read_table("table.jsonl"), total=45)
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline import processes
 from ragbandit.router.offline.logs import write_rows
-from ragbandit.router.offline.replay import engine, open_log, parts, replay
-from ragbandit.router.offline.replay.parts import cluster_executor, each_part
+from ragbandit.router.offline.processes import cluster_executor, each_part
+from ragbandit.router.offline.replay import engine, open_log, replay
 from ragbandit.shared.errors import ConfigError, InvalidInput, NotReady, RagBanditError
 from ragbandit.workers.cli import app
 from tests.support.logs.replay_logs import close, lived_rows
@@ -138,12 +140,12 @@ def test_a_cluster_without_workers(idle, log):
 def test_parts_that_are_lost():
     """Parts that are cancelled, as all are when the scheduler ends, are one error of ours."""
     with pytest.raises(NotReady, match="the workers were lost"):
-        parts._result(cancelled())
+        processes._result(cancelled())
 
 
 def cancelled():
     """A future that is cancelled."""
-    future = parts.Future()
+    future = Future()
     future.cancel()
     return future
 

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from benchmarks.learning.simulation import Way, print_starts, starts
 from ragbandit.router.encoders.hashing import HashingEncoder
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.shared.types import TableRow
 
 ARMS = ("low", "single_step")
@@ -22,7 +22,7 @@ def made_table(count=300):
         )
         for n in range(count)
     )
-    return LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * count)
+    return LabelledTable(rows=rows, arms=ARMS)
 
 
 def test_rows(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,7 @@ from ragbandit.examples.handbook.policies import FITTING, PARAMS, TRAINED, Place
 from ragbandit.router.cli.store import parse_policies
 from ragbandit.router.config.loading import load
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.router.policies import POLICIES, make_policy
 from ragbandit.router.policies.base import pmf_of_one
 from ragbandit.router.policies.kinds.llm import messages_of, parse_choice

@@ -10,7 +10,7 @@ from ragbandit.examples.handbook.command import ARMS, HERE, TABLE, read_question
 from ragbandit.examples.handbook.held_out import asked_for, split
 from ragbandit.examples.handbook.report import _always, _verdict
 from ragbandit.router.learning.answer_metrics import containment
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.strategies.retrievers.bm25 import Bm25Retriever, build_index
 from ragbandit.strategies.retrievers.corpus import read_corpus
 from tests.support.cases import every_case

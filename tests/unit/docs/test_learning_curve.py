@@ -7,12 +7,11 @@ from ragbandit.examples.handbook.command import HERE
 from ragbandit.examples.handbook.learning_curve import chart, curve_of, learned, safe_start, sentence
 from ragbandit.examples.handbook.learning_picture import draw
 from ragbandit.router.config.loading import load
-from ragbandit.router.offline.simulation.run import Played, Timed
-from ragbandit.router.offline.simulation.table import LabelledTable
+from ragbandit.router.offline.logs.tables import LabelledTable
+from ragbandit.router.offline.simulation.run import Played
 from ragbandit.shared.types import TableRow
 
 ARMS = ("no_retrieval", "single_step", "multi_step")
-NEVER = Timed(calls=0, seconds=0.0)
 
 
 def table_of(count):
@@ -27,7 +26,7 @@ def table_of(count):
         )
         for n in range(count)
     )
-    return LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * count)
+    return LabelledTable(rows=rows, arms=ARMS)
 
 
 TABLE = table_of(300)
@@ -38,9 +37,8 @@ def passed(drawn, *, seed=0):
     """The pass over the table in its order that draws these arms."""
     order, drawn = np.arange(len(TABLE.rows)), np.array(drawn, dtype=np.intp)
     empty = {"test": np.arange(0), "shares": np.empty((0, 3)), "quality": None, "cost": None, "reason": None}
-    counts = {"seconds": 0.0, "faults": 0, "refused": 0, "full_information": False, "seed": seed, "fold": 0}
-    timed = {"decisions": NEVER, "updates": NEVER}
-    return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn], **empty, **counts, **timed)
+    counts = {"faults": 0, "refused": 0, "full_information": False, "seed": seed, "fold": 0}
+    return Played(order=order, drawn=drawn, earned=REWARDS[order, drawn], **empty, **counts)
 
 
 def curve(*passes):

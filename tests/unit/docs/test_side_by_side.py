@@ -12,7 +12,7 @@ from benchmarks.publish import FIGURES, PAGE, README, fenced, figures_table, put
 from ragbandit.examples.handbook.command import read_questions
 from ragbandit.examples.handbook.side_by_side import KINDS, by_kind, ended, kinds_table, main_table, print_wide, sampled
 from ragbandit.router.config.settings import RewardSettings
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.strategies import Answer, Prompt, Request
 from ragbandit.strategies.registry import ARMS
 

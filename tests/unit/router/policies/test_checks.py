@@ -3,10 +3,10 @@
 import pytest
 
 from ragbandit.router.config.settings import Settings
+from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.replay.candidates import check_candidate
 from ragbandit.router.offline.replay.plan import parse_candidates
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import make_policy
 from ragbandit.router.policies.checks import check_arms, check_policy
 from ragbandit.shared.errors import ConfigError
@@ -55,7 +55,7 @@ def test_simulate_refuses_a_mistyped_arm(name, params, field):
     """Before anything is learned, with the policy's name."""
     row = {"correct": dict.fromkeys(ARMS, 1.0), "steps": dict.fromkeys(ARMS, 1.0)}
     rows = tuple(TableRow(id=f"q{n}", question=f"who {n}?", **row) for n in range(4))
-    table = LabelledTable(rows=rows, arms=ARMS, datasets=(None,) * 4)
+    table = LabelledTable(rows=rows, arms=ARMS)
     with pytest.raises(ConfigError, match="'typo' is not among the arms") as caught:
         simulate(table, policies={name: params}, folds=2, seeds=1)
     assert caught.value.field == f"{name}.{field}"

@@ -12,8 +12,8 @@ import pytest
 
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.offline.logs import write_rows
+from ragbandit.router.offline.processes import each_part, process_executor
 from ragbandit.router.offline.replay import Plan, memory_log, open_log, replay
-from ragbandit.router.offline.replay.parts import each_part, process_executor
 from ragbandit.router.offline.replay.plan import CandidateSpec
 from ragbandit.shared.errors import InvalidInput, RagBanditError
 from tests.support.logs.replay_logs import ARMS, close, lived_rows
@@ -152,7 +152,7 @@ def test_processes_give_the_same(tmp_path):
 
 def test_results_come_in_their_order_and_few_at_a_time(monkeypatch):
     """However the workers finish, results come in the order of the parts, with a bound on what is under way."""
-    monkeypatch.setattr("ragbandit.router.offline.replay.parts.IN_FLIGHT", 3)
+    monkeypatch.setattr("ragbandit.router.offline.processes.IN_FLIGHT", 3)
     submitted = []
 
     class Counting(ThreadPoolExecutor):

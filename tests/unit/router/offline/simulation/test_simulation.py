@@ -10,10 +10,10 @@ import pytest
 from ragbandit.router.config.settings import Settings
 from ragbandit.router.encoders.feature_cache import embedded
 from ragbandit.router.encoders.hashing import HashingEncoder
+from ragbandit.router.offline.logs.tables import LabelledTable
 from ragbandit.router.offline.simulation import simulate
-from ragbandit.router.offline.simulation.frontier import STEPS_READ, SWEEP
+from ragbandit.router.offline.simulation.measure import STEPS_READ, SWEEP
 from ragbandit.router.offline.simulation.run import SimulationData, SimulationRun, decision_id, play, split_of
-from ragbandit.router.offline.simulation.table import LabelledTable
 from ragbandit.router.policies import POLICIES
 from ragbandit.router.policies.base import PolicyOutput
 from ragbandit.router.policies.draw import draw, seed_of
@@ -34,7 +34,7 @@ def made_table(count=40, *, seed=0, arms=ARMS):
         steps = {arm: 2.0 * k + rng.random() for k, arm in enumerate(arms)}
         text = f"{('who', 'where', 'why')[kind % 3]} {i}?"
         rows.append(TableRow(id=f"secret-{i}", question=text, correct=correct, steps=steps))
-    return LabelledTable(rows=tuple(rows), arms=arms, datasets=tuple(f"hidden{i % 2}" for i in range(count)))
+    return LabelledTable(rows=tuple(rows), arms=arms)
 
 
 def zero_one(correct, steps, *, arms=ARMS):
@@ -45,7 +45,7 @@ def zero_one(correct, steps, *, arms=ARMS):
         )
         for i, (c, s) in enumerate(zip(correct, steps, strict=True))
     )
-    return LabelledTable(rows=rows, arms=arms, datasets=("x", "x", "y", None)[: len(rows)])
+    return LabelledTable(rows=rows, arms=arms)
 
 
 #: always-none 25 % at 0, always-single 50 % at 1, always-multi 75 % at 4; the oracle 100 % at 1.25
@@ -66,11 +66,6 @@ def registered(monkeypatch):
 def row_of(rows, policy):
     (found,) = [row for row in rows if row.policy == policy]
     return found
-
-
-def untimed(rows):
-    """The rows without what a clock says."""
-    return [replace(row, seconds=None) for row in rows]
 
 
 class Spy(Uniform):
@@ -109,13 +104,12 @@ def spied(registered, tmp_path):
 # ------------------------------------------------------------------------------------------ what a policy is told
 
 
-def test_policy_sees_no_dataset_and_no_id(spied):
-    """Neither `dataset` nor the id of a row, which may hold it, is in anything that a policy is given."""
+def test_policy_sees_no_id(spied):
+    """The id of a row, which may spell its data set, is in nothing that a policy is given."""
     assert len(Spy.asked) > 30
     assert len(Spy.taught) == 30
     everything = repr(Spy.asked) + repr(Spy.taught)
     assert "who 0?" in everything
-    assert "hidden" not in everything
     assert "secret" not in everything
 
 
@@ -212,7 +206,7 @@ def test_always_one_arm_is_the_fixed_policy():
     """The policy `fixed`, learned and judged like any other, stands where its baseline stands."""
     rows = simulate(SMALL, policies={"fixed": {"arm": "multi_step"}}, folds=2, seeds=3, total=10)
     learned, baseline = row_of(rows, "fixed"), row_of(rows, "always-multi_step")
-    for key in ("em", "steps", "above_line", "arms", "oracle_share", "above_line_at", "by_dataset", "n", "total"):
+    for key in ("em", "steps", "above_line", "arms", "oracle_share", "above_line_at", "n", "total"):
         assert getattr(learned, key) == getattr(baseline, key), key
     assert (learned.em_se, learned.seeds, baseline.em_se, baseline.seeds) == (0.0, 3, None, 0)
 
@@ -243,17 +237,8 @@ def test_online_reward_by_hand():
     )
     row = row_of(rows, "fixed")
     best = (1 + 0.9 + 0.6 + 0) / 4
-    assert row.online_reward == pytest.approx((0.8 + 0.6 + 0.6 - 0.6) / 4)
-    assert row.online_regret == pytest.approx(best - row.online_reward)
-
-
-def test_datasets_apart():
-    """EM and steps of each dataset are over its own rows; rows without a dataset are in none."""
-    found = row_of(simulate(SMALL, policies={"fixed": {"arm": "single_step"}}, folds=2, seeds=1), "fixed").by_dataset
-    assert {name: (share.n, share.em, share.steps) for name, share in found.items()} == {
-        "x": (2, 100.0, 1.0),
-        "y": (1, 0.0, 1.0),
-    }
+    assert row.first_pass.reward == pytest.approx((0.8 + 0.6 + 0.6 - 0.6) / 4)
+    assert row.first_pass.oracle == pytest.approx(best)
 
 
 class Knowing(Uniform):
@@ -455,7 +440,7 @@ def test_policies_with_fit_get_full_information(registered):
     blind = [replace(row, id="") for row in table.rows]  # an id might spell the data set
     assert all(one in blind for rows in Fitted.given for one in rows)
     assert (row.full_information, row.weight, row.frontier[0].weight) == (True, None, None)
-    assert (row.em, row.online_reward, row.online_regret, row.seconds.update) == (100.0, None, None, None)
+    assert (row.em, row.first_pass, row.update_s) == (100.0, None, None)
 
 
 # ------------------------------------------------------------------------------------------- the same every time
@@ -474,7 +459,7 @@ def test_policies_do_not_disturb_each_other(tmp_path):
             settings=settings,
             encoder=lambda: HashingEncoder(16),
         )
-        return untimed([row for row in rows if row.policy == "mba"])
+        return [replace(row, decision_s=None, update_s=None) for row in rows if row.policy == "mba"]
 
     assert made("mba") == made("uniform", "mba") == made("mba", "uniform")
 
@@ -491,7 +476,7 @@ def test_learns_what_the_words_tell(tmp_path):
     )
     mba, uniform, oracle = (row_of(rows, name) for name in ("mba", "uniform", "oracle"))
     assert mba.em > oracle.em - 15 > uniform.em + 15
-    assert mba.online_regret < 0.3
+    assert mba.first_pass.oracle - mba.first_pass.reward < 0.3
 
 
 def test_test_table_is_predicted_after_all_rows(registered, tmp_path):
@@ -558,7 +543,6 @@ def split_order(count):
         ({"weights": [0.1, 0.1]}, InvalidInput, "lambda"),
         ({"weights": [-0.1]}, InvalidInput, "lambda"),
         ({"weights": [float("nan")]}, InvalidInput, "lambda"),
-        ({"line": ("none", "x")}, InvalidInput, "line"),
         ({"test": made_table(4, arms=("none", "single_step"))}, InvalidInput, "test"),
         ({"settings": Settings(reward={"cost": {"llm_calls": 1.0}})}, ConfigError, "reward.cost"),
     ],
@@ -700,7 +684,7 @@ def test_a_table_with_contexts_is_learned_with_the_schema():
                 id=f"q{i}", question="who?", correct=correct, steps=dict.fromkeys(ARMS, 1.0), context={"tier": tier}
             )
         )
-    table = LabelledTable(rows=tuple(rows), arms=ARMS, datasets=(None,) * len(rows))
+    table = LabelledTable(rows=tuple(rows), arms=ARMS)
     schema = {"tier": {"type": "category", "values": ["free", "pro"]}}
     found = {}
     for name, declared in (("blind", {}), ("seeing", schema)):

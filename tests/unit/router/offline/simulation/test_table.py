@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from ragbandit.router.offline.simulation.table import read_table
+from ragbandit.router.offline.logs.tables import read_table
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import TableRow
 
@@ -47,13 +47,6 @@ def test_a_row_may_have_a_context(written):
         with pytest.raises(InvalidInput) as caught:
             written(line(context=wrong))
         assert caught.value.field.endswith(f":1 {field}")
-
-
-def test_dataset_is_kept_apart(written):
-    """`dataset` stands beside the rows, in their order, and in no row."""
-    table = written(line(dataset="nq"), line(id="q2"))
-    assert table.datasets == ("nq", None)
-    assert "nq" not in repr(table.rows)
 
 
 def test_arms_are_those_of_the_first_row(written):

@@ -1,28 +1,40 @@
 """Full-information routing tables: the result of every arm on every question, one JSON object a line.
 
-    {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "dataset": "nq", "hops": 1,
+    {"id": "q1", "question": "?", "correct": {"a": 0, "b": 1}, "steps": {"a": 0, "b": 2.5}, "hops": 1,
      "context": {"tier": "pro"}}
 
-`id`, `dataset`, `hops` and `context` may be left out; other keys are left alone. The first line says which arms there
-are. `dataset` says where a question comes from, which no deployed router is told: it is kept apart from the rows, so
-that no policy can reach it.
+`id`, `hops` and `context` may be left out; other keys are left alone. The first line says which arms there are.
+
+As rows of a log a question of K arms is K rows, one per arm, each logged with the probability 1 / K of a uniform draw.
+That is what a uniform logger writes in the mean, without its chance: the propensities are exact, an importance-weighted
+sum over the K rows is K times the sum over the arms, and no arm counts more than another. The K rows are not
+independent: intervals from them as from K questions are too narrow.
 """
 
+import hashlib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ragbandit.router.config.settings import Settings
+from ragbandit.router.learning.reward import explicit_reward
 from ragbandit.router.offline.logs.questions import LabelledRow, question_rows
+from ragbandit.router.offline.logs.records import Logged
 from ragbandit.router.offline.types import Matrix
+from ragbandit.router.policies.draw import seed_of
+from ragbandit.router.serving.checks.reports import made_feedback, made_outcome
+from ragbandit.router.storage.rows.conversion import canonical
 from ragbandit.shared.errors import InvalidInput
-from ragbandit.shared.types import ArmName, TableRow
+from ragbandit.shared.types import IMPORTED, ArmName, Decision, DecisionId, Features, PolicyLabel, Query, TableRow
 
+#: in the facts of the decisions, under IMPORTED
+ORIGIN = "table"
 #: as the arms of a configuration are named: what is learned here can serve there
 _ARM = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 #: steps of one answer, as the service takes them
@@ -35,8 +47,6 @@ class LabelledTable:
 
     rows: tuple[TableRow, ...]
     arms: tuple[ArmName, ...]
-    #: where each row's question comes from, None where the file does not say; for reports only
-    datasets: tuple[str | None, ...]
 
     @cached_property
     def correct(self) -> Matrix:
@@ -57,10 +67,10 @@ def read_table(path: str | Path) -> LabelledTable:
     """
     arms: tuple[ArmName, ...] = ()
 
-    def row(entry: Mapping[str, Any], labelled: LabelledRow) -> tuple[TableRow, str | None]:
+    def row(entry: Mapping[str, Any], labelled: LabelledRow) -> TableRow:
         nonlocal arms
         arms = arms or _arms(entry)
-        table_row = TableRow(
+        return TableRow(
             id=labelled.id,
             question=labelled.question,
             correct=_amounts(entry, "correct", arms=arms, most=1.0),
@@ -68,10 +78,9 @@ def read_table(path: str | Path) -> LabelledTable:
             hops=labelled.hops,
             context=_context(entry),
         )
-        return table_row, labelled.dataset
 
-    rows, datasets = zip(*question_rows(Path(path), row), strict=True)
-    return LabelledTable(rows=rows, arms=arms, datasets=datasets)
+    rows = tuple(question_rows(Path(path), row))
+    return LabelledTable(rows=rows, arms=arms)
 
 
 def _arms(entry: Mapping[str, Any]) -> tuple[ArmName, ...]:
@@ -130,3 +139,63 @@ def _amount(value: object, *, field: str, most: float) -> float:
     if not 0 <= value <= most:
         raise InvalidInput(f"{value!r:.40} is out of range", field=field, remedy=remedy)
     return float(value)
+
+
+def table_query(row: TableRow) -> Query:
+    """What a policy is told of a row: question and context, no id and no data set."""
+    return Query(text=row.question, context=row.context)
+
+
+def arm_rows(
+    row: TableRow,
+    *,
+    arms: Sequence[ArmName],
+    features: Features | None,
+    encoder_hash: str,
+    settings: Settings,
+    now: float,
+    first: int = 1,
+    occurrence: int = 0,
+) -> list[Logged]:
+    """The K rows of a table's row, in the order of the arms.
+
+    first: place of the first of them in the log, from 1. occurrence: how many rows before this one ask the same: the
+    ids follow from question, context, arm and this number, so the same table gives the same ids in any order of files.
+    """
+    share = 1.0 / len(arms)
+    query = table_query(row)
+    rows = []
+    for number, arm in enumerate(arms):
+        key = _id(query, arm=arm, occurrence=occurrence)
+        decision = Decision(
+            id=key,
+            query=replace(query, id=key),
+            arm=arm,
+            arms=tuple(arms),
+            pmf=(share,) * len(arms),
+            propensity=share,
+            scores=None,
+            policy=PolicyLabel(settings.policy.label),
+            version="",
+            encoder_hash=encoder_hash,
+            seed=seed_of(key),
+            floor=0.0,
+            explored=False,
+            fault=None,
+            facts={IMPORTED: ORIGIN},
+            run_by="caller",
+            features=features,
+            made_at=now,
+        )
+        outcome = made_outcome(decision_id=key, now=now, status="answered", steps=row.steps[arm])
+        rating = made_feedback(
+            decision_id=key, settings=settings, now=now, feedback_id=key, rating=row.correct[arm], source="code"
+        )
+        reward = explicit_reward((rating,), outcome=outcome, settings=settings.reward, how=settings.learning.aggregate)
+        rows.append(Logged(decision=decision, reward=reward, seq=first + number))
+    return rows
+
+
+def _id(query: Query, *, arm: ArmName, occurrence: int) -> DecisionId:
+    body = canonical([query.text, dict(query.context), arm, occurrence])
+    return DecisionId(f"labelled-{hashlib.sha256(body.encode('utf-8', 'surrogatepass')).hexdigest()[:40]}")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.offline.logs.full_information import arm_rows
+from ragbandit.router.offline.logs.tables import arm_rows
 from ragbandit.router.policies.draw import gate
 from ragbandit.shared.types import IMPORTED, TableRow
 

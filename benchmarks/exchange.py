@@ -91,7 +91,7 @@ def passed(learning: Learning, places: Places, *, rewards: Matrix) -> tuple[Vect
 
 def greedy(learning: Learning, places: Places, *, rewards: Matrix) -> float:
     """Mean reward of the arm with the best score."""
-    drawn, _ = learning.predicted(places)
+    drawn = learning.predicted(places)
     best = [int(np.argmax(one.scores)) for one in drawn if one.scores is not None]
     return float(rewards[places, best].mean())
 
@@ -112,7 +112,7 @@ def ways(seed: int, *, world: Pair) -> tuple[dict[str, Way], int]:
         restored(former.policy, *state)
         base = greedy(former, rest, rewards=new)
         # what it would go on to earn: a decision's pmf is read, and nothing is learned
-        usual = np.array([np.dot(d.pmf, new[p]) for d, p in zip(former.predicted(asked)[0], asked, strict=True)])
+        usual = np.array([np.dot(d.pmf, new[p]) for d, p in zip(former.predicted(asked), asked, strict=True)])
         for way in ("on",) if alarm else ("noticed", "declared", "fresh"):
             learning = learner(world, world.after, seed=seed, alarm=alarm)
             if way != "fresh":

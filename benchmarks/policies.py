@@ -50,7 +50,7 @@ def main() -> None:
             )
 
         seconds = timed(work)
-    print_training(rows, console=Console(width=130), by_dataset=False)
+    print_training(rows, console=Console(width=130))
     print_figures(
         f"policies on {len(table.rows):,} questions, {TOTAL:,} in the denominator ({seconds:.0f} s, encoding included)",
         [

@@ -32,7 +32,6 @@ from ragbandit.router.offline.estimation.intervals import (
 from ragbandit.router.offline.estimation.moments import Moments
 from ragbandit.router.offline.processes import cores
 from ragbandit.router.offline.types import Choices, Matrix, Vector
-from ragbandit.shared.confidence_sequences import betting_ips, doubly_robust
 
 CONFIDENCE = 0.95
 COUNTS = (500, 2_000, 10_000)
@@ -51,9 +50,6 @@ PRINTED = (
     "Cressie-Read, DR",
     "Cressie-Read, DR less logged",
     "Cressie-Read, two candidates",
-    "bets, IPS (anytime)",
-    "bets, DR (anytime)",
-    "bets, DR less logged (anytime)",
 )
 
 #: name -> interval and the truth that it is of
@@ -222,19 +218,6 @@ def crossed(rows: Rows, *, rewards: Interval) -> Matrix:
     return np.clip(guess, *rewards)
 
 
-def onward(rows: Rows, *, rewards: Interval) -> Matrix:
-    """Predictions of each row by a ridge per arm of earlier rows, made anew when they are a quarter more; (n, ARMS)."""
-    count = len(rows.action)
-    precision, cross = np.zeros((ARMS, SIZE + 1, SIZE + 1)), np.zeros((ARMS, SIZE + 1))
-    guess, first = np.empty(rows.pmf.shape), 0
-    while first < count:
-        part = slice(first, min(count, max(50, 5 * first // 4)))
-        guess[part] = _design(rows.features[part]) @ _solved(precision, cross)
-        more = _sums(rows, part)
-        precision, cross, first = precision + more[0], cross + more[1], part.stop
-    return np.clip(guess, *rewards)
-
-
 def _design(features: Matrix) -> Matrix:
     return np.concatenate([np.ones((len(features), 1)), features], axis=1)
 
@@ -295,21 +278,6 @@ def _normal(scores: Vector) -> Interval:
     return normal(float(scores.mean()), standard_error=error, confidence=CONFIDENCE)
 
 
-def sequences(world: World, rows: Rows, *, looks: Any) -> Mapping[str, tuple[Vector, Vector, float]]:
-    """Every interval that may be looked at again and again: (lows, highs, truth)."""
-    value, lead, _ = world.truths
-    weight, guess = rows.drawn(rows.candidate) / rows.drawn(rows.pmf), onward(rows, rewards=world.rewards)
-    more: dict[str, Any] = {"rewards": world.rewards, "confidence": CONFIDENCE, "looks": looks}
-    robust = partial(
-        doubly_robust, rows.reward, action=rows.action, pmf=rows.pmf, candidate=rows.candidate, model=guess, **more
-    )
-    return {
-        "bets, IPS (anytime)": (*betting_ips(weight, reward=rows.reward, **more), value),
-        "bets, DR (anytime)": (*robust(), value),
-        "bets, DR less logged (anytime)": (*robust(rival=rows.pmf), lead),
-    }
-
-
 def baselines(world: World, rows: Rows) -> Found:
     """The intervals of other packages, of those that are installed."""
     value, found = world.truths[0], dict[str, tuple[Interval, float]]()
@@ -355,8 +323,6 @@ def shares(number: int, *, count: int, seeds: Sequence[int], others: int = 0) ->
     for seed in seeds:
         rows = world.log(count, seed=seed)
         told = dict(fixed(world, rows))
-        for name, (lows, highs, truth) in sequences(world, rows, looks=np.array([count])).items():
-            told[name] = (float(lows[0]), float(highs[0])), truth
         if seed < others:
             told |= baselines(world, rows)
         for name, ((low, high), truth) in told.items():
@@ -372,8 +338,6 @@ def missed(number: int, *, seeds: Sequence[int], usual: Sequence[str] = USUAL) -
     world, found = worlds()[number], dict[str, list[bool]]()
     for seed in seeds:
         rows = world.log(int(LOOKS[-1]), seed=seed)
-        for name, (lows, highs, truth) in sequences(world, rows, looks=LOOKS).items():
-            found.setdefault(name, []).append(bool(((lows > truth) | (highs < truth)).any()))
         scores = rows.drawn(rows.candidate) / rows.drawn(rows.pmf) * rows.reward
         ends: dict[str, Callable[[Vector], Interval]] = dict.fromkeys(USUAL, _normal)
         ends[USUAL[1]] = partial(_likely, world, rows)

@@ -15,7 +15,6 @@ enter by one sum per bet, sum_i log(1 + k (s_i - least)), whatever the m: one pa
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,35 +24,21 @@ import numpy.typing as npt
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.types import Matrix, Vector
 
-#: numbers of rows after which one looks, rising, shape (looks,)
-Looks = npt.NDArray[np.intp]
 #: (low, high), in units of reward
 Interval = tuple[float, float]
 Choices = npt.NDArray[np.intp]
 
-#: rows whose bets are in memory at once
-_CHUNK: Final = 1 << 12
 #: halvings of the range in search of a bound
 _HALVINGS: Final = 36
 #: a score may lie below its least value by rounding only
 _ROUNDING: Final = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BetGrid:
-    """Bets over which the capital is spread, and how far scores may fall."""
-
-    #: in units of 1 / (high - least); the best one falls like 1 / sqrt(n variance)
-    bets: Vector
-    #: How far below 0 a doubly robust score may fall, in units of the rewards' range. Small ones allow bolder bets,
-    #: which tells sooner; large ones keep more of the model, which tells more in the end.
-    reaches: Vector
-
-
-#: of a log: its least bet serves ten million rows
-LONG: Final = BetGrid(bets=np.geomspace(1e-4, 1e1, 16), reaches=np.array([1.0, 4.0, 16.0]))
-#: of a version that is tried: thousands of rows
-SHORT: Final = BetGrid(bets=np.geomspace(2e-3, 2.0, 11), reaches=np.array([1.0, 4.0]))
+#: bets over which the capital is spread, in units of 1 / (high - least); the best one falls like 1 / sqrt(n variance)
+BETS: Final = np.geomspace(2e-3, 2.0, 11)
+#: How far below 0 a doubly robust score may fall, in units of the rewards' range. Small ones allow bolder bets, which
+#: tells sooner; large ones keep more of the model, which tells more in the end.
+REACHES: Final = np.array([1.0, 4.0])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,9 +72,9 @@ class BettingSequence:
         self.grown = np.zeros((len(self.least), len(self.bets)))
 
     @classmethod
-    def of(cls, claim: MeanClaim, *, grid: BetGrid = SHORT) -> "BettingSequence":
+    def of(cls, claim: MeanClaim) -> "BettingSequence":
         """Of `robust_scores` that are to prove this claim."""
-        return cls(least=claim.floor - grid.reaches, within=(claim.floor, 1.0), bets=grid.bets, claim=claim)
+        return cls(least=claim.floor - REACHES, within=(claim.floor, 1.0), bets=BETS, claim=claim)
 
     def add(self, scores: Matrix) -> None:
         """Take rows in, in their order; scores: shape (sorts, rows). Raises InvalidInput for one that is too low."""
@@ -100,7 +85,7 @@ class BettingSequence:
         count = scores.shape[1]
         if self.claim is not None and self.proven_at is None and count:
             paths = self.grown[:, :, None] + np.cumsum(steps, axis=2)
-            paths -= self._costs(np.array([self.claim.null]))[0, :, :, None] * (self.rows + np.arange(1, count + 1))
+            paths -= self._costs(self.claim.null)[:, :, None] * (self.rows + np.arange(1, count + 1))
             reached = _log_mean_exp(paths.reshape(-1, count)) >= -math.log(self.claim.alpha)
             if reached.any():
                 self.proven_at = self.rows + int(np.argmax(reached)) + 1
@@ -109,120 +94,25 @@ class BettingSequence:
 
     def lower(self, *, alpha: float) -> float:
         """The lower bound of the mean at this row; the least possible mean where nothing is known."""
-        return float(self.lower_at(self.grown[None], rows=np.array([self.rows]), alpha=alpha)[0])
-
-    def lower_at(self, grown: npt.NDArray[np.float64], *, rows: Looks, alpha: float) -> Vector:
-        """The lower bounds after so many rows, shape (looks,); grown: the sums then, shape (looks, sorts, bets)."""
-        below, above = (np.full(len(rows), end) for end in self.within)
+        below, above = self.within
         for _ in range(_HALVINGS):
             middle = (below + above) / 2
-            capital = grown - rows[:, None, None] * self._costs(middle)
-            refuted = _log_mean_exp(capital.reshape(len(rows), -1).T) >= -math.log(alpha)
-            below, above = np.where(refuted, middle, below), np.where(refuted, above, middle)
-        return np.asarray(below)
+            capital = self.grown - self.rows * self._costs(middle)
+            refuted = _log_mean_exp(capital.reshape(-1, 1))[0] >= -math.log(alpha)
+            below, above = (middle, above) if refuted else (below, middle)
+        return below
 
     @property
     def _scaled_bets(self) -> Matrix:
         return self.bets / (self.within[1] - self.least)[:, None]
 
-    def _costs(self, means: Vector) -> npt.NDArray[np.float64]:
-        """What a row takes from the logarithm of the capital against these means, shape (means, sorts, bets)."""
-        return np.log1p(self._scaled_bets * (means[:, None, None] - self.least[:, None]))
+    def _costs(self, mean: float) -> Matrix:
+        """What a row takes from the logarithm of the capital against this mean, shape (sorts, bets)."""
+        return np.asarray(np.log1p(self._scaled_bets * (mean - self.least[:, None])))
 
 
-def lower_bounds(
-    scores: Callable[[slice], Matrix], *, sequence: BettingSequence, confidence: float, looks: Looks
-) -> Vector:
-    """Lower bounds of the mean after each look, shape (looks,), all true at once; they never fall.
-
-    scores: rows -> their scores of every sort, shape (sorts, rows), in the order in which they came. sequence: a fresh
-    one. Raises InvalidInput for looks that do not rise within the rows.
-    """
-    _check_confidence(confidence)
-    if len(looks) == 0 or looks[0] < 1 or (np.diff(looks) <= 0).any():
-        raise InvalidInput("not rising from 1 row on", field="looks", remedy="give rising numbers of rows")
-    grown = np.empty((len(looks), *sequence.grown.shape))
-    for index, look in enumerate(looks):
-        while sequence.rows < look:
-            rows = slice(sequence.rows, min(sequence.rows + _CHUNK, int(look)))
-            more = scores(rows)
-            if more.shape[1] < rows.stop - rows.start:
-                raise InvalidInput(f"{look} rows where there are fewer", field="looks", remedy="look at rows there are")
-            sequence.add(more)
-        grown[index] = sequence.grown
-    return np.maximum.accumulate(sequence.lower_at(grown, rows=looks, alpha=1.0 - confidence))
-
-
-def betting_ips(
-    weight: Vector, *, reward: Vector, rewards: Interval, confidence: float, looks: Looks, grid: BetGrid = LONG
-) -> tuple[Vector, Vector]:
-    """(lows, highs) of a candidate's value after each look, both of shape (looks,), without a model.
-
-    weight, reward: shape (n,); rewards: the least and the largest reward. From bets on w (r - least) and w (most - r),
-    with half the error each. Where the logging policy gave no chance to arms of the candidate, these may be worth
-    anything: the bounds remain true.
-    """
-    _check_confidence(confidence)
-    gain, (least, most) = _shares(reward, rewards=rewards), rewards
-
-    def side(gain: Vector) -> Vector:
-        scores = (weight * gain)[None]
-        sequence = BettingSequence(least=np.zeros(1), within=(0.0, 1.0), bets=grid.bets)
-        return lower_bounds(
-            lambda rows: scores[:, rows], sequence=sequence, confidence=(1.0 + confidence) / 2, looks=looks
-        )
-
-    return least + (most - least) * side(gain), most - (most - least) * side(1.0 - gain)
-
-
-def doubly_robust(
-    reward: Vector,
-    *,
-    action: Choices,
-    pmf: Matrix,
-    candidate: Matrix,
-    model: Matrix,
-    rival: Matrix | None = None,
-    rewards: Interval,
-    confidence: float,
-    looks: Looks,
-    grid: BetGrid = LONG,
-) -> tuple[Vector, Vector]:
-    """(lows, highs) of a candidate's value after each look, both of shape (looks,); with a rival, of the difference.
-
-    reward, action: shape (n,), in the order in which they came. pmf (logged), candidate, rival: shape (n, K). rival:
-    whose value is subtracted; the logged pmf itself for the policy that logged. model: predicted reward of every arm,
-    shape (n, K), each row predicted *from earlier rows only*: cross-fitted predictions have seen the future and break
-    the promise. rewards: the least and the largest reward.
-
-    An upper bound is a lower one of 1 - r and 1 - M, with half the error each. Arms without chance under pmf may be
-    worth anything: the bounds remain true. Where low > high, the value has not stayed the same while the log grew.
-    """
-    _check_confidence(confidence)
-    least, most = rewards
-    share = candidate if rival is None else candidate - rival
-    # A difference of pmfs times predictions in [0, 1] is not below -1.
-    floor, total = (0.0, 1.0) if rival is None else (-1.0, 0.0)
-    gain, guess = _shares(reward, rewards=rewards), np.clip((model - least) / (most - least), 0.0, 1.0)
-
-    def side(gain: Vector, guess: Matrix) -> Vector:
-        def scores(rows: slice) -> Matrix:
-            return robust_scores(
-                share=share[rows], pmf=pmf[rows], arm=action[rows], value=gain[rows], guess=guess[rows], grid=grid
-            )
-
-        sequence = BettingSequence(least=floor - grid.reaches, within=(floor, 1.0), bets=grid.bets)
-        return lower_bounds(scores, sequence=sequence, confidence=(1.0 + confidence) / 2, looks=looks)
-
-    lows, highs = side(gain, guess), total - side(1.0 - gain, 1.0 - guess)
-    shift = least if rival is None else 0.0
-    return shift + (most - least) * lows, shift + (most - least) * highs
-
-
-def robust_scores(
-    *, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix, grid: BetGrid = SHORT
-) -> Matrix:
-    """Doubly robust scores of sum_k D_k E[value of arm k], with each of the grid's reaches; shape (reaches, rows).
+def robust_scores(*, share: Matrix, pmf: Matrix, arm: Choices, value: Vector, guess: Matrix) -> Matrix:
+    """Doubly robust scores of sum_k D_k E[value of arm k], with each of REACHES; shape (reaches, rows).
 
     share: D, shape (n, K); pmf: logged, shape (n, K); value: in [0, 1], of the arm drawn; guess: M, in [0, 1], shape
     (n, K), made before the row was drawn.
@@ -234,8 +124,8 @@ def robust_scores(
     ratio = np.divide(share, pmf, out=np.copysign(np.inf, share), where=pmf > 0.0)
     ratio[share == 0.0] = 0.0
     drawn = np.arange(len(value)), arm
-    scores = np.empty((len(grid.reaches), len(value)))
-    for index, reach in enumerate(grid.reaches):
+    scores = np.empty((len(REACHES), len(value)))
+    for index, reach in enumerate(REACHES):
         with np.errstate(divide="ignore"):
             room = reach / np.abs(ratio)
         cut = np.where(ratio > 0.0, np.minimum(guess, room), np.maximum(guess, 1.0 - room))
@@ -292,17 +182,3 @@ def _log_mean_exp(values: Matrix) -> Vector:
     """Over the first axis."""
     top = values.max(axis=0)
     return np.asarray(top + np.log(np.exp(values - top).mean(axis=0)))
-
-
-def _check_confidence(confidence: float) -> None:
-    if not 0.0 < confidence < 1.0:
-        raise InvalidInput(f"{confidence:g}", field="confidence", remedy="give a number between 0 and 1, as 0.95")
-
-
-def _shares(reward: Vector, *, rewards: Interval) -> Vector:
-    """Rewards as shares of their range, in [0, 1]."""
-    least, most = rewards
-    shares = (reward - least) / (most - least)
-    if not ((shares >= -_ROUNDING) & (shares <= 1.0 + _ROUNDING)).all():
-        raise InvalidInput(f"outside [{least:g}, {most:g}]", field="reward", remedy="declare the bounds that they have")
-    return np.clip(shares, 0.0, 1.0)

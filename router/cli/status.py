@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from ragbandit.router.api.findings import (
-    LATE_S,
     is_problem,
     of_disk,
     of_ledger,
@@ -42,19 +41,15 @@ from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import moment
 from ragbandit.shared.types import ArmName, PolicyLabel
 
-#: a count that may be 0 -> what it means
+#: a count that may be 0 -> what it means; those that need something done are findings
 _MEANINGS: Final = {
     "defaulted": "learned with the default reward, since no feedback came in time",
     "waiting": "decisions that wait for feedback or an outcome",
     "closed": "decisions whose time is over, with nothing to learn",
-    "quarantined": "decisions that could not be learned",
-    "unseen": "decisions that are not in this ledger",
     "feedback": "judgements received",
     "late_feedback": "of these came after their decision was closed",
     "disagreements": "learned decisions whose raters disagree",
-    "held": "judgements that are not learned until they are released",
     "unanswered": "decisions that workers have still to answer",
-    "missing_outcome": "decisions with feedback, and no outcome from the caller",
     "unchecked": "answers that wait for reward.check",
 }
 
@@ -91,15 +86,8 @@ def status(label: LabelOption = None, config: ConfigOption = None, as_json: Json
             states = budget_states(ledger.database, settings=settings, now=now)
             lines = [state_in_words(budget, sums, now=now) for budget, sums in states]
             facts |= {"budgets": lines} if lines else {}
-            learned = {} if state.learning is None else {"state": state.learning.line}
-            show(
-                {"policy": ledger.label}
-                | _champion(ledger, settings=settings)
-                | {"learning": _headline(state)}
-                | learned
-                | facts,
-                as_json=False,
-            )
+            learned = {} if state.learning is None else {"learning": state.learning.line}
+            show({"policy": ledger.label} | _champion(ledger, settings=settings) | learned | facts, as_json=False)
         if is_problem(findings):
             raise typer.Exit(1)
 
@@ -118,24 +106,9 @@ def _champion(ledger: Ledger, *, settings: Settings) -> dict[str, object]:
     }
 
 
-def _headline(state: Status) -> str:
-    """Whether the policy learns, what of, and how far, in one line."""
-    counts, learns = state.counters, "yes"
-    if not counts.balanced:
-        learns = "the counters do not add up"
-    elif state.lag_s > LATE_S:
-        learns = f"late, feedback has waited for {state.lag_s:.0f} s"
-    snapshot = "no snapshot yet" if state.snapshot is None else f"snapshot {state.snapshot}"
-    did = (
-        f"{counts.decided} decided, {counts.feedback} judgement{'s' * (counts.feedback != 1)}, {counts.learned} learned"
-    )
-    return f"{learns}; {did}; {snapshot}"
-
-
 def _facts(state: Status) -> dict[str, object]:
     """The counts and what they mean, without those that are 0."""
-    counted = {**asdict(state.counters), "unanswered": state.unanswered}
-    counted |= {"missing_outcome": state.missing_outcome, "unchecked": state.unchecked}
+    counted = {**asdict(state.counters), "unanswered": state.unanswered, "unchecked": state.unchecked}
     snapshot = state.snapshot or "none yet"
     return {
         "decided": counted["decided"],

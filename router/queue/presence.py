@@ -54,8 +54,6 @@ class ProcessCard:
     version: str
     #: package -> version, "python" among them
     packages: Mapping[str, str]
-    #: hash of the encoder in use; empty: none
-    encoder: str = ""
     #: name of the retriever, with the beginning of its index's hash; empty: none
     retriever: str = ""
     #: tells it from others: containers may share the name of the host, and each has a process 1
@@ -138,9 +136,7 @@ class Presence:
                 return
 
 
-def card_of(
-    *, role: str, threads: Mapping[str, int] | None = None, encoder: str = "", retriever: str = ""
-) -> ProcessCard:
+def card_of(*, role: str, threads: Mapping[str, int] | None = None, retriever: str = "") -> ProcessCard:
     """The card of this process. threads: of a worker, by queue."""
     packages = {"python": platform.python_version()}
     for name in _PACKAGES:
@@ -156,7 +152,6 @@ def card_of(
         threads=dict(threads or {}),
         version=ragbandit.__version__,
         packages=packages,
-        encoder=encoder,
         retriever=retriever,
         mark=secrets.token_hex(4),
     )

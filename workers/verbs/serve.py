@@ -50,7 +50,7 @@ def _serve(settings: Settings) -> None:
     narrow_data_dir(settings)
     server = make_server(create_app(lambda: router), settings=settings.server)
     keep_what_is_loaded()
-    card = card_of(role="service", encoder=router.service.encoder.hash)
+    card = card_of(role="service")
     presence = Presence(client=connect(redis_url(settings), timeout_s=1.0), card=card).start()
     with contextlib.suppress(KeyboardInterrupt):
         server.run()

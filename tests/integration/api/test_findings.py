@@ -294,7 +294,7 @@ def test_a_disk_that_is_nearly_full(settings, monkeypatch):
 
 def test_a_process_is_listed_while_it_is_there(redis_client, redis_server):
     """A card appears when the thread starts and is gone when it is closed; what is no card is left out."""
-    presence = Presence(client=connect(redis_server), card=card_of(role="service", encoder="e")).start()
+    presence = Presence(client=connect(redis_server), card=card_of(role="service")).start()
     give_up = time.monotonic() + 10
     while not present(redis_client) and time.monotonic() < give_up:
         time.sleep(0.01)

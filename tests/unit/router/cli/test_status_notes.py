@@ -1,11 +1,11 @@
-"""`ragbandit status`: its headline and counts, and what it finds of a ledger."""
+"""`ragbandit status`: its counts, and what it finds of a ledger."""
 
 from dataclasses import replace
 
 import pytest
 
 from ragbandit.router.api.findings import of_ledger
-from ragbandit.router.cli.status import _facts, _headline
+from ragbandit.router.cli.status import _facts
 from ragbandit.router.learning.status import Status
 from ragbandit.router.storage.judgements import JudgeState
 from ragbandit.shared.types import Counters
@@ -26,11 +26,7 @@ WELL = Status(
 
 
 def test_counts_say_what_they_mean():
-    """The headline says whether it learns; a count that is 0 is left out, every other one has its meaning."""
-    well = "9 decided, 7 judgements, 5 learned; snapshot main-6-0"
-    assert _headline(WELL) == f"yes; {well}"
-    assert _headline(replace(WELL, lag_s=75.4)) == f"late, feedback has waited for 75 s; {well}"
-    assert _headline(replace(WELL, snapshot=None)).endswith("; no snapshot yet")
+    """A count that is 0 is left out, every other one has its meaning."""
     facts = _facts(WELL)
     assert " ".join(facts) == "decided learned defaulted waiting closed feedback unanswered ledger snapshot"
     assert facts["closed"] == "1  (decisions whose time is over, with nothing to learn)"

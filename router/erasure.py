@@ -29,7 +29,6 @@ from sqlalchemy import (
     update,
 )
 
-from ragbandit.router.storage.decisions.links import forget_links
 from ragbandit.router.storage.rows.calibration_rows import forget_due
 from ragbandit.router.storage.rows.check_rows import drop_check
 from ragbandit.router.storage.rows.conversion import Row, canonical, without_messages
@@ -228,7 +227,6 @@ def _blank_rows(connection: Connection, rows: Sequence[RowMapping], *, features:
         _overwrite_columns(connection, table, [(row, blank) for row, blank in blanks if blank])
     named_rater = held_feedback.c.decision_id.in_(ids), held_feedback.c.source.startswith("rater:")
     connection.execute(update(held_feedback).where(*named_rater).values(source=ERASED))
-    forget_links(connection, ids)
     forget_due(connection, ids)  # a label that is blank tells nothing of a score
 
 

@@ -59,7 +59,6 @@ FEATURES: Final[Mapping[str, tuple[str, ...]]] = {
     "simulate, warm": ("router/offline/simulation/*.py", "router/offline/warm/*.py"),
     "evaluate": ("workers/evaluation/*.py",),
     "erasure": ("router/erasure.py",),
-    "feedback of other tools": ("router/importers/*.py", "router/storage/imported_feedback.py"),
     "keys, tenants": ("router/api/rules.py", "router/api/security/*.py", "router/storage/access/*.py"),
     "rates, dollar budgets": ("router/api/limiting/*.py", "router/storage/access/spending.py"),
     "OpenAI's interface": ("router/api/openai/*.py", "router/api/openai/responses/*.py"),

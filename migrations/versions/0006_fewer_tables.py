@@ -13,7 +13,7 @@ depends_on = None
 oldest_code = "0006"
 
 #: tables without a feature, those that refer to others first
-TABLES: Final[tuple[str, ...]] = ()
+TABLES: Final[tuple[str, ...]] = ("decision_links",)
 #: (table, column) without a feature; their values are not written anywhere
 COLUMNS: Final[tuple[tuple[str, str], ...]] = ()
 

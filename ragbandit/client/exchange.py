@@ -268,7 +268,6 @@ class Options(TypedDict, total=False):
     arms: Sequence[str] | None
     budget: Mapping[str, float] | None
     tenant: str | None
-    links: Mapping[str, str] | None
     session_id: str | None
     messages: Sequence[Mapping[str, str]] | None
     sticky_turns: int | None

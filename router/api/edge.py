@@ -29,7 +29,7 @@ from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.gate import Gate
 from ragbandit.router.api.ui.rendering import page_error, page_headers
 from ragbandit.router.serving.router import Router
-from ragbandit.router.storage.decisions.links import traces_of
+from ragbandit.router.storage.decisions.search import traces_of
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.logs import bound
 from ragbandit.router.telemetry.tracing import (

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -270,12 +270,6 @@ async def with_pauses(events: AsyncIterator[AnswerEvent]) -> AsyncIterator[Answe
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, CallerGone):
             await task
-
-
-async def sent_at_once(parts: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """These events."""
-    for part in parts:
-        yield part
 
 
 def streamed_answer(answer: PendingAnswer, *, seconds: float) -> Response:

@@ -1,17 +1,17 @@
-"""Verbs of `feedback`: what is held back, sources that a ledger is learned without, judgements of other systems."""
+"""Verbs of `feedback`: what is held back, sources that a ledger is learned without, judgements from a file."""
 
-import contextlib
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Annotated, Final
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
+from ragbandit.router.api.schemas.requests import plain_decision_id
 from ragbandit.router.cli.console import (
     ConfigOption,
     JsonOption,
@@ -26,20 +26,22 @@ from ragbandit.router.cli.console import (
 from ragbandit.router.cli.data import actor
 from ragbandit.router.cli.store import opened, parse_time
 from ragbandit.router.config.settings import Settings
-from ragbandit.router.importers.importing import Importer
-from ragbandit.router.importers.registry import make_source
-from ragbandit.router.importers.report import OUTCOMES, ImportReport
 from ragbandit.router.learning import status as ledger_status
 from ragbandit.router.learning.relearning import checked_source, lifted, relearn, selected
 from ragbandit.router.queue.notifier import Notifier
+from ragbandit.router.serving.checks.reports import made_feedback
 from ragbandit.router.serving.setup.bootstrap import make_jobs
 from ragbandit.router.storage.decisions.store import DecisionStore
 from ragbandit.router.storage.ledgers import held_feedback
 from ragbandit.router.storage.ledgers.quarantines import Quarantine, quarantines_of
-from ragbandit.shared.errors import InvalidInput, NotReady, StoreError
+from ragbandit.router.storage.rows.conversion import canonical
+from ragbandit.shared.errors import InvalidInput, RagBanditError
+from ragbandit.shared.files import lines, parsed
 from ragbandit.shared.formats import moment
-from ragbandit.shared.types import PolicyLabel
+from ragbandit.shared.types import Feedback, PolicyLabel
 
+#: lines of a file that are kept in one transaction, and lines that cannot be used of which an import tells
+_PAGE, _MOST_FAULTS = 500, 20
 SOURCE_HELP: Final = "key:PUBLIC_ID, tenant:NAME, role:NAME or rater:NAME"
 SourceOption = Annotated[str | None, typer.Option(help=SOURCE_HELP)]
 
@@ -168,113 +170,128 @@ def include(
         show({"included": number, "feedback": count}, as_json=as_json)
 
 
-#: least seconds between two imports
-LEAST_EVERY_S = 1.0
+class _Fields(NamedTuple):
+    """Where a line says what: names of fields, with dots into objects."""
+
+    decision_id: str
+    rating: str
+    label: str
+    reward: str
+    event: str
+    source: str
+    rater: str
+    feedback_id: str
 
 
 def import_(
-    source: Annotated[str, typer.Argument(help="openwebui, langfuse, langsmith or phoenix")],
-    once: Annotated[bool, typer.Option("--once", help="import what has come, then end (the default)")] = False,
-    every: Annotated[float | None, typer.Option(help="import again after so many seconds, until SIGTERM")] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(help="read from then on, whatever was read before: a date (2026-08-01), a time, or an age (7d)"),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be imported")] = False,
+    file: Annotated[Path, typer.Argument(help="JSON Lines (.jsonl, .jsonl.gz): one judgement a line")],
+    *,
+    id_field: Annotated[str, typer.Option(help="field of the decision's id; user.id is id in user")] = "decision_id",
+    rating_field: Annotated[str, typer.Option(help="true, false, or a number on the scale")] = "rating",
+    label_field: Annotated[str, typer.Option(help="a gold answer, or a list of them")] = "label",
+    reward_field: Annotated[str, typer.Option(help="the reward itself, cost included")] = "reward",
+    event_field: Annotated[str, typer.Option(help="a name of the setting feedback_events")] = "event",
+    source_field: Annotated[str, typer.Option(help="who judged: human, judge or code")] = "source",
+    rater_field: Annotated[str, typer.Option(help="which one of the source judged, an id")] = "rater",
+    key_field: Annotated[str, typer.Option(help="the judgement's own id; without one it is what the line says")] = (
+        "feedback_id"
+    ),
+    source: Annotated[str | None, typer.Option(help="who judged all of it, whatever the lines say")] = None,
+    scale: Annotated[str, typer.Option(help="of ratings that are numbers: 0-1 or 1-5")] = "0-1",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring ratings and scores from Open WebUI, Langfuse, LangSmith or Phoenix, and say what became of them.
+    """Import feedback from a file of JSON Lines: of another tool's export, or of your own logs.
 
-    What was imported before is not counted twice, and an import that was cut off goes on where it was. The section
-    importers of the configuration says where from, and what the scores there mean.
+    Each line judges one decision by a rating, label, reward or event. Good lines are kept, those that cannot be used
+    are counted and listed, and the command then ends with 1. What is kept already is not counted twice: import the
+    mended file again.
     """
-    if once and every is not None:
-        raise InvalidInput("--once and --every exclude each other", field="every", remedy="give one of them")
-    if every is not None and not every >= LEAST_EVERY_S:
-        remedy = f"give at least {LEAST_EVERY_S:g} seconds"
-        raise InvalidInput(f"{every:g} is too short", field="every", remedy=remedy)
-    begin = None if since is None else parse_time(since, now=time.time())
-    with _until_signal() as ending, _importer(source, config=config, ending=ending) as importer:
-        while True:
-            _run(importer, since=begin, dry_run=dry_run, as_json=as_json, patient=every is not None)
-            begin = None  # later imports go on from there
-            if every is None or ending.wait(every):
-                return
-
-
-def _run(importer: Importer, *, since: float | None, dry_run: bool, as_json: bool, patient: bool) -> None:
-    """One import, and its report. patient: a server or a database that fails is tried again later."""
-    try:
-        with bars(errors) as progress:
-            report = importer.run(
-                since=since, dry_run=dry_run, progress=lambda so_far: progress("judgements", so_far.seen, 0)
-            )
-    except (NotReady, StoreError) as error:
-        if not patient:
-            raise
-        errors.print(f"[yellow]{error.code}[/yellow] {escape(str(error))}", soft_wrap=True, highlight=False)
-        return
-    if as_json:
-        print_json(report.facts())
-    else:
-        _show(report)
-
-
-@contextlib.contextmanager
-def _until_signal() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set: what is being kept is kept, and no further page is read."""
-    ending = threading.Event()
-
-    def end(_number: int, _frame: object) -> None:
-        ending.set()
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _importer(source: str, *, config: str | None, ending: threading.Event) -> Iterator[Importer]:
+    fields = _Fields(
+        id_field, rating_field, label_field, reward_field, event_field, source_field, rater_field, key_field
+    )
     with opened(config, registered=False) as (settings, ledger):
         store = DecisionStore(
             ledger.database, label=ledger.label, text=settings.log.text, context=frozenset(settings.context)
         )
-        judgements = make_source(source, settings=settings.importers, database=ledger.database, ending=ending)
+        taken = _Import(store, settings=settings, fields=fields, source=source, scale=scale)
         try:
-            yield Importer(
-                judgements, store=store, settings=settings, clock=time.time, ending=ending, on_new=_bell(settings)
-            )
+            with bars(errors) as progress:
+                rows = lines(file)
+                while page := list(islice(rows, _PAGE)):
+                    taken.take(page)
+                    progress("lines", taken.read, 0)
         finally:
-            judgements.close()
+            if taken.counts["imported"]:
+                Notifier(make_jobs(settings), label=PolicyLabel(settings.policy.label)).notify_learner()
+    facts = {**taken.counts, "bad": taken.bad}
+    show(facts | {"faults": taken.faults} if as_json else facts, as_json=as_json)
+    if not as_json:
+        for fault in taken.faults:
+            errors.print(escape(f"{file}:{fault}"), soft_wrap=True, highlight=False)
+        if taken.bad > len(taken.faults):
+            errors.print(f"and {taken.bad - len(taken.faults)} more")
+    if taken.bad:
+        raise typer.Exit(1)
 
 
-def _bell(settings: Settings) -> Callable[[], None]:
-    """What tells the learner that there is something to learn; without Redis it finds out by itself."""
-    label = PolicyLabel(settings.policy.label)
-    return Notifier(make_jobs(settings), label=label).notify_learner
+class _Import:
+    """What became of the lines so far."""
+
+    def __init__(
+        self, store: DecisionStore, *, settings: Settings, fields: _Fields, source: str | None, scale: str
+    ) -> None:
+        self._store, self._settings, self._fields = store, settings, fields
+        self._source, self._scale = source, scale
+        self.read = self.bad = 0
+        #: new feedback, feedback that was there, and of the new what came after its decision was closed
+        self.counts = {"imported": 0, "known": 0, "late": 0}
+        #: the first lines that cannot be used, each with its number, field and remedy
+        self.faults: list[str] = []
+
+    def take(self, page: Sequence[tuple[int, bytes]]) -> None:
+        """Keep what these lines say, in one transaction. Raises StoreError."""
+        self.read += len(page)
+        now, good, faults = time.time(), [], dict[int, RagBanditError]()
+        for order, (number, raw) in enumerate(page):
+            try:
+                # In the order of the lines, which decides whose vote stands.
+                good.append((number, self._feedback(parsed(raw), now=now + 1e-6 * order)))
+            except InvalidInput as error:
+                faults[number] = error
+        replies = self._store.add_feedback([each for _, each in good]) if good else []
+        for (number, _), reply in zip(good, replies, strict=True):
+            if isinstance(reply, RagBanditError):
+                faults[number] = reply
+            elif reply.duplicate:
+                self.counts["known"] += 1
+            else:
+                self.counts["imported"] += 1
+                self.counts["late"] += reply.late
+        for number, fault in sorted(faults.items()):
+            self._fault(number, fault)
+
+    def _feedback(self, entry: Mapping[str, Any], *, now: float) -> Feedback:
+        """The feedback of a line. Raises InvalidInput."""
+        said = {name: _at(entry, path) for name, path in zip(_Fields._fields, self._fields, strict=True)}
+        sent = said["decision_id"]
+        said["decision_id"] = plain_decision_id(sent) if isinstance(sent, str) else sent
+        if self._source is not None:
+            said["source"] = self._source
+        if said["feedback_id"] is None:
+            said["feedback_id"] = f"import-{sha256(canonical(said).encode()).hexdigest()[:40]}"
+        return made_feedback(settings=self._settings, now=now, scale=self._scale, **said)
+
+    def _fault(self, number: int, error: RagBanditError) -> None:
+        self.bad += 1
+        if len(self.faults) < _MOST_FAULTS:
+            named = self._fields._asdict().get(error.field or "", error.field)
+            field, remedy = f" {named}:" if named else "", f" ({error.remedy})" if error.remedy else ""
+            self.faults.append(f"{number}{field} {error.message}{remedy}")
 
 
-def _show(report: ImportReport) -> None:
-    """A table of names and results, and a few examples of what was not taken."""
-    there = [result for result in OUTCOMES if report.total(result)]
-    title = f"{report.source}: {report.seen} judgements on {report.pages} pages"
-    console.print(escape(title + (", nothing was kept (--dry-run)" if report.dry_run else "")), highlight=False)
-    if there:
-        table = Table(box=None)
-        table.add_column("name")
-        for result in there:
-            table.add_column(result, justify="right")
-        for name, counts in sorted(report.by_name.items()):
-            table.add_row(escape(name), *(str(counts[result]) for result in there))
-        console.print(table)
-    for result in there:
-        some = "; ".join(report.examples[result])
-        line = f"{result}: {OUTCOMES[result]}" + (f", for example {some}" if some else "")
-        console.print(escape(line), highlight=False, soft_wrap=True)
-    if report.unreadable:
-        line = f"{report.unreadable} entries had not the shape of a judgement, and were passed over"
-        console.print(line, highlight=False)
+def _at(entry: Any, path: str) -> Any:
+    """What stands at a name, with dots into objects; None where nothing does."""
+    for key in path.split("."):
+        entry = entry.get(key) if isinstance(entry, dict) else None
+    return entry

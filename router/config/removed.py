@@ -19,6 +19,7 @@ REMOVED: Final[dict[str, str]] = {
     "checkpoints": "snapshots: a snapshot of every 10,000 updates is kept beside the newest",
     "learning.checkpoint_every": "nothing: a snapshot of every 10,000 updates is kept",
     "learning.checkpoints_kept": "learning.snapshots_kept",
+    "importers": "`ragbandit feedback import FILE.jsonl`, whose options name the fields (docs/feedback.md)",
     "archive": "`ragbandit data export --before 90d FILE.parquet`, then `ragbandit data erase --before 90d`",
 }
 

@@ -1,6 +1,5 @@
 """Sections of the models and indexes: encoder, retriever, generator, and the judge; and what every section is."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
@@ -18,13 +17,6 @@ class Section(BaseModel):
     """A section: unknown keys, other types and numbers that are not finite are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-def plain_address(url: str) -> str:
-    """The address of a server, without a slash at its end. Raises ValueError where secrets stand in it."""
-    if re.fullmatch(r"https?://([^\s/?#@]+)(/[^\s?#@]*)?", url) is None:
-        raise ValueError("url: write http(s)://HOST[:PORT][/PATH] without user, password and query; keys come by env")
-    return url.rstrip("/")
 
 
 Count = Annotated[int, Field(ge=1)]

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ragbandit.router.config.context_schema import ContextKey, check_columns
-from ragbandit.router.config.importers import ImportersSettings
 from ragbandit.router.config.named_sections import DEFAULT, NAME, check_names, expanded, with_named_sections
 from ragbandit.router.config.sections import (
     ConversationSettings,
@@ -220,7 +219,6 @@ class Settings(Section):
     feedback_events: dict[str, Share | None] = Field(default_factory=dict)
     conversation: ConversationSettings = ConversationSettings()
     judge: JudgeSettings = JudgeSettings()
-    importers: ImportersSettings = ImportersSettings()
     budget: BudgetSettings = BudgetSettings()
     health: HealthSettings = HealthSettings()
     rollout: RolloutSettings = RolloutSettings()

@@ -22,8 +22,6 @@ from ragbandit.router.api.schemas.responses import JsonReply, described, error_j
 from ragbandit.router.api.schemas.shape_errors import complaint
 from ragbandit.router.api.security.ownership import note_owner, noted_prices, permitted_arms, tenant_of
 from ragbandit.router.serving.checks.fields import checked_text
-from ragbandit.router.serving.checks.questions import MAX_LINKS
-from ragbandit.router.storage.decisions.links import LINKS, trace_links
 from ragbandit.router.telemetry import conventions as names
 from ragbandit.router.telemetry.tracing import Span
 from ragbandit.shared.errors import Forbidden, InvalidInput, RagBanditError
@@ -177,7 +175,7 @@ async def whole_query(request: Request, body: RouteBody, *, key: str | None, run
 
     Raises InvalidInput, Forbidden for a tenant or an arm that is not the caller's, BudgetSpent, and CallerGone.
     """
-    query = await _query(request, body, key=key, run_by=run_by, traceparent=request.headers.get("traceparent"))
+    query = await _query(request, body, key=key, run_by=run_by)
     return query if isinstance(query, Query) else await awaited(request, query, what="decision_id")
 
 
@@ -187,14 +185,11 @@ async def paced(request: Request, query: Query) -> Query:
     return await budgets.paced(query, caller=caller_of(request))
 
 
-async def _query(
-    request: Request, body: RouteBody, *, key: str | None, run_by: RunBy, traceparent: str | None = None
-) -> "Query | Future[Query]":
+async def _query(request: Request, body: RouteBody, *, key: str | None, run_by: RunBy) -> "Query | Future[Query]":
     """The query, or where it has messages a Future of it. Raises InvalidInput, Forbidden, BudgetSpent."""
     decision_id, caller = identity(body.decision_id, key=key, field="decision_id"), caller_of(request)
     tenant = tenant_of(caller, given=body.tenant if "tenant" in body.model_fields_set else None)
     arms = None if body.arms is None else tuple(ArmName(arm) for arm in body.arms)
-    links = traced_links(request, body.links or {}, traceparent=traceparent)
     query = Query(
         id=None if decision_id is None else DecisionId(decision_id),
         text=body.question,
@@ -208,7 +203,6 @@ async def _query(
         aim=body.aim or {},
         api_key=caller.key,
         request={
-            **({LINKS: links} if links else {}),
             **({"surface": request.scope[PART]} if PART in request.scope else {}),
             **noted_prices(request, tenant=tenant),
         },
@@ -219,11 +213,3 @@ async def _query(
     turns = [Message(role=message.role, text=message.content) for message in body.messages]
     question = Message(role="user", text=checked_text(query.text, field="question"))
     return router_of(request).conversations.submit([*turns, question], query=query)
-
-
-def traced_links(request: Request, links: Mapping[str, str], *, traceparent: str | None) -> Mapping[str, str]:
-    """The links that a caller names, and those of this header, where there is room and it names none of their kinds."""
-    if not router_of(request).settings.importers.know_traces:
-        return links
-    traced = {**trace_links(traceparent), **links}
-    return links if len(traced) > MAX_LINKS else traced

@@ -73,7 +73,7 @@ TOOLS: Final[Mapping[str, Row]] = {
 #: it changes nothing
 _READS: Final = ("explain",)
 #: for programs, and not for agents, whose every call is longer by what a schema says
-_LEFT_OUT: Final = ("idempotency-key", "links", "sticky_turns", "stream")
+_LEFT_OUT: Final = ("idempotency-key", "sticky_turns", "stream")
 #: keywords that an agent needs; what does not fit a pattern is refused in our words
 _KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "maximum")
 #: levels of objects whose fields are in a schema

@@ -1,5 +1,6 @@
 """OpenAI's endpoints: models, chat completions, and a word for the older completions that we do not serve."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Path as PathParameter
@@ -7,10 +8,20 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, router_of
-from ragbandit.router.api.openai.completions import chat_reply
+from ragbandit.router.api.openai.answering import answered
+from ragbandit.router.api.openai.chunks import ChatStream
+from ragbandit.router.api.openai.messages import turns_of
 from ragbandit.router.api.openai.models import model_list, model_of
-from ragbandit.router.api.openai.replies import ERRORS, STREAM, ChatCompletion, Model, ModelList, OpenAIErrorReply
-from ragbandit.router.api.openai.requests import ChatBody
+from ragbandit.router.api.openai.replies import (
+    ERRORS,
+    STREAM,
+    ChatCompletion,
+    Model,
+    ModelList,
+    OpenAIErrorReply,
+    completion,
+)
+from ragbandit.router.api.openai.requests import ChatBody, check_supported
 from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
 from ragbandit.router.api.schemas.responses import JsonReply, described
 from ragbandit.shared.errors import NotFound
@@ -58,8 +69,12 @@ async def chat(body: ChatBody, request: Request, idempotency_key: IdempotencyKey
     Made for clients of OpenAI's interface; docs/openai.md shows them. The reply's `id` is "chatcmpl-" and the id of
     the decision, which feedback may be sent for.
     """
-    key = None if idempotency_key is None else plain_decision_id(idempotency_key)
-    return await chat_reply(request, body, key=identity(None, key=key, field=KEY_HEADER))
+    sent = None if idempotency_key is None else plain_decision_id(idempotency_key)
+    key, turns = identity(None, key=sent, field=KEY_HEADER), turns_of(body.messages)
+    check_supported(body)
+    open_webui = any(name.startswith("x-openwebui-") for name in request.headers)
+    stream = partial(ChatStream, include_usage=body.include_usage, open_webui=open_webui)
+    return await answered(request, body, turns=turns, key=key, named=key is not None, whole=completion, stream=stream)
 
 
 @endpoints.post("/v1/completions", include_in_schema=False)

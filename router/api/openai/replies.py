@@ -173,7 +173,7 @@ class Usage(TypedDict):
 
 
 class ChatCompletion(TypedDict):
-    """A chat completion. What is beside OpenAI's own fields is missing where Open WebUI's tasks are answered."""
+    """A chat completion."""
 
     id: str
     """`chatcmpl-` and the id of the decision."""
@@ -187,13 +187,13 @@ class ChatCompletion(TypedDict):
     """The answer; there is one."""
     usage: Usage
     """Tokens over all of the arm's calls."""
-    system_fingerprint: NotRequired[str]
+    system_fingerprint: str
     """What decided: label of the ledger and snapshot."""
-    citations: NotRequired[list[str]]
+    citations: list[str]
     """URLs of the passages that the answer saw."""
-    search_results: NotRequired[list[SearchResult]]
+    search_results: list[SearchResult]
     """The same with titles and beginnings, as Perplexity has them."""
-    ragbandit: NotRequired[Facts]
+    ragbandit: Facts
     """The decision behind the answer."""
 
 
@@ -305,34 +305,22 @@ def facts_of(decision: Decision, outcome: Outcome, *, urls: Sequence[str]) -> Fa
 def completion(decision: Decision, outcome: Outcome, *, base: str, saved: float | None = None) -> ChatCompletion:
     """The whole reply to a decision that was answered. base: URL of this service."""
     urls = urls_of(outcome, base=base)
-    reply = _whole(
-        f"{ID_PREFIX}{decision.id}",
-        created=int(decision.made_at),
-        model=model_name(decision),
-        text=outcome.answer or "",
-        usage=usage_of(outcome.cost, saved=saved),
-    )
-    reply["choices"][0]["finish_reason"] = finish_of(outcome)
-    reply["choices"][0]["message"]["annotations"] = annotations_of(outcome, urls=urls)
-    reply["system_fingerprint"] = fingerprint(decision)
-    reply["ragbandit"] = facts_of(decision, outcome, urls=urls)
+    message: ChatMessage = {
+        "role": "assistant",
+        "content": outcome.answer or "",
+        "refusal": None,
+        "annotations": annotations_of(outcome, urls=urls),
+    }
     cited = citations_of(outcome, urls=urls)
-    reply["citations"], reply["search_results"] = cited["citations"], cited["search_results"]
-    return reply
-
-
-def task_completion(text: str, *, task_id: str, model: str, now: float) -> ChatCompletion:
-    """The reply to a background task, which has no decision."""
-    return _whole(f"{ID_PREFIX}{task_id}", created=int(now), model=model, text=text, usage=usage_of(Cost()))
-
-
-def _whole(key: str, *, created: int, model: str, text: str, usage: Usage) -> ChatCompletion:
-    message: ChatMessage = {"role": "assistant", "content": text, "refusal": None, "annotations": []}
     return {
-        "id": key,
+        "id": f"{ID_PREFIX}{decision.id}",
         "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}],
-        "usage": usage,
+        "created": int(decision.made_at),
+        "model": model_name(decision),
+        "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outcome), "logprobs": None}],
+        "usage": usage_of(outcome.cost, saved=saved),
+        "system_fingerprint": fingerprint(decision),
+        "ragbandit": facts_of(decision, outcome, urls=urls),
+        "citations": cited["citations"],
+        "search_results": cited["search_results"],
     }

@@ -13,15 +13,12 @@ from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.endpoints.routing import traced_links
 from ragbandit.router.api.openai.errors import Unsupported
 from ragbandit.router.api.openai.models import ModelChoice, choice_of
-from ragbandit.router.api.openai.open_webui import links_of
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
 from ragbandit.router.api.security.ownership import noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
 from ragbandit.router.serving.checks.fields import checked_text
-from ragbandit.router.storage.decisions.links import LINKS
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
 from ragbandit.shared.types import MAX_TEXT, DecisionId, Json, Query
@@ -146,10 +143,9 @@ def query_of(
     router, caller = router_of(request), caller_of(request)
     model, tenant = choice_of(body.model, router=router), caller.tenant or "default"
     named = None if model.arm is None else (model.arm,)
-    links = traced_links(request, links_of(request.headers), traceparent=request.headers.get("traceparent"))
     arms = permitted_arms(named, tenant=tenant, request=request, run_by="worker")
     context, metadata = _context_of(body.metadata or {}, schema=router.settings.context)
-    facts = {LINKS: dict(links), **noted_prices(request, tenant=tenant), **facts}
+    facts = {**noted_prices(request, tenant=tenant), **facts}
     return Query(
         id=None if key is None else DecisionId(key),
         text="",

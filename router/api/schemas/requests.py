@@ -15,9 +15,6 @@ from ragbandit.router.api.schemas.shape_errors import wanted
 from ragbandit.router.serving.checks.fields import ID_PATTERN, MAX_CAP, checked_id
 from ragbandit.router.serving.checks.questions import (
     AIMS,
-    LINK_KIND,
-    LINK_VALUE,
-    MAX_LINKS,
     MAX_SESSION,
     MAX_STICKY_TURNS,
     MAX_WORDS,
@@ -83,11 +80,6 @@ Fact = Annotated[
     | Annotated[list[NotBlank], limits(maxItems=MAX_WORDS)]
     | None,
     wanted("text, a finite number, true, false, a list of texts or null"),
-]
-Links = Annotated[
-    dict[str, Annotated[str, limits(pattern=f"^{LINK_VALUE.pattern}$")]] | None,
-    wanted("an object of texts or null"),
-    limits(maxProperties=MAX_LINKS, propertyNames={"pattern": f"^{LINK_KIND.pattern}$"}),
 ]
 Price = Annotated[
     int | float | str | None,
@@ -195,9 +187,6 @@ class RouteBody(RequestBody):
     """Caps on the answer; the service's own hold as well."""
     tenant: Annotated[str, limits(ID)] = "default"
     """Whose question it is; kept with the decision."""
-    links: Links = None
-    """Ids that other systems have for this question, by kind (trace, span, run, ...): feedback that is given there
-    finds the decision by them."""
     session_id: Annotated[Text, limits(SESSION)] = None
     """The conversation that it belongs to: an id of yours."""
     messages: list[MessageBody] = Field(default_factory=list)

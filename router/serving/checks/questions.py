@@ -1,7 +1,6 @@
 """Checks of a question: what passes can be stored, encoded, learned and printed."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,11 +16,6 @@ from ragbandit.shared.types import MAX_TEXT, MAX_WEIGHT, ArmName, Budget, Json, 
 
 #: texts in one list of a context
 MAX_WORDS: Final = 100
-#: most links of one decision: ids of other systems
-MAX_LINKS: Final = 8
-#: what a link's kind and id may look like: short enough for an index
-LINK_KIND: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-LINK_VALUE: Final = re.compile(r"[!-~]{1,128}")
 #: longest id of a conversation, characters
 MAX_SESSION: Final = 128
 #: most messages before a question that are kept with it
@@ -71,8 +65,6 @@ def checked_query(
         _check_aim(query)
     if query.sticky_turns is not None:
         _check_sticky_turns(query.sticky_turns, most=sticky_turns)
-    if "links" in query.request:
-        _check_links(query.request["links"])
     # Sorted, as the log keeps it: a policy that reads the context must see the same again in a replay.
     context = {key: list(v) if isinstance(v, tuple) else v for key, v in sorted(query.context.items())}
     return replace(query, id=query.id or new_id(), context=context)
@@ -228,17 +220,3 @@ def _check_sticky_turns(turns: object, *, most: int) -> None:
             field="sticky_turns",
             remedy=f"send a whole number from 0 (every turn is drawn) to {most} (conversation.max_sticky_turns)",
         )
-
-
-def _check_links(links: object) -> None:
-    checked_type(links, Mapping, field="links", wanted='an object of kinds and ids, for example {"trace": "..."}')
-    assert isinstance(links, Mapping)
-    if len(links) > MAX_LINKS:
-        raise InvalidInput(f'"links" has {len(links)} entries', field="links", remedy=f"send at most {MAX_LINKS}")
-    for kind, value in links.items():
-        if not isinstance(kind, str) or not LINK_KIND.fullmatch(kind):
-            remedy = "use 1 to 32 small letters, digits and underscores, a letter first"
-            raise InvalidInput(f"{kind!r:.80} is no kind of link", field="links", remedy=remedy)
-        if not isinstance(value, str) or not LINK_VALUE.fullmatch(value):
-            remedy = "use 1 to 128 characters of ASCII without spaces"
-            raise InvalidInput(f'{value!r:.80} is no id for the link "{kind}"', field=f"links.{kind}", remedy=remedy)

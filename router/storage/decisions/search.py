@@ -5,7 +5,8 @@ LOOKED_AT rows at once: a page may be short, or empty, and still have a next one
 """
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from sqlalchemy import ColumnElement, RowMapping, Select, and_, bindparam, selec
 
 from ragbandit.router.storage.sql.database import Database
 from ragbandit.router.storage.sql.tables import closures, decisions, outcomes, updates
-from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, OutcomeStatus, PolicyLabel
+from ragbandit.shared.types import KILLED, STICKY, ArmName, DecisionId, DecisionState, Json, OutcomeStatus, PolicyLabel
 
 #: decisions that one search by a column without an index looks at
 LOOKED_AT: Final = 5_000
@@ -216,3 +217,18 @@ def _turn(newest_first: Iterable[RowMapping]) -> SessionTurn | None:
         if not row["forced"] and KILLED not in facts and isinstance(first, str) and isinstance(turn, int):
             return SessionTurn(arm=ArmName(row["arm"]), allowed=allowed, first=DecisionId(first), turn=turn)
     return None
+
+
+def traces_of(database: Database, ids: Iterable[str]) -> dict[str, Mapping[str, Json]]:
+    """What the edge knew of the requests of these decisions, among it their places in traces; of those that know some.
+
+    Raises StoreError.
+    """
+    query = select(decisions.c.id, decisions.c.request)
+    query = query.where(decisions.c.id.in_(list(ids)), decisions.c.request.is_not(None))
+    known: dict[str, Mapping[str, Json]] = {}
+    with database.read() as connection:
+        for row in connection.execute(query):
+            with suppress(ValueError):  # a damaged row is `verify`'s matter
+                known[row.id] = json.loads(row.request).get("edge", {})
+    return known

@@ -21,7 +21,6 @@ from ragbandit.router.storage.decisions.feedback_writes import (
     unknown_decision,
     write_feedback,
 )
-from ragbandit.router.storage.decisions.links import write_links
 from ragbandit.router.storage.rows.check_rows import await_check
 from ragbandit.router.storage.rows.conversion import (
     Row,
@@ -157,7 +156,6 @@ class DecisionStore:
                 rooms = [waiting_row(d, label=label) for d in fresh.values() for label in sorted(labels)]
                 insert_rows(connection, waiting, rooms)
                 moves.waiting(rooms)
-                write_links(connection, fresh.values())
                 ours = [each for each in reversed(fresh.values()) if each.run_by == "worker"]
                 answer_queue.enqueue(connection, ours)
             first = {row["id"]: row for row in reversed(rows)}

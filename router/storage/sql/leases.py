@@ -125,15 +125,8 @@ def position_of(connection: Connection, reader: str) -> dict[str, Any]:
         raise StoreError(
             f"the position of {reader} in reading_positions cannot be read",
             field="position",
-            remedy="restore the store from a backup; an import begins anew once its row is deleted",
+            remedy="restore the store from a backup",
         ) from error
-
-
-def set_position(connection: Connection, reader: str, *, to: Mapping[str, Json], now: float) -> None:
-    """Let a reader go on from there, once this transaction is committed."""
-    row = {"position": _text(to), "moved_at": now}
-    moved = insert_into(connection, reading_positions).values(reader=reader, **row)
-    connection.execute(moved.on_conflict_do_update(index_elements=["reader"], set_=row))
 
 
 def move_position(

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from ragbandit.router.storage.decisions.links import linked_decisions
 from tests.support.servers.http_service import QUESTION, refused
 
 BODIES = {
@@ -79,39 +78,6 @@ def test_plain_requests_are_answered_as_by_fastapi(shared, raw, key):
         names = sorted(name for name in response.headers if name != "date")
         replies.append((response.status_code, names, reply))
     assert replies[0] == replies[1]
-
-
-def test_links_are_kept_with_the_decision(service, http):
-    """Ids of other systems that a question names find its decision, from /v1/route, its batch and /v1/answer."""
-    for path, body in (
-        ("/v1/route", {"question": QUESTION, "links": {"trace": "t1"}}),
-        ("/v1/route/batch", {"items": [{"question": QUESTION, "links": {"trace": "t2"}}]}),
-        ("/v1/answer?wait_s=0", {"question": QUESTION, "links": {"trace": "t3"}}),
-    ):
-        assert http.post(path, json=body).status_code in (200, 202)
-    with service.router.database.read() as connection:
-        found = linked_decisions(connection, "trace", ["t1", "t2", "t3"])
-    assert set(found) == {"t1", "t2", "t3"}
-    assert service.router.decision(found["t1"][0].decision_id).decision.query.request == {"links": {"trace": "t1"}}
-
-
-@pytest.mark.parametrize("links", [{"trace": "two words"}, {"trace": "a\r\nx: y"}, {"Trace": "t"}, {"trace": ""}])
-def test_links_that_no_index_should_hold(unmoved, links):
-    """An id with spaces or line breaks, an empty one and an odd kind are refused by the field's name."""
-    error = refused(unmoved.post("/v1/route", json={"question": QUESTION, "links": links}), 422, "INVALID_INPUT")
-    assert error["field"].startswith("links")
-
-
-def test_traceparent_links_where_an_importer_reads_traces(serve):
-    """Trace and span of the header are links, unless the body names its own; without such an importer they are none."""
-    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-    header = {"traceparent": f"00-{trace}-{span}-01"}
-    for importers, kept in (({}, {}), ({"phoenix": {"url": "http://127.0.0.1:1"}}, {"trace": trace, "span": span})):
-        service = serve(importers=importers)
-        for sent, expected in (({}, kept), ({"trace": "own"}, kept | {"trace": "own"})):
-            made = service.http.post("/v1/route", json={"question": QUESTION, "links": sent}, headers=header).json()
-            decision = service.router.decision(made["decision_id"]).decision
-            assert decision.query.request.get("links", {}) == expected
 
 
 def test_batch(http, service):

@@ -197,8 +197,8 @@ def test_updates_that_an_earlier_release_archived(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("store", "dropped", "decisions_updates"),
     [
-        (STORE_0004, {"chains", "checkpoints", "webhook_deliveries"}, (41, 25)),
-        (STORE_0005, set(), (47, 28)),
+        (STORE_0004, {"chains", "checkpoints", "webhook_deliveries", "decision_links"}, (41, 25)),
+        (STORE_0005, {"decision_links"}, (47, 28)),
     ],
     ids=["0004", "0005"],
 )

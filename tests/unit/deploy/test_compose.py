@@ -76,7 +76,7 @@ def test_nobody_starts_before_what_it_needs():
             wanted = "service_completed_successfully" if other == "migrate" else "service_healthy"
             assert how["condition"] == wanted, (name, other)
             assert other == "migrate" or "healthcheck" in SERVICES[other]
-    assert {name for name in SERVICES if "healthcheck" not in SERVICES[name]} == {"migrate", "openwebui", "ratings"}
+    assert {name for name in SERVICES if "healthcheck" not in SERVICES[name]} == {"migrate", "openwebui"}
 
 
 def test_workers_may_finish_what_they_run():
@@ -90,7 +90,7 @@ def test_the_core_has_no_profile():
     core = {name for name, service in SERVICES.items() if "profiles" not in service}
     assert core == {"postgres", "redis", "migrate", "service", "worker", "learner"}
     profiles = {profile for service in SERVICES.values() for profile in service.get("profiles", ())}
-    assert profiles == {"elasticsearch", "vllm", "openwebui", "ratings", "monitoring"}
+    assert profiles == {"elasticsearch", "vllm", "openwebui", "monitoring"}
 
 
 def test_files_and_volumes_are_there():

@@ -151,17 +151,6 @@ feedback = Table(
     comment="labels, ratings, rewards and events, as they came in",
 )
 
-decision_links = Table(
-    "decision_links",
-    metadata,
-    Column("kind", String(32), primary_key=True, comment="openwebui_message, trace, span, run, ..."),
-    Column("value", String(128), primary_key=True, comment="the id there"),
-    Column("decision_id", ID, primary_key=True, comment="it may be gone"),
-    Index("decision_links_decision", "decision_id"),
-    comment="ids that other systems know decisions by",
-)
-
-
 counters = Table(
     "counters",
     metadata,
@@ -190,8 +179,8 @@ arm_hours = Table(
 reading_positions = Table(
     "reading_positions",
     metadata,
-    Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, langfuse:HOST, ..."),
+    Column("reader", String(128), primary_key=True, comment="arm_hours:LABEL, ..."),
     Column("position", Text, nullable=False, comment="JSON object: up to where it has read"),
     Column("moved_at", Double, nullable=False),
-    comment="up to where readers of the tables, and imports from other systems, have come",
+    comment="up to where readers of the tables have come",
 )

@@ -1,0 +1,113 @@
+"""`ragbandit feedback import`: a file of judgements, whatever its fields are called."""
+
+import json
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from ragbandit.workers.cli import app
+from tests.support.logs.log_rows import write_json
+
+
+@pytest.fixture
+def there(make_world, tmp_path):
+    """A world, and a function that imports lines: the exit code, what was printed on stdout, and on stderr."""
+    world = make_world()
+    file, config = tmp_path / "ratings.jsonl", tmp_path / "config.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "data_dir": world.settings.data_dir,
+                "database_url": world.settings.database_url,
+                "encoder": {"model": "hashing", "dimension": 8},
+                "feedback_events": {"copied": 0.8},
+            }
+        )
+    )
+
+    def take(lines, *options):
+        write_json(file, lines)
+        done = CliRunner().invoke(app, ["feedback", "import", str(file), "-c", str(config), "--json", *options])
+        return done.exit_code, done.stdout, done.stderr
+
+    return world, take
+
+
+def decided(world, count):
+    return [world.route() for _ in range(count)]
+
+
+def test_fields_by_their_names(there):
+    """Options name the fields, with dots into objects; each kind of judgement is kept as POST /v1/feedback keeps it."""
+    world, take = there
+    one, two = decided(world, 2)
+    lines = [
+        {"trace": {"decision": f"chatcmpl-{one.id}"}, "score": 4, "user": {"id": "u1"}, "key": "k1"},
+        {"trace": {"decision": two.id}, "gold": ["Stoker", "Bram Stoker"], "did": None},
+        {"trace": {"decision": two.id}, "did": "copied"},
+    ]
+    names = [("id", "trace.decision"), ("rating", "score"), ("label", "gold"), ("event", "did")]
+    options = [
+        word for name, path in (*names, ("rater", "user.id"), ("key", "key")) for word in (f"--{name}-field", path)
+    ]
+    code, out, _ = take(lines, *options, "--scale", "1-5")
+    assert (code, json.loads(out)) == (0, {"imported": 3, "known": 0, "late": 0, "bad": 0, "faults": []})
+    (rating,) = world.router.decision(one.id).feedback
+    assert (rating.id, rating.value, rating.source, rating.rater) == ("k1", 0.75, "human", "u1")
+    kept = {each.kind: each.value for each in world.router.decision(two.id).feedback}
+    assert kept == {"label": ("Stoker", "Bram Stoker"), "event": 0.8}
+
+
+def test_a_file_again_adds_nothing(there):
+    """Lines without a key of their own are known by what they say; a line that is new is added."""
+    world, take = there
+    made = decided(world, 1200)
+    lines = [{"decision_id": each.id, "rating": True} for each in made]
+    assert json.loads(take(lines[:700])[1])["imported"] == 700
+    counts = json.loads(take(lines)[1])
+    assert (counts["imported"], counts["known"]) == (500, 700)
+    assert world.counters().feedback == 1200
+    assert world.counters().balanced
+
+
+def test_the_later_vote_of_a_rater_stands(there):
+    """The order of the lines is the order of the votes."""
+    world, take = there
+    (one,) = decided(world, 1)
+    take([{"decision_id": one.id, "reward": reward, "rater": "u1"} for reward in (0.1, 0.9, 0.4)])
+    world.learn()
+    assert world.router.decision(one.id).reward.value == 0.4
+
+
+def test_bad_lines_are_named_and_the_others_kept(there):
+    """Number, the file's own name of the field and the remedy; the first 20 are listed, and the exit code is 1."""
+    world, take = there
+    (one,) = decided(world, 1)
+    good = {"run": one.id, "rating": True}
+    wrong = [{"run": "nobody", "rating": True}, {"rating": True}, {"run": one.id}, {"run": one.id, "rating": 7}]
+    code, out, _ = take([good, *wrong, *([{"run": "two words", "rating": 1}] * 30)], "--id-field", "run")
+    facts = json.loads(out)
+    assert (code, facts["imported"], facts["bad"], len(facts["faults"])) == (1, 1, 34, 20)
+    assert facts["faults"][0].startswith("2 ")
+    assert facts["faults"][1].startswith("3 run: None is not an id (use 1 to 64")
+    assert "no label, rating, reward or event was given" in facts["faults"][2]
+    assert facts["faults"][3].startswith("5 rating: 7 is outside")
+    assert world.counters().feedback == 1
+
+
+def test_source_for_all(there):
+    """--source says who judged, whatever the lines say; an unknown one makes every line a bad one."""
+    world, take = there
+    (one,) = decided(world, 1)
+    line = {"decision_id": one.id, "rating": 0.5, "source": "human"}
+    assert take([line], "--source", "robot")[0] == 1
+    assert take([line], "--source", "judge")[0] == 0
+    (kept,) = world.router.decision(one.id).feedback
+    assert kept.source == "judge"
+
+
+def test_a_file_that_is_not_there(there, tmp_path):
+    """It is said in a line, with exit code 2."""
+    done = CliRunner().invoke(app, ["feedback", "import", str(tmp_path / "none.jsonl")])
+    assert done.exit_code == 2

@@ -16,8 +16,6 @@ from ragbandit.shared.types import effective_rows, surely_effective_rows
 
 #: chance that a right log is called wrong, over all checks of a replay together
 ALPHA = 1e-3
-#: of the histogram of log10 w
-BIN_EDGES = np.linspace(-4.0, 4.0, 33)
 
 
 def deviation(variance: float, *, largest: float, alpha: float) -> float:
@@ -56,7 +54,8 @@ class WeightTally:
     #: over all arms that could have been drawn
     possible: float = 0.0
     clipped: int = 0
-    counts: Vector = field(default_factory=lambda: np.zeros(len(BIN_EDGES) - 1))
+    #: rows with a weight above 0
+    draws: int = 0
     #: of w, w^2, both of `weight_powers`, the conditional variance, then K unsupported and K shares
     sums: Vector = field(default_factory=_no_sums)
 
@@ -72,13 +71,12 @@ class WeightTally:
         self.rows += len(log)
         self.largest = max(self.largest, float(weight.max()))
         self.possible = max(self.possible, float(all_ratios.max()))
+        self.draws += int(np.count_nonzero(weight > 0.0))
         self.clipped += int(np.count_nonzero(weight > self.clip))
         variance = np.maximum(squares - covered**2, 0.0)
         cubes = (shifted * all_ratios).sum(axis=1)
         rows = np.column_stack([weight, weight * weight, squares, cubes, variance, uncovered, candidate])
         self.sums = _added(self.sums, rows.sum(axis=0))
-        positive = np.clip(np.log10(weight[weight > 0.0]), BIN_EDGES[0], BIN_EDGES[-1])
-        self.counts = self.counts + np.histogram(positive, bins=BIN_EDGES)[0]
 
     def merged(self, other: "WeightTally") -> "WeightTally":
         """The weights of both sets of rows."""
@@ -88,7 +86,7 @@ class WeightTally:
             largest=max(self.largest, other.largest),
             possible=max(self.possible, other.possible),
             clipped=self.clipped + other.clipped,
-            counts=self.counts + other.counts,
+            draws=self.draws + other.draws,
             sums=_added(self.sums, other.sums),
         )
 

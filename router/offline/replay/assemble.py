@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ragbandit.router.offline.estimation.diagnostics import BIN_EDGES, WeightTally
+from ragbandit.router.offline.estimation.diagnostics import WeightTally
 from ragbandit.router.offline.estimation.estimators import Estimator, combination, estimated
 from ragbandit.router.offline.estimation.intervals import (
     Extremes,
@@ -27,7 +27,6 @@ from ragbandit.router.offline.replay.results import (
     CandidateResult,
     CandidateVerdict,
     EstimateWithInterval,
-    Histogram,
     ImportanceWeights,
     Pair,
     SegmentResult,
@@ -267,7 +266,7 @@ class ResultAssembler:
         rows = self.summary.rows
         found = [Tried(draws=rows, judged=rows, effective=rows, questions=rows)]
         for weights in (self.summary.weights[index] for index in candidates if index is not None):
-            draws = int(weights.counts.sum())
+            draws = weights.draws
             found.append(Tried(draws=draws, judged=draws, effective=weights.surely_effective_rows, questions=rows))
         return min(found, key=lambda one: one.effective)
 
@@ -333,9 +332,6 @@ def _weights(tally: WeightTally, *, alpha: float) -> ImportanceWeights:
         mean=EstimateWithInterval(value=tally.total / tally.rows, low=low, high=high),
         clipped=tally.clipped / tally.rows,
         clip=tally.clip,
-        histogram=Histogram(
-            edges=tuple(float(edge) for edge in BIN_EDGES), counts=tuple(int(count) for count in tally.counts)
-        ),
     )
 
 

@@ -43,14 +43,6 @@ class LoggedPolicy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Histogram:
-    """Rows per bin; `edges` has one number more than `counts`."""
-
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ImportanceWeights:
     """The importance weights w = candidate / logged of the drawn arms."""
 
@@ -64,8 +56,6 @@ class ImportanceWeights:
     #: share of rows with w above the clip, and that clip
     clipped: float
     clip: float
-    #: of log10 w over the rows with w > 0
-    histogram: Histogram
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

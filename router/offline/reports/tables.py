@@ -1,14 +1,20 @@
 """Tables of a replay: titles, column names and cells as text, the same for the page and the terminal, which is here."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table as Printed
 from rich.text import Text
 
-from ragbandit.router.offline.replay.results import CandidateResult, EstimateWithInterval, ReplayResult, SegmentResult
+from ragbandit.router.offline.replay.results import (
+    CandidateResult,
+    EstimateWithInterval,
+    ReplayResult,
+    SegmentResult,
+    instant,
+)
 from ragbandit.router.offline.reports.phrases import (
     about_the_log,
     alarm,
@@ -78,6 +84,14 @@ def _comparisons(replayed: ReplayResult) -> Iterator[Table]:
         yield Table(title=f"By {field}", names=names, rows=rows)
 
 
+def over_time(replayed: ReplayResult) -> list[Table]:
+    """Every candidate in consecutive parts of the log."""
+    names = ("from", "candidate", "questions", "effective rows", "baseline", "reward", "difference")
+    stretches = [(number, part, one) for one in judged(replayed) for number, part in enumerate(one.over_time, start=1)]
+    rows = [_segment(replace(part, name=_begin(part, number)), of=one) for number, part, one in stretches]
+    return [Table(title="Over time", names=names, rows=rows)] if rows else []
+
+
 def _candidate(candidate: CandidateResult) -> Sequence[str]:
     described = "" if candidate.described == candidate.name else f" ({candidate.described})"
     return (candidate.name + described, *values_of(candidate), candidate.estimator, candidate.verdict)
@@ -118,6 +132,11 @@ def _others(replayed: ReplayResult) -> Table:
         if names
     ]
     return Table(title="The reward by other estimators", names=("candidate", *names), rows=rows)
+
+
+def _begin(part: SegmentResult, number: int) -> str:
+    """When a stretch of the log begins; its number where the log has no times."""
+    return f"stretch {number}" if part.begin is None else instant(part.begin)
 
 
 def _segment(segment: SegmentResult, *, of: CandidateResult) -> Sequence[str]:

@@ -13,7 +13,6 @@ from ragbandit.router.offline.replay.results import (
     Arm,
     CandidateResult,
     EstimateWithInterval,
-    Histogram,
     ImportanceWeights,
     Pair,
     ReplayResult,
@@ -32,7 +31,6 @@ WEIGHTS = ImportanceWeights(
     mean=EstimateWithInterval(value=1.004, low=0.97, high=1.04),
     clipped=0.0012,
     clip=20.0,
-    histogram=Histogram(edges=(-1.0, -0.5, 0.0, 0.5, 1.0, 1.5), counts=(900, 2000, 3000, 0, 12)),
 )
 
 

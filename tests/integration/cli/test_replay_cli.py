@@ -274,7 +274,7 @@ def test_report(run, tmp_path):
     assert found(done)["rows"] == 100
     page = (tmp_path / "page.html").read_text()
     assert "column:new" in page
-    assert "<svg" in page
+    assert "<table>" in page
     refused(run("--log", "log.jsonl", "--policy", "column:new", "--report", "no/such/page.html"))
 
 

@@ -92,7 +92,7 @@ def test_bad_lines_are_named_and_the_others_kept(there):
     assert facts["faults"][0].startswith("2 ")
     assert facts["faults"][1].startswith("3 run: None is not an id (use 1 to 64")
     assert "no label, rating, reward or event was given" in facts["faults"][2]
-    assert facts["faults"][3].startswith("5 rating: 7 is outside")
+    assert facts["faults"][3].startswith("5 rating: 7 is out of range")
     assert world.counters().feedback == 1
 
 

@@ -101,7 +101,7 @@ def answer(
 def mcp(url: UrlOption = None, key_env: KeyOption = None, config: ConfigOption = None) -> None:
     """Give an agent the tools of a running service: it starts this command and speaks MCP on its stdin and stdout."""
     required_module("mcp", extra="mcp")
-    from ragbandit.router.api.mcp.pipes import serve_pipes
+    from ragbandit.router.api.mcp_tools import serve_pipes
 
     with client_of(url, config=config, key_env=key_env) as client:
         asyncio.run(serve_pipes(client.connection))

@@ -1,30 +1,42 @@
-"""OpenAI's endpoints: models, chat completions, and a word for the older completions that we do not serve."""
+"""OpenAI's endpoints: models, chat completions, Open Responses, and a word for the older completions."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from fastapi import Path as PathParameter
 from fastapi import Request
 from fastapi.responses import Response
 
-from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, router_of
+from ragbandit.router.api.dependencies import IdempotencyKey, caller_of, documented, reads_of, router_of
 from ragbandit.router.api.openai.answering import answered
-from ragbandit.router.api.openai.chunks import ChatStream
-from ragbandit.router.api.openai.messages import turns_of
-from ragbandit.router.api.openai.models import model_list, model_of
+from ragbandit.router.api.openai.errors import RESPONSES
 from ragbandit.router.api.openai.replies import (
     ERRORS,
     STREAM,
     ChatCompletion,
+    ChatStream,
     Model,
     ModelList,
     OpenAIErrorReply,
     completion,
 )
-from ragbandit.router.api.openai.requests import ChatBody, check_supported
-from ragbandit.router.api.schemas.requests import KEY_HEADER, identity, plain_decision_id
-from ragbandit.router.api.schemas.responses import JsonReply, described
-from ragbandit.shared.errors import NotFound
+from ragbandit.router.api.openai.requests import ChatBody, check_supported, model_list, model_of, turns_of
+from ragbandit.router.api.openai.responses import (
+    ID_PREFIX,
+    ResponseBody,
+    ResponseReply,
+    ResponseStream,
+    check_response,
+    response,
+)
+from ragbandit.router.api.schemas.replies import headers
+from ragbandit.router.api.schemas.requests import ID, KEY_HEADER, DecisionIdText, identity, plain_decision_id
+from ragbandit.router.api.schemas.responses import JsonReply, described, error_body, error_reply
+from ragbandit.router.api.security.ownership import check_owner
+from ragbandit.router.serving.checks.fields import ID_PATTERN, new_id
+from ragbandit.router.storage.decisions.store import DecisionRecord
+from ragbandit.shared.errors import InvalidInput, NotFound
+from ragbandit.shared.types import NAMED_ID, Message
 
 endpoints = documented("OpenAI")
 
@@ -84,3 +96,141 @@ async def completions(_request: Request) -> Response:
         "the older completions are not served here, chat completions are",
         remedy="POST /v1/chat/completions; in LlamaIndex's OpenAILike set is_chat_model=True",
     )
+
+
+async def record_of(
+    request: Request, response_id: str, *, field: str = "response_id", tenant: str | None = None
+) -> DecisionRecord:
+    """The record of a response. Raises NotFound.
+
+    One of another tenant, one that was made with `store: false` and one that was never made are the same. field: the
+    parameter that names it. tenant: whose it must be; None: any that the caller may know of.
+    """
+    missing = NotFound("there is no response of this id", field=field, remedy="use the id that a response had")
+    if not ID_PATTERN.fullmatch(response_id):
+        raise missing
+    router = router_of(request)
+    try:
+        await check_owner(request, response_id)
+        record = await reads_of(request).run(lambda: router.decision(response_id))
+    except NotFound:
+        raise missing from None
+    query = record.decision.query
+    if query.request.get("store") is False or tenant not in (None, query.tenant):
+        raise missing
+    return record
+
+
+def stored_response(request: Request, record: DecisionRecord) -> dict[str, Any]:
+    """The response of a record."""
+    error, outcome = None, record.outcome
+    if outcome is None and record.state == "closed":
+        error = {"code": "not_answered", "message": f"no arm answered: {record.reason or 'it waited too long'}"}
+    saved = None if outcome is None else router_of(request).savings.of(outcome.cost)
+    return response(record.decision, outcome, base=str(request.base_url), saved=saved, error=error)
+
+
+async def turns_before(request: Request, response_id: str, *, tenant: str) -> tuple[str, list[Message]]:
+    """The session of a response and its conversation, its answer last; without its own `instructions`.
+
+    tenant: whose question goes on from it. Raises NotFound, InvalidInput where its texts are not stored.
+    """
+    field = "previous_response_id"
+    # A key of all tenants carries no text from one to another.
+    record = await record_of(request, response_id, field=field, tenant=tenant)
+    query, outcome = record.decision.query, record.outcome
+    question = query.asked or query.text
+    if not question:
+        message = "the texts of this response were erased, or never stored (log.text)"
+        raise InvalidInput(message, field=field, remedy="send the whole conversation as input")
+    if outcome is None:
+        remedy = f"wait for it: GET /v1/responses/{response_id}"
+        raise InvalidInput("this response has no answer yet", field=field, remedy=remedy)
+    own = bool(query.request.get("instructions"))
+    turns = [each for each in query.messages if not (own and each.role == "system")]
+    turns.append(Message(role="user", text=question))
+    if outcome.answer:
+        turns.append(Message(role="assistant", text=outcome.answer))
+    return query.session or record.decision.id, turns
+
+
+_RESPONSE: Final = f"{RESPONSES}/{{response_id}}"
+
+ResponsePath = Annotated[DecisionIdText, PathParameter(description="Id of the response.", json_schema_extra=ID)]
+
+
+@endpoints.post(
+    RESPONSES,
+    summary="Create a response",
+    responses={
+        **ERRORS,
+        200: described("The response; with `stream` its events.", ResponseReply) | {"content": STREAM},
+        504: {"model": OpenAIErrorReply},
+    },
+)
+async def create(body: ResponseBody, request: Request, idempotency_key: IdempotencyKey = None) -> Response:
+    """Answer the last message of a conversation: an arm is drawn, a worker runs it.
+
+    Made for clients of Open Responses; docs/openai.md shows them. The id of the response is that of the decision, which
+    feedback may be sent for.
+    """
+    check_response(body)
+    key = identity(None, key=None if idempotency_key is None else plain_decision_id(idempotency_key), field=KEY_HEADER)
+    own, turns = key or f"{ID_PREFIX}{new_id()}", body.turns
+    session: str | None = None if body.store is False else own
+    if body.previous_response_id is not None:
+        tenant = caller_of(request).tenant or "default"
+        session, before = await turns_before(request, body.previous_response_id, tenant=tenant)
+        turns = (*before, *turns)
+    if body.instructions:
+        turns = (Message(role="system", text=body.instructions), *turns)
+    return await answered(
+        request,
+        body,
+        turns=turns,
+        key=own,
+        named=key is not None,
+        whole=response,
+        stream=ResponseStream,
+        session=session,
+        facts=body.facts if key is not None else {**body.facts, NAMED_ID: False},  # the id is ours
+    )
+
+
+@endpoints.get(
+    _RESPONSE,
+    summary="Read a response",
+    responses={**ERRORS, 200: described("The response.", ResponseReply)},
+)
+async def read(response_id: ResponsePath, request: Request) -> Response:
+    """Read a response, whether there is an answer yet or not.
+
+    404 for one that was never made, that is another tenant's, or that was made with `store: false`. Of a decision that
+    another endpoint made, the response that it would have been.
+    """
+    record = await record_of(request, response_id)
+    return JsonReply(stored_response(request, record), headers=headers(record.decision))
+
+
+@endpoints.post(
+    f"{_RESPONSE}/cancel",
+    summary="Cancel a response",
+    responses={**ERRORS, 200: described("The response as it is now.", ResponseReply)},
+)
+async def cancel(response_id: ResponsePath, request: Request) -> Response:
+    """Tell the workers not to answer, or to stop where they are.
+
+    The response is `in_progress` while a worker has still to end it. One that has ended stays as it is.
+    """
+    await record_of(request, response_id)
+    router = router_of(request)
+    await reads_of(request).run(lambda: router.cancel(response_id))
+    return JsonReply(stored_response(request, await record_of(request, response_id)))
+
+
+@endpoints.delete(_RESPONSE, include_in_schema=False)
+async def delete(response_id: ResponsePath, request: Request) -> Response:  # noqa: ARG001 # the same for every id
+    """Say who erases."""
+    remedy = "the operator erases its texts: ragbandit data erase --decision ID"
+    body = error_body("METHOD_NOT_ALLOWED", "what is learned rests on decisions: none is deleted here", remedy=remedy)
+    return error_reply(request.scope, 405, body, headers={"Allow": "GET"})

@@ -4,24 +4,98 @@ Clients send much that no arm of ours reads. What does not change the meaning of
 name is kept with the decision; what does is refused with the parameter's name.
 """
 
+import math
 import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers
 
 from ragbandit.router.api.dependencies import caller_of, router_of
-from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.models import ModelChoice, choice_of
+from ragbandit.router.api.openai.errors import ModelNotFound, Unsupported
+from ragbandit.router.api.openai.replies import Model, ModelList
 from ragbandit.router.api.schemas.requests import ANY_TEXT, ONE_WISH, STORABLE, TEXT, Aim, Price, limits
-from ragbandit.router.api.security.ownership import noted_prices, permitted_arms
+from ragbandit.router.api.security.ownership import may_force, noted_prices, permitted_arms
 from ragbandit.router.config.context_schema import ContextKey, ContextSchema
+from ragbandit.router.policies.base import serves_prices
 from ragbandit.router.serving.checks.fields import checked_text
+from ragbandit.router.serving.deciding.question import price_terms
+from ragbandit.router.serving.router import Router
 from ragbandit.shared.errors import InvalidInput
 from ragbandit.shared.formats import number_or_name
-from ragbandit.shared.types import MAX_TEXT, DecisionId, Json, Query
+from ragbandit.shared.types import MAX_TEXT, ArmName, Caller, DecisionId, Json, Message, Query
+
+#: the model that lets the policy choose
+AUTO: Final = "auto"
+_OWN: Final = "ragbandit"
+_FORCING: Final = ("arm/", f"{_OWN}/")
+#: models have no age of their own: the start of this process
+_STARTED: Final = int(time.time())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelChoice:
+    """What a request asks for by the name of its model: an arm, or the policy's choice, at a named price or not."""
+
+    arm: ArmName | None = None
+    price: str | None = None
+
+
+def model_list(router: Router, *, caller: Caller) -> ModelList:
+    """`auto`, `auto:<price>` for each price and one model for each arm that this caller may choose; or none."""
+    allowed = caller.scopes.get("arms")
+    arms = [arm for arm in router.service.worker_arms if not isinstance(allowed, list) or arm in allowed]
+    tenant = caller.tenant or "default"
+    forced = arms if may_force(caller, tenant=tenant, tenants=router.settings.tenants) else []
+    names = [*_chosen_by_policy(router, caller=caller), *(f"arm/{arm}" for arm in forced)] if arms else []
+    return {"object": "list", "data": [_model(name) for name in names]}
+
+
+def _chosen_by_policy(router: Router, *, caller: Caller | None = None) -> list[str]:
+    """`auto`, and the prices that the policy can serve and the caller may have; None: any caller."""
+    prices = router.settings.prices if serves_prices(router.service.serving.policy) else {}
+    terms = (
+        {}
+        if caller is None
+        else price_terms(caller.scopes, tenant=caller.tenant or "default", settings=router.settings)
+    )
+    among = terms.get("cost_weights")
+    least, largest = among if isinstance(among, list) else (0.0, math.inf)
+    return [AUTO, *(f"{AUTO}:{name}" for name, weight in prices.items() if least <= weight <= largest)]
+
+
+def model_of(name: str, *, router: Router) -> Model:
+    """The model of this name. Raises ModelNotFound."""
+    choice_of(name, router=router, field=None)
+    return _model(name)
+
+
+def choice_of(name: str, *, router: Router, field: str | None = "model") -> ModelChoice:
+    """What this model is. Raises ModelNotFound. field: the parameter that named it."""
+    if name in (AUTO, _OWN, f"{_OWN}/{AUTO}"):
+        return ModelChoice()
+    known = _chosen_by_policy(router)
+    if name.removeprefix(f"{_OWN}/") in known:
+        return ModelChoice(price=name.rpartition(":")[2])
+    arms = router.service.worker_arms
+    for prefix in _FORCING:
+        arm = ArmName(name.removeprefix(prefix))
+        if name.startswith(prefix) and arm in arms:
+            return ModelChoice(arm=arm)
+        if name.startswith(prefix) and arm in router.service.arms:
+            message = f"the arm {arm!r:.80} is run by your own stack (run_by: caller), so there is no answer of it here"
+            raise ModelNotFound(message, field=field, remedy="route the question by POST /v1/route, and run the arm")
+    names = ", ".join([*known, *(f"arm/{arm}" for arm in arms)])
+    raise ModelNotFound(f"there is no model {name!r:.80}", field=field, remedy=f"known here: {names}")
+
+
+def _model(name: str) -> Model:
+    return {"id": name, "object": "model", "created": _STARTED, "owned_by": _OWN}
+
 
 #: the header that may stand for the field cost_weight
 _PRICE: Final = "x-ragbandit-cost-weight"
@@ -259,3 +333,65 @@ def _value(text: str, *, declared: ContextKey, field: str) -> Json:
             return [word.strip() for word in text.split(",") if word.strip()]
         case _:
             return text
+
+
+#: roles of OpenAI's messages -> ours; None: passed over, since no arm calls tools
+_ROLES: Final[Mapping[str, Literal["system", "user", "assistant"] | None]] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": None,
+    "function": None,
+}
+
+
+#: types of parts with text, of chat completions and of responses -> where the text is
+_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+
+
+def turns_of(messages: Sequence[Mapping[str, Any]], *, field: str = "messages") -> tuple[Message, ...]:
+    """The messages that say something, in order. Raises InvalidInput naming the message.
+
+    Of content in parts the texts are joined. What no arm can read (images, audio, files) is refused. field: the
+    parameter that has the messages.
+    """
+    if not messages:
+        raise InvalidInput(f'"{field}" is empty', field=field, remedy="send at least one message of the role user")
+    turns = [_turn(message, at=f"{field}.{index}") for index, message in enumerate(messages)]
+    return tuple(turn for turn in turns if turn is not None and turn.text.strip())
+
+
+def _turn(message: Mapping[str, Any], *, at: str) -> Message | None:
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        named = ", ".join(_ROLES)
+        raise InvalidInput(f"{role!r:.80} is no role of a message", field=f"{at}.role", remedy=f"use {named}")
+    known = _ROLES[role]
+    text = _text(message.get("content"), at=f"{at}.content")
+    return None if known is None else Message(role=known, text=text)
+
+
+def _text(content: object, *, at: str) -> str:
+    if content is None:
+        return ""  # an assistant that called a tool
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidInput(f'"{at}" must be text or a list of parts', field=at, remedy="send a string")
+    return "\n".join(_part(part, at=f"{at}.{index}") for index, part in enumerate(content))
+
+
+def _part(part: object, *, at: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(part, dict) or not isinstance(kind, str):
+        remedy = 'send {"type": "text", "text": "..."}'
+        raise InvalidInput(f'"{at}" is no part of a message', field=at, remedy=remedy)
+    if kind not in _PARTS:
+        message = f"the arms read text alone, not {kind:.40}"
+        raise Unsupported(message, field=f"{at}.type", remedy="send the text of it, as a part of the type text")
+    key = _PARTS[kind]
+    text = part.get(key)
+    if not isinstance(text, str):
+        raise InvalidInput(f'"{at}.{key}" must be text', field=f"{at}.{key}", remedy="send a string")
+    return text

@@ -31,8 +31,8 @@ _MODULES: Final = (
     "ragbandit.client.replies.status",
     "ragbandit.router.api.openai.replies",
     "ragbandit.router.api.openai.requests",
-    "ragbandit.router.api.openai.responses.replies",
-    "ragbandit.router.api.openai.responses.requests",
+    "ragbandit.router.api.openai.responses",
+    "ragbandit.router.api.openai.responses",
     "ragbandit.router.api.schemas.requests",
     "ragbandit.router.api.endpoints.policies",
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from ragbandit.router.api.openai.errors import Unsupported
-from ragbandit.router.api.openai.messages import turns_of
+from ragbandit.router.api.openai.requests import turns_of
 from ragbandit.shared.errors import InvalidInput
 
 

@@ -1,32 +1,43 @@
-"""Tools: the endpoints that agents call, with the words and schemas of the service's own OpenAPI document."""
+"""MCP tools: the endpoints that agents call, in the words of the OpenAPI document, over HTTP and on pipes."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
-from mcp import MCPError
+import httpx2
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 from mcp.types import (
+    INTERNAL_ERROR,
     INVALID_PARAMS,
+    CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
+    ListToolsRequest,
     ListToolsResult,
     PaginatedRequestParams,
+    Request,
+    Result,
     TextContent,
     Tool,
     ToolAnnotations,
 )
+from mcp.types.version import LATEST_MODERN_VERSION
 
 import ragbandit
+from ragbandit.client.exchange import Call, Connection, away
+from ragbandit.router.api.rules import MCP
 from ragbandit.router.api.schemas.responses import error_json
-from ragbandit.shared.errors import RagBanditError
+from ragbandit.shared.errors import RagBanditError, root_cause
 from ragbandit.shared.formats import did_you_mean
 
 Context = ServerRequestContext[Any, Any]
 Schema = dict[str, Any]
 #: what "METHOD /path" replies to these arguments. Raises what it refuses.
-Call = Callable[[Context, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
+ToolCall = Callable[[Context, str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 _INSTRUCTIONS: Final = """\
 RagBandit answers questions over a corpus. For every question it chooses the answering pipeline ("arm") that is worth \
@@ -80,7 +91,7 @@ _KEPT: Final = ("type", "description", "enum", "const", "default", "minimum", "m
 _DEPTH: Final = 2
 
 
-def make_server(document: Callable[[], Mapping[str, Any]], *, call: Call) -> "Server[Any]":
+def make_server(document: Callable[[], Mapping[str, Any]], *, call: ToolCall) -> "Server[Any]":
     """The MCP server. document: returns the OpenAPI document of the service, with the arms that it has now."""
 
     async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
@@ -164,3 +175,41 @@ def _plain(schema: Schema, *, api: Mapping[str, Any], depth: int) -> Schema:
         plain["properties"] = {name: _plain(each, api=api, depth=depth - 1) for name, each in fields}
         plain["required"] = schema.get("required", [])
     return plain
+
+
+_Reply = TypeVar("_Reply", bound=Result)
+_CALL: Final = Call(method="POST", path=MCP)
+
+
+async def serve_pipes(connection: Connection) -> None:
+    """Hand every call on to the service's own /mcp, until the agent closes the pipe."""
+    # Of silence: in a long call the service sends a comment every 15 seconds.
+    timeout = httpx2.Timeout(connection.timeout_s, connect=connection.connect_timeout_s)
+    async with httpx2.AsyncClient(headers=connection.pool()["headers"], timeout=timeout) as http:
+
+        async def ask(request: Request[Any, Any], kind: type[_Reply], *, progress: Any = None) -> _Reply:
+            # A client of its own: one whose connection broke is of no more use. Without the version it would ask first.
+            transport = streamable_http_client(f"{connection.url}{MCP}", http_client=http)
+            try:
+                async with Client(transport, mode=LATEST_MODERN_VERSION) as client:
+                    return await client.session.send_request(request, kind, progress_callback=progress)
+            except Exception as error:  # in groups, as the SDK's tasks raise it
+                cause = root_cause(error)
+                if isinstance(cause, MCPError):
+                    raise cause from None
+                raise MCPError(INTERNAL_ERROR, str(away(cause, call=_CALL, connection=connection))) from error
+
+        async def list_tools(_context: Context, _params: PaginatedRequestParams | None) -> ListToolsResult:
+            return await ask(ListToolsRequest(), ListToolsResult)
+
+        async def call_tool(context: Context, params: CallToolRequestParams) -> CallToolResult:
+            progress = context.session.report_progress if "progress_token" in (context.meta or {}) else None
+            request = CallToolRequest(params=params.model_copy(update={"meta": None}))
+            try:
+                return await ask(request, CallToolResult, progress=progress)
+            except MCPError as error:
+                return result(str(error), is_error=True)
+
+        server = new_server(on_list_tools=list_tools, on_call_tool=call_tool)
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())

@@ -1,4 +1,4 @@
-"""The endpoint of MCP: POST /mcp, streamable HTTP without sessions. A tool is a request to the app by the same key."""
+"""MCP: the endpoints of the service as tools for agents, by the official SDK."""
 
 import asyncio
 import logging
@@ -17,7 +17,8 @@ from ragbandit.router.telemetry.tracing import SCOPE_ID
 from ragbandit.shared.errors import ConfigError, NotFound, required_module
 
 if TYPE_CHECKING:
-    from ragbandit.router.api.mcp.tools import Context
+    from ragbandit.router.api.mcp_tools import Context
+
 
 #: headers that a part has from the whole: who calls, and in which trace
 _KEPT: Final = ("authorization", "traceparent", "tracestate")
@@ -54,7 +55,7 @@ async def _server_of(app: Any) -> Any:
             await asyncio.to_thread(required_module, "mcp", extra="mcp")
         except ConfigError as error:
             raise NotFound("this service speaks no MCP: its host lacks a package", remedy=error.remedy) from error
-        from ragbandit.router.api.mcp.tools import make_server
+        from ragbandit.router.api.mcp_tools import make_server
 
         logging.getLogger("mcp").setLevel(logging.WARNING)  # else two lines for every request
         app.state.mcp = make_server(app.openapi, call=_called)

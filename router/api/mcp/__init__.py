@@ -1,1 +1,0 @@
-"""MCP: the endpoints of the service as tools for agents, by the official SDK."""

@@ -26,7 +26,6 @@ from ragbandit.router.api.limiting.budgets import Budgets
 from ragbandit.router.api.limiting.rate_limiter import RateLimiter
 from ragbandit.router.api.metrics.service import Metrics
 from ragbandit.router.api.openai import endpoints as openai
-from ragbandit.router.api.openai import endpoints as responses
 from ragbandit.router.api.rules import has_path
 from ragbandit.router.api.schemas.openapi import add_limits, describe
 from ragbandit.router.api.schemas.responses import JsonReply
@@ -211,7 +210,6 @@ _ROUTES: Final[tuple[BaseRoute, ...]] = (
             routing,
             decisions,
             openai,
-            responses,
             feedback,
             policies,
             operations,
